@@ -1,0 +1,106 @@
+"""The contract between those who want tokens and those who make them: `Completion` in, `TokenBatch` out.
+
+An engine speaks token ids and nothing else. It never sees a message, a tool or a format: a `Constraint` tells it which
+tokens may come next, and stop strings are the only text it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How to choose among the tokens that may come next.
+
+    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 cut nothing. The same `seed` gives the same tokens for the
+    same prompt on the same engine.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+
+
+class Constraint(Protocol):
+    """What may come next, in the engine's own vocabulary. A matcher for one sequence; not shared, not thread-safe."""
+
+    def fill(self, row: memoryview) -> None:
+        """Write the bit mask of allowed tokens into `row`: bit ``i % 32`` of the 32-bit word ``i // 32`` is token i.
+
+        `row` is writable, contiguous and ``4 * ceil(vocab / 32)`` bytes long.
+        """
+
+    def advance(self, token: int) -> bool:
+        """Take `token`; False (and no change of state) when it is not allowed here."""
+
+    def rollback(self, count: int) -> None:
+        """Forget the last `count` tokens taken."""
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """One prompt to continue.
+
+    `max_tokens` bounds the new tokens. `stop` are strings that end the output where their last character is decoded.
+    `draft_tokens` caps how many tokens are drafted a step for this request (0: none; None: as the engine is set up).
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    draft_tokens: int | None = None
+    request_id: str = ""
+
+
+Finish = Literal["stop", "length"]
+
+
+class TokenBatch(msgspec.Struct, frozen=True):
+    """What one engine step added to one sequence.
+
+    `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
+    `finish` is set on the last batch: "stop" (end token or stop string) or "length".
+    `drafted` and `accepted` count draft tokens verified in this step (0 of both in a step without drafting).
+    """
+
+    ids: tuple[int, ...]
+    finish: Finish | None = None
+    drafted: int = 0
+    accepted: int = 0
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What a front end must know of an engine: limits in tokens, the vocabulary's size and the ids that end a turn."""
+
+    context: int
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    draft_tokens: int
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Anything that continues token ids: embedded, vLLM, remote."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def start(self) -> None:
+        """Load and get ready; raises `CheckpointError` or `EngineError` with one message for the operator."""
+
+    async def stop(self) -> None:
+        """End running sequences and free everything."""
+
+    def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        """Stream the continuation. Closing the iterator (or cancelling its task) frees the sequence at once.
+
+        Raises `EngineBusy` when there is no room to queue and `EngineError` when the engine fails.
+        """
+
+    def gauges(self) -> dict[str, float]:
+        """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …"""

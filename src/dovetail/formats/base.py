@@ -1,0 +1,149 @@
+"""What a model's language is made of: `Format` renders, repairs, reads, writes and constrains, from one set of markers.
+
+A family is one file that subclasses `Format`. Nothing outside this folder knows a model by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dovetail.conversation import Message, Tool, check_tools
+from dovetail.errors import InvalidRequest
+from dovetail.events import fold
+from dovetail.grammar import Grammar
+from dovetail.reading import Reader
+from dovetail.tokens import Prompt, Tokenizer
+
+Strict = Literal["off", "names", "schema"]
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """One change that `Format.repair` made to a history: `kind` is a stable word, `where` names the field."""
+
+    kind: str
+    where: str
+    detail: str = ""
+
+
+class Format(ABC):
+    """Both ends of a model's language. Instances are stateless and may be shared between threads."""
+
+    name: str
+    #: Options of `render` beyond the common ones; any other is refused by name.
+    template_options: tuple[str, ...] = ()
+    #: Literals of the control tokens that end the assistant's turn.
+    end_of_turn: tuple[str, ...]
+
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools = None,
+        *,
+        thinking: bool = True,
+        add_generation_prompt: bool = True,
+        **template_options: Any,
+    ) -> Prompt:
+        """The prompt for OpenAI-shaped messages and tools, exactly as the model's own template writes it.
+
+        `thinking` opens a reasoning block in the generation prompt (or closes it at once). Raises `InvalidRequest` for
+        an option that the format does not declare.
+        """
+        for option in template_options:
+            if option not in self.template_options:
+                known = ", ".join(("thinking", "add_generation_prompt", *self.template_options))
+                raise InvalidRequest(
+                    f"{self.name} has no template option {option!r}; it has {known}", param=f"chat_template_kwargs.{option}"
+                )
+        return self._render(messages, tools or (), thinking, add_generation_prompt, **template_options)
+
+    @abstractmethod
+    def _render(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
+    ) -> Prompt: ...
+
+    @abstractmethod
+    def repair(self, messages: Messages, tools: Tools = None) -> tuple[list[dict[str, Any]], list[Repair]]:
+        """A history as the model was trained on it, and what was changed to get there. Pure; `messages` stays as it is."""
+
+    @abstractmethod
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        """What the model itself would emit to say `message` after a generation prompt, end of turn included."""
+
+    @abstractmethod
+    def reader(
+        self,
+        tools: Tools = None,
+        *,
+        thinking: bool = True,
+        tool_choice: Any = "auto",
+        tokenizer: Tokenizer | None = None,
+    ) -> Reader:
+        """A stream reader. `thinking`: the prompt left a reasoning block open. With `tokenizer`, ids may be fed."""
+
+    def parse(self, text: str, tools: Tools = None, *, thinking: bool = True, tool_choice: Any = "auto") -> Message:
+        """A whole output as a message: the same code path as the stream, in one piece."""
+        reader = self.reader(tools, thinking=thinking, tool_choice=tool_choice)
+        return fold([*reader.feed(text), *reader.finish("stop")])
+
+    def grammar(
+        self,
+        tools: Tools = None,
+        *,
+        tool_choice: Any = "auto",
+        strict: Strict = "schema",
+        thinking: bool = True,
+        parallel_tool_calls: bool = True,
+    ) -> Grammar | None:
+        """What may come next, as data; None when there is nothing to constrain.
+
+        `strict`: "names" pins envelope, id and tool name, "schema" the arguments too. Raises `InvalidRequest` when
+        `tool_choice` asks for a tool that is not there.
+        """
+        choice, allowed = resolve_tool_choice(tool_choice, check_tools(tools))
+        if not tools or strict == "off":
+            return None
+        if choice == "none":
+            return self._no_calls(thinking)
+        return self._grammar(allowed, choice == "required", strict, thinking, parallel_tool_calls)
+
+    @abstractmethod
+    def _grammar(
+        self, tools: Mapping[int, Tool], required: bool, strict: Strict, thinking: bool, parallel: bool
+    ) -> Grammar:
+        """`tools` are those that may be called, by their index in the request."""
+
+    @abstractmethod
+    def _no_calls(self, thinking: bool) -> Grammar: ...
+
+
+def resolve_tool_choice(
+    tool_choice: Any, tools: Sequence[Tool]
+) -> tuple[Literal["auto", "none", "required"], Mapping[int, Tool]]:
+    """OpenAI's `tool_choice` as a mode and the tools that may be called, by index: auto, none, required or one function.
+
+    Raises `InvalidRequest` for another shape, or for a tool that is not there.
+    """
+    everything = dict(enumerate(tools))
+    if tool_choice is None:
+        tool_choice = "auto"
+    if tool_choice in ("auto", "none", "required"):
+        if tool_choice == "required" and not tools:
+            raise InvalidRequest("tool_choice is 'required' but there are no tools", param="tool_choice")
+        return tool_choice, everything
+    named = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    if not isinstance(tool_choice, Mapping) or tool_choice.get("type") != "function" or not isinstance(name, str):
+        raise InvalidRequest(
+            'tool_choice must be "auto", "none", "required" or {"type": "function", "function": {"name": …}}',
+            param="tool_choice",
+        )
+    chosen = {index: tool for index, tool in everything.items() if tool.name == name}
+    if not chosen:
+        raise InvalidRequest(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+    return "required", chosen

@@ -1,0 +1,437 @@
+"""The Kimi K2 family's language: `kimi_k25` (K2.5, K2.6).
+
+A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`; calls stand in a section after the text, each under an id
+`functions.NAME:IDX` whose IDX counts over the whole conversation. Source: Moonshot's chat template and tokenizer.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dovetail import grammar
+from dovetail.conversation import Message, Tool
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
+from dovetail.formats import typescript
+from dovetail.formats.base import Format, Messages, Repair, Strict, Tools
+from dovetail.reading import Reader
+from dovetail.reading.arguments import JsonArguments
+from dovetail.tokens import Prompt, Segment, Tokenizer
+
+THINK, THINK_END = "<think>", "</think>"
+SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+MIDDLE, END = "<|im_middle|>", "<|im_end|>"
+_OPENERS = {"user": "<|im_user|>", "assistant": "<|im_assistant|>"}
+_SYSTEM = "<|im_system|>"
+
+
+def _control(literal: str) -> Segment:
+    return Segment(literal, True)
+
+
+def _text(text: str) -> Segment:
+    return Segment(text, False)
+
+
+class KimiK25(Format):
+    name = "kimi_k25"
+    end_of_turn = (END,)
+
+    # -- rendering ----------------------------------------------------------------------------------------------------
+
+    def _render(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
+    ) -> Prompt:
+        return Prompt(self._segments(messages, tools, thinking, open_turn))
+
+    def _segments(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool
+    ) -> Iterator[Segment]:
+        if tools:
+            yield from _turn(_SYSTEM, "tool_declare", [_text(_declaration(tools))])
+        # Reasoning is kept only after the last assistant message that made no calls.
+        last_answer = max(
+            (i for i, m in enumerate(messages) if m["role"] == "assistant" and not m.get("tool_calls")), default=-1
+        )
+        for i, message in enumerate(messages):
+            keep_reasoning = i > last_answer and thinking
+            opener = _OPENERS.get(message["role"], _SYSTEM)
+            yield from _turn(opener, message.get("name") or message["role"], _body(message, keep_reasoning))
+        if open_turn:
+            yield from (_control(_OPENERS["assistant"]), _text("assistant"), _control(MIDDLE), _control(THINK))
+            if not thinking:
+                yield _control(THINK_END)
+
+
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        segments = [_text(message.reasoning), _control(THINK_END)] if thinking else []
+        segments.append(_text(message.content))
+        if message.calls:
+            segments.extend(_calls((call.id, call.arguments) for call in message.calls))
+        return Prompt([*segments, _control(END)])
+
+    # -- history ------------------------------------------------------------------------------------------------------
+
+    def repair(self, messages: Messages, tools: Tools = None) -> tuple[list[dict[str, Any]], list[Repair]]:
+        """Calls get the ids the model was trained on, counted over the whole conversation; empty content becomes "".
+
+        A tool result follows its call by the client's own id. A result that answers no call stays as it is.
+        """
+        repairs: list[Repair] = []
+        repaired: list[dict[str, Any]] = []
+        renamed: dict[str, str] = {}
+        made = 0
+        for i, original in enumerate(messages):
+            message = dict(original)
+            if _is_empty(message.get("content")) and message.get("content") != "":
+                message["content"] = ""
+                repairs.append(Repair("empty_content", f"messages[{i}].content"))
+            if "reasoning_content" in message and message["reasoning_content"] is None:
+                del message["reasoning_content"]
+                repairs.append(Repair("null_reasoning", f"messages[{i}].reasoning_content"))
+            if message.get("tool_calls"):
+                calls = []
+                for j, call in enumerate(message["tool_calls"]):
+                    wanted = f"functions.{call['function']['name']}:{made}"
+                    made += 1
+                    renamed[call["id"]] = wanted
+                    if call["id"] != wanted:
+                        detail = f"{call['id']} -> {wanted}"
+                        repairs.append(Repair("call_id", f"messages[{i}].tool_calls[{j}].id", detail))
+                    calls.append({**call, "id": wanted})
+                message["tool_calls"] = calls
+            elif message["role"] == "tool":
+                message["tool_call_id"] = renamed.get(message["tool_call_id"], message["tool_call_id"])
+            repaired.append(message)
+        return repaired, repairs
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def reader(
+        self,
+        tools: Tools = None,
+        *,
+        thinking: bool = True,
+        tool_choice: Any = "auto",
+        tokenizer: Tokenizer | None = None,
+    ) -> KimiReader:
+        names = tuple(tool["function"]["name"] for tool in tools or ())
+        return KimiReader(names, thinking=thinking, calls=tool_choice != "none", tokenizer=tokenizer)
+
+    # -- constraining -------------------------------------------------------------------------------------------------
+
+    def _grammar(
+        self, tools: Mapping[int, Tool], required: bool, strict: Strict, thinking: bool, parallel: bool
+    ) -> grammar.Grammar:
+        calls = tuple(self._call(i, tool, strict) for i, tool in tools.items())
+        call = grammar.Choice(calls)
+        section = grammar.Sequence(
+            (grammar.Control(SECTION), grammar.Repeat(call) if parallel else call, grammar.Control(SECTION_END))
+        )
+        opening = self._opening(thinking)
+        return grammar.Grammar(grammar.Sequence((*opening, section if required else grammar.Optional(section))))
+
+    def _no_calls(self, thinking: bool) -> grammar.Grammar:
+        return grammar.Grammar(grammar.Sequence(self._opening(thinking)))
+
+    def _opening(self, thinking: bool) -> tuple[grammar.Node, ...]:
+        text = grammar.FreeText()
+        return (text, grammar.Control(THINK_END), text) if thinking else (text,)
+
+    def _call(self, index: int, tool: Tool, strict: Strict) -> grammar.Node:
+        header: tuple[grammar.Node, ...] = (grammar.Literal(f"functions.{tool.name}:"), grammar.Index())
+        schema = {"type": "object", **shown_order(tool.parameters or {})} if strict == "schema" else {"type": "object"}
+        arguments = grammar.JsonSchema(schema, f"tools[{index}].function.parameters")
+        return grammar.Sequence(
+            (grammar.Control(CALL), *header, grammar.Control(ARGUMENTS), arguments, grammar.Control(CALL_END))
+        )
+
+
+def _turn(opener: str, name: str, body: Sequence[Segment] | Iterator[Segment]) -> Iterator[Segment]:
+    yield from (_control(opener), _text(name), _control(MIDDLE))
+    yield from body
+    yield _control(END)
+
+
+def _body(message: Mapping[str, Any], keep_reasoning: bool) -> Iterator[Segment]:
+    if message["role"] == "assistant":
+        # A reasoning_content of null prints as the template prints it; `repair` takes it out beforehand.
+        reasoning = str(message.get("reasoning_content", "")) if keep_reasoning else ""
+        yield from (_control(THINK), _text(reasoning), _control(THINK_END))
+        yield from _content(message.get("content"))
+        if message.get("tool_calls"):
+            yield from _calls((call["id"], call["function"]["arguments"]) for call in message["tool_calls"])
+        return
+    if message["role"] == "tool":
+        yield _text(f"## Return of {message['tool_call_id']}\n")
+    yield from _content(message.get("content"))
+
+
+def _content(content: Any) -> Iterator[Segment]:
+    if isinstance(content, str):
+        yield _text(content)
+        return
+    for part in content or ():
+        if part["type"] in ("image", "image_url"):
+            yield from (_control("<|media_begin|>"), _text("image"), _control("<|media_content|>"))
+            yield from (_control("<|media_pad|>"), _control("<|media_end|>"), _text("\n"))
+        elif part["type"] in ("video", "video_url"):
+            yield _text("<|kimi_k25_video_placeholder|>\n")
+        else:
+            yield _text(part.get("text", ""))
+
+
+def _calls(calls: Iterator[tuple[str, Any]]) -> Iterator[Segment]:
+    yield _control(SECTION)
+    for call_id, arguments in calls:
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        yield from (_control(CALL), _text(call_id), _control(ARGUMENTS), _text(arguments), _control(CALL_END))
+    yield _control(SECTION_END)
+
+
+def _declaration(tools: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        if declared := typescript.declare(tools):
+            return declared
+    except typescript.Undeclarable:
+        pass
+    return json.dumps(typescript.sorted_deeply(tools), ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_empty(content: Any) -> bool:
+    """Whether content says nothing: "", null, no parts, or parts of empty text only."""
+    if not content:
+        return True
+    return not isinstance(content, str) and all(part.get("type") == "text" and not part.get("text") for part in content)
+
+
+def shown_order(schema: Any) -> Any:
+    """A schema with its properties in the order in which the declaration shows them: required first, each group sorted.
+
+    A grammar library forces the declared order of keys; the model writes them in the order it was shown.
+    """
+    if isinstance(schema, list):
+        return [shown_order(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    ordered = {key: shown_order(value) for key, value in schema.items()}
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        required = schema.get("required")
+        first = set(required) if isinstance(required, list) else set()
+        names = sorted(properties, key=lambda name: (name not in first, name))
+        ordered["properties"] = {name: shown_order(properties[name]) for name in names}
+    return ordered
+
+
+class _Place(enum.Enum):
+    """Where in an output the reader is."""
+
+    REASONING = enum.auto()
+    CONTENT = enum.auto()
+    SECTION = enum.auto()  # between calls
+    HEADER = enum.auto()  # a call's id
+    ARGUMENTS = enum.auto()
+
+
+_LONGEST_HEADER = 1024  # characters; what is longer was never a call's id
+_INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
+
+
+class KimiReader(Reader):
+    """Reads `reasoning</think>content` and a section of calls, and forgives what real models get wrong."""
+
+    markers = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
+
+    def __init__(self, names: tuple[str, ...], *, thinking: bool, calls: bool, tokenizer: Tokenizer | None) -> None:
+        super().__init__(tokenizer)
+        self._names = names
+        self._calls_allowed = calls
+        self._place = _Place.REASONING if thinking else _Place.CONTENT
+        self._header = ""
+        self._arguments = JsonArguments()
+        self._ids: list[str] = []
+        self._stray = False  # text that belongs to no call has begun since the last marker
+
+    def _text(self, text: str) -> None:
+        match self._place:
+            case _Place.REASONING:
+                self._emit(Reasoning(text))
+            case _Place.CONTENT:
+                self._emit(Content(text))
+            case _Place.SECTION:
+                self._stray_text(text)
+            case _Place.HEADER:
+                self._header_text(text)
+            case _Place.ARGUMENTS:
+                fragment, rest = self._arguments.feed(text)
+                if fragment:
+                    self._emit(CallArguments(len(self._ids) - 1, fragment))
+                if rest:
+                    self._stray_text(rest)
+
+    def _stray_text(self, text: str) -> None:
+        """Text in a section that is no call's: whitespace before it is markup, the rest is content."""
+        if not self._stray:
+            text = text.lstrip()
+            if not text:
+                return
+            self._stray = True
+            self._defect("text_in_section")
+        self._emit(Content(text))
+
+    def _header_text(self, text: str) -> None:
+        room = _LONGEST_HEADER - len(self._header)
+        brace = text.find("{", 0, room)
+        if brace >= 0:
+            self._header += text[:brace]
+            if self._open_call():
+                self._defect("glued_arguments", self._ids[-1])
+            self._text(text[brace:])
+        elif len(text) >= room:
+            self._header += text
+            self._abandon_header("endless_header")
+        else:
+            self._header += text
+
+    def _marker(self, literal: str) -> None:
+        if self._place is _Place.ARGUMENTS and literal in (THINK, THINK_END, ARGUMENTS):
+            self._text(literal)  # inside arguments these are characters of a string, whoever wrote them
+            return
+        self._stray = False
+        if not self._calls_allowed and literal not in (THINK, THINK_END, END):
+            self._defect("call_not_allowed", literal)
+            self._place = _Place.CONTENT
+            return
+        match literal:
+            case "<think>":
+                self._leave("stray_marker")
+                self._place = _Place.REASONING
+            case "</think>":
+                if self._place is not _Place.REASONING:
+                    self._leave("stray_marker")
+                    self._defect("stray_marker", literal)
+                self._place = _Place.CONTENT
+            case "<|tool_calls_section_begin|>":
+                self._leave("missing_call_end")
+                if self._place is _Place.REASONING:
+                    self._defect("reasoning_not_closed")
+                self._place = _Place.SECTION
+            case "<|tool_call_begin|>":
+                self._leave("missing_call_end")
+                if self._place is _Place.REASONING:
+                    self._defect("reasoning_not_closed")
+                if self._place is not _Place.SECTION:
+                    self._defect("missing_section")
+                self._place = _Place.HEADER
+                self._header = ""
+            case "<|tool_call_argument_begin|>":
+                if self._place is not _Place.HEADER:
+                    self._defect("stray_marker", literal)
+                else:
+                    self._open_call()
+            case "<|tool_call_end|>":
+                self._call_end()
+            case "<|tool_calls_section_end|>":
+                self._leave("missing_call_end")
+                if self._place is not _Place.SECTION:
+                    self._defect("stray_marker", literal)
+                else:
+                    self._place = _Place.CONTENT
+            case "<|im_end|>":
+                self._leave("missing_call_end")
+                if self._place is _Place.SECTION:
+                    self._defect("missing_section_end")
+                self._place = _Place.CONTENT
+            case _:
+                self._defect("stray_marker", literal)
+
+    def _call_end(self) -> None:
+        if self._place is _Place.HEADER and self._open_call():
+            self._close_call(None)
+        elif self._place is _Place.ARGUMENTS:
+            self._close_call(None)
+        elif self._place is not _Place.HEADER:
+            self._defect("stray_marker", CALL_END)
+
+    def _leave(self, defect: str) -> None:
+        """Close or give up an open call, because something else begins."""
+        if self._place is _Place.ARGUMENTS:
+            self._close_call(defect)
+        elif self._place is _Place.HEADER:
+            self._abandon_header("call_without_arguments")
+
+    def _end(self, reason: str) -> None:
+        if self._place is _Place.HEADER:
+            self._abandon_header("truncated_call")
+        elif self._place is _Place.ARGUMENTS:
+            if self._arguments.complete or (reason != "length" and self._arguments.valid()):
+                self._close_call("missing_call_end")
+            else:
+                self._defect("truncated_call", self._ids[-1])
+        if self._place is _Place.SECTION:
+            self._defect("missing_section_end")
+
+    def _abandon_header(self, defect: str) -> None:
+        self._defect(defect, self._header[:80])
+        self._place = _Place.SECTION
+        self._stray = False
+        header = self._header.lstrip()
+        if header:
+            self._stray = True
+            self._emit(Content(header))
+
+    def _open_call(self) -> bool:
+        """Start the call that the header names; False (and the header becomes content) when it names none."""
+        name, index = self._name_and_index(self._header.strip())
+        if not name:
+            self._abandon_header("missing_name")
+            return False
+        if self._names and name not in self._names:
+            self._defect("unknown_name", name)
+        number = len(self._ids) if index is None else index
+        call_id = f"functions.{name}:{number}"
+        if call_id in self._ids:
+            if index is not None:
+                self._defect("duplicate_id", call_id)
+            taken = set(self._ids)
+            call_id = next(i for n in itertools.count(number) if (i := f"functions.{name}:{n}") not in taken)
+        self._emit(CallStart(len(self._ids), call_id, name))
+        self._ids.append(call_id)
+        self._arguments = JsonArguments()
+        self._place = _Place.ARGUMENTS
+        return True
+
+    def _name_and_index(self, header: str) -> tuple[str, int | None]:
+        indexed = _INDEXED.fullmatch(header)
+        name, index = (indexed[1], int(indexed[2])) if indexed else (header, None)
+        if index is None and header.isdecimal() and len(self._names) == 1:
+            self._defect("missing_name", header)
+            return self._names[0], int(header[:9])
+        if indexed is None:
+            self._defect("missing_index", header)
+        if name.startswith("functions.") and name not in self._names:
+            name = name.removeprefix("functions.")
+        elif header:
+            self._defect("missing_prefix", header)
+        return name, index
+
+    def _close_call(self, defect: str | None) -> None:
+        index = len(self._ids) - 1
+        if defect is not None:
+            self._defect(defect, self._ids[index])
+        if self._arguments.empty:
+            self._defect("missing_arguments", self._ids[index])
+            self._emit(CallArguments(index, "{}"))
+            self._emit(CallEnd(index))
+        elif self._arguments.valid():
+            self._emit(CallEnd(index))
+        else:
+            self._defect("invalid_arguments", self._ids[index])
+        self._place = _Place.SECTION

@@ -1,0 +1,55 @@
+"""Which format is which: by name, or by what lies in a checkpoint's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import CheckpointError, PlanError
+from dovetail.formats.base import Format
+from dovetail.formats.kimi_k2 import KimiK25
+
+_FORMATS: dict[str, type[Format]] = {KimiK25.name: KimiK25}
+NAMES = tuple(_FORMATS)
+
+#: Control tokens that only one family's tokenizer has.
+_SIGNATURES = {KimiK25.name: frozenset(("<|im_middle|>", "<|tool_calls_section_begin|>", "<think>"))}
+
+
+def format(name_or_path: str | Path) -> Format:
+    """The format called `name_or_path`, or the one that the checkpoint in that folder was trained on.
+
+    Raises `PlanError` for a name that is neither, and `CheckpointError` for a checkpoint that no format fits.
+    """
+    known = _FORMATS.get(str(name_or_path))
+    if known is not None:
+        return known()
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        raise PlanError(f"no format or checkpoint folder {str(name_or_path)!r}; the formats are {', '.join(NAMES)}")
+    literals = _control_literals(folder)
+    for name, signature in _SIGNATURES.items():
+        if signature <= literals:
+            return _FORMATS[name]()
+    raise CheckpointError(
+        f"{folder}: its tokenizer's control tokens fit none of the formats {', '.join(NAMES)}; name one with --format"
+    )
+
+
+def _control_literals(folder: Path) -> set[str]:
+    """The control tokens that a checkpoint declares, read without loading its vocabulary."""
+    found: set[str] = set()
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            declared: Any = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+        found.update(token["content"] for token in declared.get("added_tokens") or ())
+        found.update(token["content"] for token in (declared.get("added_tokens_decoder") or {}).values())
+    if not found:
+        raise CheckpointError(f"{folder}: neither tokenizer_config.json nor tokenizer.json declares control tokens")
+    return found

@@ -1,0 +1,169 @@
+"""Tool declarations as TypeScript, the way Kimi-K2.5 and later were trained to read them.
+
+`declare(tools)` is the text between the declaration's control tokens. The shape is Moonshot's `tool_declaration_ts`: one
+`type NAME = (_: {…}) => any;` per function, required properties first, each group sorted by name, descriptions and
+bounds as `//` comments. A schema that this notation has no word for raises `Undeclarable`; the model then was shown
+compact JSON, and so it is here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_INDENT = "  "
+_BOUNDS = {
+    "string": ("maxLength", "minLength", "pattern"),
+    "number": ("maximum", "minimum"),
+    "integer": ("maximum", "minimum"),
+    "array": ("maxItems", "minItems"),
+}
+_UNION_WORDS = {
+    "string": "string",
+    "number": "number",
+    "integer": "number",
+    "boolean": "boolean",
+    "null": "null",
+    "object": "{}",
+    "array": "Array<any>",
+}
+
+
+class Undeclarable(Exception):
+    """A schema outside what the TypeScript notation covers."""
+
+
+def sorted_deeply(value: Any) -> Any:
+    """`value` with the keys of every object in it sorted: the order in which the model was shown them."""
+    if isinstance(value, Mapping):
+        return {key: sorted_deeply(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [sorted_deeply(item) for item in value]
+    return value
+
+
+def declare(tools: Sequence[Mapping[str, Any]]) -> str:
+    """The declaration of OpenAI-shaped `tools` (keys sorted deeply); "" when there is no function among them.
+
+    Raises `Undeclarable` for a schema that has no TypeScript form, or that nests too deeply to be written.
+    """
+    try:
+        functions = [
+            _Function(tool["function"]).write()
+            for tool in map(sorted_deeply, tools)
+            if tool.get("type") == "function" and tool.get("function")
+        ]
+    except (RecursionError, AttributeError, TypeError, KeyError) as error:
+        raise Undeclarable(str(error)) from error
+    if not functions:
+        return ""
+    return "# Tools\n\n## functions\nnamespace functions {\n" + "\n".join(functions) + "\n}\n"
+
+
+class _Function:
+    """One function's declaration. Definitions are collected while the parameters are written, and come before them."""
+
+    def __init__(self, function: Mapping[str, Any]) -> None:
+        self._function = function
+        self._definitions: dict[str, Any] = {}
+        self._refers_to_itself = False
+
+    def write(self) -> str:
+        parameters = self._function.get("parameters") or {}
+        body = self._object(parameters, "")
+        interfaces: list[str] = []
+        if self._refers_to_itself:
+            body = "parameters"
+            fields = ",\n".join(self._fields(parameters, "", sort=False))
+            interfaces.append("interface parameters {" + (f"\n{fields}\n" if fields else "") + "}")
+        for name, schema in list(self._definitions.items()):
+            note = _comment(schema["description"], "") if isinstance(schema, dict) and schema.get("description") else ""
+            interfaces.append(f"{note}interface {name} {self._type(schema, '')}")
+        description = self._function.get("description")
+        parts = [
+            "\n".join(interfaces),
+            _comment(description, "").removesuffix("\n") if description else "",
+            f"type {self._function.get('name', 'function')} = (_: {body}) => any;",
+        ]
+        return "\n".join(filter(None, parts))
+
+    def _type(self, schema: Any, indent: str) -> str:
+        """The type expression of a schema; `indent` is that of the line it stands in."""
+        if schema is True or schema == {}:
+            return "any"
+        if schema is False:
+            return "null"
+        if "$ref" in schema:
+            return self._reference(schema["$ref"])
+        if "anyOf" in schema:
+            return " | ".join(self._type(option, indent) for option in schema["anyOf"])
+        if "enum" in schema:
+            return " | ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in schema["enum"])
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " | ".join(_UNION_WORDS[word] for word in kind)
+        if kind == "object":
+            return self._object(schema, indent)
+        if kind == "array":
+            return self._array(schema, indent)
+        if isinstance(kind, str):
+            return "number" if kind == "integer" else kind
+        raise Undeclarable(f"no type for {schema!r:.80}")
+
+    def _reference(self, reference: Any) -> str:
+        if reference == "#":
+            self._refers_to_itself = True
+            return "parameters"
+        name = str(reference).removeprefix("#/$defs/").split("/")[-1]
+        if not str(reference).startswith("#/$defs/") or name not in self._definitions:
+            raise Undeclarable(f"reference {reference!r}")
+        return name
+
+    def _array(self, schema: Mapping[str, Any], indent: str) -> str:
+        items = schema.get("items")
+        if not items:
+            return "Array<any>"
+        note = self._notes(items, indent + _INDENT)
+        if not note:
+            return f"Array<{self._type(items, indent)}>"
+        return f"Array<\n{note}{indent}{_INDENT}{self._type(items, indent + _INDENT)}\n{indent}>"
+
+    def _object(self, schema: Mapping[str, Any], indent: str) -> str:
+        self._definitions.update(schema.get("$defs") or {})
+        fields = self._fields(schema, indent, sort=True)
+        extra = schema.get("additionalProperties")
+        if extra is not None:
+            word = "any" if extra is True else "never" if extra is False else self._type(extra, indent + _INDENT)
+            fields.append(f"{indent}{_INDENT}[k: string]: {word}")
+        return "{\n" + ",\n".join(fields) + f"\n{indent}}}" if fields else "{}"
+
+    def _fields(self, schema: Mapping[str, Any], indent: str, *, sort: bool) -> list[str]:
+        properties = schema.get("properties") or {}
+        required = set(schema.get("required") or ())
+        names = sorted(properties, key=lambda name: (name not in required, name)) if sort else list(properties)
+        return [self._field(name, properties[name], name not in required, indent + _INDENT) for name in names]
+
+    def _field(self, name: str, schema: Any, optional: bool, indent: str) -> str:
+        default = schema.get("default") if isinstance(schema, dict) else None
+        note = self._notes(schema, indent)
+        if default is not None:
+            shown = repr(default) if isinstance(default, int | float) else json.dumps(default, ensure_ascii=False)
+            note += f"{indent}// Default: {shown}\n"
+        return f"{note}{indent}{name}{'?' if optional else ''}: {self._type(schema, indent)}"
+
+    def _notes(self, schema: Any, indent: str) -> str:
+        """A field's description and bounds as comment lines, each ending in a newline."""
+        if not isinstance(schema, dict):
+            return ""
+        note = _comment(schema["description"], indent) if schema.get("description") else ""
+        plain = not any(key in schema for key in ("$ref", "anyOf", "enum"))
+        kind = schema.get("type")
+        bounds = [key for key in _BOUNDS.get(kind, ()) if key in schema] if plain and isinstance(kind, str) else []
+        if bounds:
+            note += f"{indent}// " + ", ".join(f"{key}: {schema[key]}" for key in bounds) + "\n"
+        return note
+
+
+def _comment(text: str, indent: str) -> str:
+    return "".join(f"{indent}// {line}\n" if line else "\n" for line in text.split("\n"))

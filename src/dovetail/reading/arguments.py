@@ -1,0 +1,54 @@
+"""The arguments of one call that the model writes as JSON: passed on as they come, checked once when they end."""
+
+from __future__ import annotations
+
+import json
+
+from dovetail.reading.json_end import JsonEnd
+
+_WHITESPACE = " \t\r\n"
+
+
+class JsonArguments:
+    """Splits what follows a call's header into JSON text (a fragment to pass on) and what comes after it."""
+
+    def __init__(self) -> None:
+        self._fragments: list[str] = []
+        self._end: JsonEnd | None = None
+        self.complete = False  # the closing bracket has come
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """(fragment, rest): the next piece of the arguments, and text behind their closing bracket."""
+        if self.complete:
+            return "", text
+        if not self._fragments:
+            text = text.lstrip(_WHITESPACE)
+            if not text:
+                return "", ""
+            if text[0] in "{[":
+                self._end = JsonEnd()
+        # A bare value (null, a string, nonsense) has no bracket to end it: it lasts until the call's end marker.
+        end = self._end.feed(text) if self._end is not None else None
+        if end is not None:
+            self.complete = True
+            text, rest = text[:end], text[end:]
+        else:
+            rest = ""
+        self._fragments.append(text)
+        return text, rest
+
+    @property
+    def empty(self) -> bool:
+        return not self._fragments
+
+    def valid(self) -> bool:
+        """Whether the fragments together are JSON. Costs one pass over them, once per call."""
+        try:
+            json.loads("".join(self._fragments), parse_int=str, parse_float=str, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

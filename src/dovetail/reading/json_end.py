@@ -1,0 +1,42 @@
+"""Finds where a JSON object or array ends in a stream, without parsing what is in it."""
+
+from __future__ import annotations
+
+import re
+
+_IN_STRING = re.compile(r'["\\]')
+_OUTSIDE = re.compile(r'["{}\[\]]')
+
+
+class JsonEnd:
+    """Counts brackets outside strings. The first character fed must open the value."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    def feed(self, text: str) -> int | None:
+        """The offset in `text` just past the value's last bracket, or None while it is open."""
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped = False
+                at += 1
+                continue
+            match = (_IN_STRING if self._in_string else _OUTSIDE).search(text, at)
+            if match is None:
+                return None
+            at = match.end()
+            mark = match.group()
+            if mark == "\\":
+                self._escaped = True
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif mark in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if self._depth == 0:
+                    return at
+        return None

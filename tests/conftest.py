@@ -1,0 +1,68 @@
+"""What many tests need: other people's data (where it lies beside the checkout) and a small tokenizer made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import dovetail
+from dovetail.tokens import Tokenizer as DovetailTokenizer
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+KIMI_CONTROL = (
+    "[BOS]",
+    "[EOS]",
+    "[PAD]",
+    "<|im_end|>",
+    "<|im_user|>",
+    "<|im_assistant|>",
+    "<|im_system|>",
+    "<|im_middle|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<think>",
+    "</think>",
+    "<|media_begin|>",
+    "<|media_content|>",
+    "<|media_pad|>",
+    "<|media_end|>",
+)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The fixtures that are other people's; the project ships none of them."""
+    if not SHARED.is_dir():
+        pytest.skip("the shared fixtures (../shared/data) are not beside this checkout")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def kimi_tokenizer(shared_data: Path) -> DovetailTokenizer:
+    return dovetail.tokenizer(shared_data / "tokenizers" / "kimi_k25")
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE of a few hundred tokens with Kimi's control tokens, as a tokenizer.json."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    text = ['functions.get_weather:0 {"city": "Paris", "days": 3} tool_call_begin think section the user asks'] * 4
+    bpe.train_from_iterator(
+        text, trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    )
+    bpe.add_tokens([AddedToken(literal, special=False, normalized=False) for literal in KIMI_CONTROL])
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    bpe.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer(small_tokenizer_file: Path) -> DovetailTokenizer:
+    return dovetail.tokenizer(small_tokenizer_file)

@@ -1,0 +1,196 @@
+"""Law 11 at the level of the matcher: whatever is chosen among the allowed tokens, the call that comes out is valid."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dovetail
+from dovetail.completion import Constraint
+from dovetail.conversation import Call, Message
+from dovetail.errors import InvalidRequest, SchemaRefused
+from dovetail.grammar.matcher import compile
+from dovetail.tokens import Tokenizer
+
+FMT = dovetail.format("kimi_k25")
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["c", "f"]},
+        "city": {"type": "string", "maxLength": 8},
+        "days": {"type": "integer", "minimum": 0, "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+def tool(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [tool("get_weather", SCHEMA), tool("ns.do-it", None)]
+
+
+def eos(tokenizer: Tokenizer) -> int:
+    return tokenizer.control["<|im_end|>"]
+
+
+def constraint(tokenizer: Tokenizer, tools: list[dict[str, Any]] = TOOLS, **options: Any) -> Constraint:
+    grammar = FMT.grammar(tools, **options)
+    assert grammar is not None
+    return compile(grammar, tokenizer, [eos(tokenizer)])
+
+
+def allowed(matcher: Constraint, tokenizer: Tokenizer) -> set[int]:
+    row = bytearray(4 * ((tokenizer.vocab_size + 31) // 32))
+    matcher.fill(memoryview(row))
+    return {token for token in range(tokenizer.vocab_size) if row[token // 8] >> (token % 8) & 1}
+
+
+def takes(matcher: Constraint, ids: list[int]) -> bool:
+    return all(matcher.advance(token) for token in ids)
+
+
+# Keys in the order in which the declaration shows them: required first, each group sorted. llguidance's strings know only
+# the escapes that JSON needs, and DEL only as one (docs/decisions/0004).
+valid_arguments = st.fixed_dictionaries(
+    {"city": st.text(st.characters(exclude_characters="\x7f", codec="utf-8"), max_size=8), "days": st.integers(0, 9)},
+    optional={"tags": st.lists(st.booleans(), max_size=2), "unit": st.sampled_from("cf")},
+).map(lambda drawn: {key: drawn[key] for key in ("city", "days", "tags", "unit") if key in drawn})
+
+
+@given(st.lists(valid_arguments, max_size=3), st.booleans(), st.text(max_size=10), st.sampled_from(("names", "schema")))
+def test_what_we_write_is_accepted_and_reads_back(
+    small_tokenizer: Tokenizer, made: list[dict[str, Any]], thinking: bool, text: str, strict: str
+) -> None:
+    calls = tuple(Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made))
+    said = Message(text, text if thinking else "", calls)
+    prompt = FMT.write(said, thinking=thinking)
+    assert takes(constraint(small_tokenizer, thinking=thinking, strict=strict), prompt.ids(small_tokenizer))
+    reader = FMT.reader(TOOLS, thinking=thinking, tokenizer=small_tokenizer)
+    assert dovetail.fold([*reader.feed("", prompt.ids(small_tokenizer)), *reader.finish()]) == said
+
+
+@given(st.integers(0, 10**9), st.booleans(), st.sampled_from(("auto", "required")))
+@settings(max_examples=60)
+def test_any_allowed_walk_is_a_valid_message(small_tokenizer: Tokenizer, seed: int, thinking: bool, choice: str) -> None:
+    """Random weights: the walk picks among the allowed tokens blindly, but likes control tokens so that it ends."""
+    rng = random.Random(seed)
+    matcher = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
+    ids: list[int] = []
+    while eos(small_tokenizer) not in ids and len(ids) < 600:
+        options = sorted(allowed(matcher, small_tokenizer))
+        controls = [token for token in options if token in small_tokenizer.control_literals]
+        closers = [token for token in options if small_tokenizer.token_bytes(token) in (b'"', b"}", b"]", b"1", b"e")]
+        token = rng.choice(rng.choice([pool for pool in (options, controls, closers, closers) if pool]))
+        assert matcher.advance(token)
+        ids.append(token)
+    if eos(small_tokenizer) not in ids:
+        return
+    reader = FMT.reader(TOOLS, thinking=thinking, tokenizer=small_tokenizer)
+    message = dovetail.fold([*reader.feed("", ids), *reader.finish()])
+    assert not message.defects or {d.kind for d in message.defects} == {"duplicate_id"}
+    assert choice == "auto" or message.calls
+    for call in message.calls:
+        schema = {t["function"]["name"]: t["function"]["parameters"] for t in TOOLS}[call.name]
+        jsonschema.validate(json.loads(call.arguments), schema or {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "ok"),
+    [
+        ("get_weather", '{"city": "x", "days": 3}', True),
+        ("get_weather", '{"city":"x","days":3}', True),
+        ("get_weather", '{"city": "x"}', False),
+        ("get_weather", '{"city": "x", "days": "3"}', False),
+        ("get_weather", '{"city": "x", "days": 10}', False),
+        ("get_weather", '{"city": "x", "days": 3, "more": 1}', False),
+        ("get_weather", "[]", False),
+        ("ns.do-it", '{"anything": [1]}', True),
+        ("get_weathers", '{"city": "x", "days": 3}', False),
+        ("rm", "{}", False),
+    ],
+)
+def test_only_declared_names_and_valid_arguments(
+    small_tokenizer: Tokenizer, name: str, arguments: str, ok: bool
+) -> None:
+    ids = FMT.write(Message("", "", (Call(f"functions.{name}:0", name, arguments),)), thinking=False).ids(small_tokenizer)
+    assert takes(constraint(small_tokenizer, thinking=False), ids) is ok
+
+
+def test_levels_and_choices(small_tokenizer: Tokenizer) -> None:
+    def accepts(name: str, arguments: str, **options: Any) -> bool:
+        said = Message("hm", "", (Call(f"functions.{name}:0", name, arguments),) if name else ())
+        ids = FMT.write(said, thinking=False).ids(small_tokenizer)
+        return takes(constraint(small_tokenizer, thinking=False, **options), ids)
+
+    assert accepts("get_weather", '{"wrong": 1}', strict="names")
+    assert not accepts("get_weather", '{"wrong": 1}', strict="schema")
+    assert not accepts("", "", tool_choice="required")
+    assert accepts("", "", tool_choice="none")
+    assert not accepts("ns.do-it", "{}", tool_choice="none")
+    named = {"type": "function", "function": {"name": "ns.do-it"}}
+    assert accepts("ns.do-it", "{}", tool_choice=named)
+    assert not accepts("get_weather", '{"city": "x", "days": 3}', tool_choice=named)
+    two = Message("", "", tuple(Call(f"functions.ns.do-it:{i}", "ns.do-it", "{}") for i in (0, 1)))
+    ids = FMT.write(two, thinking=False).ids(small_tokenizer)
+    assert takes(constraint(small_tokenizer, thinking=False), ids)
+    assert not takes(constraint(small_tokenizer, thinking=False, parallel_tool_calls=False), ids)
+
+
+def test_nothing_to_constrain() -> None:
+    assert FMT.grammar([]) is None
+    assert FMT.grammar(TOOLS, strict="off") is None
+    with pytest.raises(InvalidRequest, match="required"):
+        FMT.grammar([], tool_choice="required")
+    with pytest.raises(InvalidRequest, match="'nope'"):
+        FMT.grammar(TOOLS, tool_choice={"type": "function", "function": {"name": "nope"}})
+    with pytest.raises(InvalidRequest, match="tool_choice must be"):
+        FMT.grammar(TOOLS, tool_choice="sometimes")
+
+
+@given(st.integers(0, 40), st.integers(1, 20))
+@settings(max_examples=40)
+def test_rollback_forgets(small_tokenizer: Tokenizer, start: int, count: int) -> None:
+    said = Message("ok", "", (Call("functions.get_weather:0", "get_weather", '{"city": "Paris", "days": 3}'),))
+    ids = FMT.write(said, thinking=False).ids(small_tokenizer)[:-1]
+    head, tail = ids[: start % len(ids)], ids[start % len(ids) :][:count]
+    matcher = constraint(small_tokenizer, thinking=False)
+    assert takes(matcher, head)
+    before = allowed(matcher, small_tokenizer)
+    assert takes(matcher, tail)
+    matcher.rollback(len(tail))
+    assert allowed(matcher, small_tokenizer) == before
+    assert not matcher.advance(eos(small_tokenizer)) or eos(small_tokenizer) in before
+
+
+def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokenizer) -> None:
+    row = bytearray(b"\xff" * 4 * 64)
+    constraint(small_tokenizer).fill(memoryview(row))
+    assert not any(row[small_tokenizer.vocab_size // 8 + 1 :])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "strin"}, {"type": "object", "properties": 3}, {"type": "string", "pattern": "("}, {"$ref": "#/nowhere"},
+     {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}],
+)
+def test_a_schema_that_cannot_be_enforced_is_named(small_tokenizer: Tokenizer, schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaRefused, match="cannot be enforced") as caught:
+        constraint(small_tokenizer, [TOOLS[0], tool("broken", schema)])
+    assert caught.value.param == "tools[1].function.parameters"
+    constraint(small_tokenizer, [TOOLS[0], tool("broken", schema)], strict="names")
+
+
+def test_the_real_vocabulary(kimi_tokenizer: Tokenizer) -> None:
+    said = Message("é漢", "", (Call("functions.get_weather:0", "get_weather", '{"city": "東京🙂", "days": 3}'),))
+    ids = FMT.write(said, thinking=False).ids(kimi_tokenizer)
+    assert takes(constraint(kimi_tokenizer, thinking=False), ids)
