@@ -1,0 +1,1 @@
+"""Engines behind the `Engine` protocol of completion.py, one file each."""

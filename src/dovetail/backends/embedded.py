@@ -1,0 +1,203 @@
+"""The embedded engine behind the `Engine` protocol: the core in one worker thread, asyncio on the other side.
+
+Only the worker touches the core. Callers send it commands through a thread-safe queue; a step's outcomes go back to the
+event loop in one call. Constraints are called in the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.engine.core import LLMCore
+from dovetail.errors import DovetailError, EngineBusy, EngineError
+from dovetail.tokens import tokenizer
+
+_log = logging.getLogger(__name__)
+
+Outcome = TokenBatch | DovetailError
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    request_id: str
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+class EmbeddedEngine:
+    """`target` and `drafter` are checkpoint folders; the rest is as for `LLMCore`."""
+
+    def __init__(
+        self,
+        target: Path,
+        drafter: Path | None,
+        *,
+        draft_tokens: int,
+        max_batch: int = 16,
+        context: int | None = None,
+        dtype: str = "float32",
+        threads: int | None = None,
+    ) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._draft_tokens = draft_tokens
+        self._max_batch = max_batch
+        self._context = context
+        self._dtype = dtype
+        self._threads = threads
+        self._core: LLMCore | None = None
+        self._worker: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commands: queue.SimpleQueue[_Add | _Cancel | _Stop] = queue.SimpleQueue()
+        self._streams: dict[str, asyncio.Queue[Outcome]] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._started().info
+
+    async def start(self) -> None:
+        """Load and get ready. Raises `CheckpointError` or `EngineError`."""
+        self._loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[LLMCore] = self._loop.create_future()
+        self._worker = threading.Thread(target=self._work, args=(loaded,), name="dovetail-engine", daemon=True)
+        self._worker.start()
+        self._core = await loaded
+
+    async def stop(self) -> None:
+        """End running sequences and free everything."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._commands.put(_Stop())
+            await asyncio.to_thread(worker.join)
+        self._core = None
+        for stream in self._streams.values():
+            stream.put_nowait(EngineBusy("the engine is shutting down"))
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`."""
+        self._started()
+        # The engine's own number: two clients may well send the same request id.
+        request_id = f"{next(self._numbers)}-{completion.request_id}"
+        stream: asyncio.Queue[Outcome] = asyncio.Queue()
+        self._streams[request_id] = stream
+        self._commands.put(_Add(request_id, completion))
+        try:
+            while True:
+                outcome = await stream.get()
+                if isinstance(outcome, DovetailError):
+                    raise outcome
+                yield outcome
+                if outcome.finish is not None:
+                    return
+        finally:
+            del self._streams[request_id]
+            self._commands.put(_Cancel(request_id))
+
+    def gauges(self) -> dict[str, float]:
+        """The core's numbers; none before `start`."""
+        return {} if self._core is None else self._core.gauges()
+
+    def _started(self) -> LLMCore:
+        if self._core is None:
+            raise EngineError("the engine is not running: start() comes first, and nothing after stop()")
+        return self._core
+
+    def _work(self, loaded: asyncio.Future[LLMCore]) -> None:
+        """The worker: load, then take commands and step until told to stop. Waits only when there is nothing to run."""
+        core = self._load(loaded)
+        if core is None:
+            return
+        while True:
+            while not (core.live and self._commands.empty()):
+                command = self._commands.get()
+                if isinstance(command, _Stop):
+                    return
+                if isinstance(command, _Cancel):
+                    core.cancel(command.request_id)
+                else:
+                    self._add(core, command)
+            self._send(self._step(core))
+
+    def _load(self, loaded: asyncio.Future[LLMCore]) -> LLMCore | None:
+        try:
+            core = LLMCore(
+                self._target,
+                self._drafter,
+                tokenizer(self._target),
+                draft_tokens=self._draft_tokens,
+                max_batch=self._max_batch,
+                context=self._context,
+                dtype=self._dtype,
+                threads=self._threads,
+            )
+        except DovetailError as error:
+            self._call(_fail, loaded, error)
+            return None
+        except Exception as error:
+            # Whatever else loading meets (memory, a disk) is for the operator, who waits in start().
+            self._call(_fail, loaded, EngineError(f"{self._target} could not be loaded: {error}"))
+            return None
+        self._call(_resolve, loaded, core)
+        return core
+
+    def _add(self, core: LLMCore, command: _Add) -> None:
+        try:
+            core.add(command.request_id, command.completion)
+        except DovetailError as error:
+            self._send([(command.request_id, error)])
+        except Exception as error:
+            # The worker outlives whatever one request brings along.
+            _log.exception("a request could not be added")
+            self._send([(command.request_id, EngineError(f"the request could not be added: {error}"))])
+
+    def _step(self, core: LLMCore) -> list[tuple[str, Outcome]]:
+        try:
+            return list(core.step())
+        except Exception as error:
+            # Whose fault it was cannot be known, so every sequence of the batch ends; those waiting get their turn.
+            _log.exception("an engine step failed")
+            failed = core.cancel_running()
+            return [(request_id, EngineError(f"an engine step failed: {error}")) for request_id in failed]
+
+    def _send(self, outcomes: list[tuple[str, Outcome]]) -> None:
+        self._call(self._deliver, outcomes)
+
+    def _deliver(self, outcomes: list[tuple[str, Outcome]]) -> None:
+        for request_id, outcome in outcomes:
+            if (stream := self._streams.get(request_id)) is not None:
+                stream.put_nowait(outcome)
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        """Run `function` on the event loop. A loop that is closed has nobody left to tell: the worker ends."""
+        if self._loop is None or self._loop.is_closed():
+            self._commands.put(_Stop())
+            return
+        self._loop.call_soon_threadsafe(function, *args)
+
+
+def _resolve(loaded: asyncio.Future[LLMCore], core: LLMCore) -> None:
+    if not loaded.done():
+        loaded.set_result(core)
+
+
+def _fail(loaded: asyncio.Future[LLMCore], error: DovetailError) -> None:
+    if not loaded.done():
+        loaded.set_exception(error)

@@ -1,0 +1,1 @@
+"""The embedded engine: token ids in, token ids out. The only folder that imports torch."""

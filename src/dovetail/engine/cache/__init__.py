@@ -1,0 +1,1 @@
+"""Where cached keys and values live: blocks, and who holds them."""

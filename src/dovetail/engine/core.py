@@ -1,0 +1,188 @@
+"""The engine without threads: add requests, step, cancel. One caller at a time.
+
+core = LLMCore(target, drafter, tokenizer, draft_tokens=3)
+core.add("a", Completion(prompt=(1, 2, 3), max_tokens=16))
+while core.live:
+    for request_id, outcome in core.step():
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dovetail.completion import Completion, EngineInfo
+from dovetail.engine.cache.blocks import BlockPool
+from dovetail.engine.checkpoint import Drafter as DrafterCheckpoint
+from dovetail.engine.checkpoint import Target, inspect_drafter, inspect_target, load_tensors
+from dovetail.engine.drafting.base import Drafter
+from dovetail.engine.drafting.eagle3 import Eagle3
+from dovetail.engine.models.deepseek_v3 import DeepseekV3, cache_width
+from dovetail.engine.request import Request
+from dovetail.engine.scheduler import Scheduler
+from dovetail.engine.step import Counters, Outcome, StepLoop
+from dovetail.errors import CheckpointError, EngineError
+from dovetail.tokens import Tokenizer
+
+_BLOCK_SIZE = 16
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class LLMCore:
+    """A target, perhaps a drafter, and their requests.
+
+    `context` is the most tokens a sequence may have (default: what the checkpoint declares). The KV cache holds
+    `max_batch` sequences of full length, or as many tokens as `cache_bytes` allow, but always one full sequence.
+    `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
+    cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        drafter: Path | None,
+        tokenizer: Tokenizer,
+        *,
+        draft_tokens: int,
+        max_batch: int = 16,
+        context: int | None = None,
+        dtype: str = "float32",
+        threads: int | None = None,
+        cache_bytes: int = 1 << 30,
+    ) -> None:
+        torch.set_num_threads(_default_threads() if threads is None else threads)
+        found = inspect_target(target)
+        found_drafter = None if drafter is None else inspect_drafter(drafter, found)
+        config = found.config
+        if dtype not in _DTYPES:
+            raise EngineError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+        if draft_tokens < 0 or max_batch < 1:
+            raise EngineError(
+                f"draft_tokens must be 0 or more and max_batch 1 or more, found {draft_tokens}, {max_batch}"
+            )
+        if tokenizer.vocab_size > config.vocab_size:
+            raise CheckpointError(
+                f"{target}: the tokenizer has {tokenizer.vocab_size} ids, the model's vocab_size is {config.vocab_size}"
+            )
+        context = config.max_position_embeddings if context is None else context
+        if not 2 <= context <= config.max_position_embeddings:
+            raise EngineError(
+                f"a context of {context} tokens is not within 2 and the model's {config.max_position_embeddings}"
+            )
+        rows = _cache_rows(found, found_drafter, context, max_batch, _DTYPES[dtype].itemsize, cache_bytes)
+        self._context = context
+        self._draft_tokens = draft_tokens if found_drafter is not None else 0
+        self._eos_ids = found.eos_ids
+        with torch.inference_mode():
+            self._model, self._drafter = _load(found, found_drafter, rows, context, _DTYPES[dtype])
+        self._scheduler = Scheduler(BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE), max_batch)
+        self._loop = StepLoop(
+            self._model,
+            self._drafter,
+            self._scheduler,
+            tokenizer,
+            eos_ids=frozenset(found.eos_ids),
+            max_batch=max_batch,
+            draft_tokens=self._draft_tokens,
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(self._context, self._model.vocab_size, self._eos_ids, self._draft_tokens)
+
+    @property
+    def live(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._scheduler.running or self._scheduler.waiting)
+
+    def add(self, request_id: str, completion: Completion) -> None:
+        """Queue a completion. Raises `InvalidRequest`, `ContextExceeded` or `EngineBusy`."""
+        self._scheduler.add(
+            Request(
+                request_id,
+                completion,
+                context=self._context,
+                vocab_size=self._model.vocab_size,
+                draft_tokens=self._draft_tokens,
+            )
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and free its blocks; nothing happens when it has ended already."""
+        self._scheduler.remove(request_id)
+
+    def cancel_running(self) -> list[str]:
+        """Forget every running request; returns their ids. For a caller whose step failed."""
+        ids = [request.id for request in self._scheduler.running]
+        for request_id in ids:
+            self._scheduler.remove(request_id)
+        return ids
+
+    def step(self) -> list[Outcome]:
+        """Run one step: for each running request the tokens it added, or the error that ended it."""
+        with torch.inference_mode():
+            return self._loop.step()
+
+    def counters(self) -> Counters:
+        """Totals since start."""
+        return self._loop.counters
+
+    def gauges(self) -> dict[str, float]:
+        """What is going on now, and totals, by name."""
+        pool, counters = self._scheduler.pool, self._loop.counters
+        gauges: dict[str, float] = {
+            "running": len(self._scheduler.running),
+            "waiting": len(self._scheduler.waiting),
+            "free_blocks": pool.free,
+            "total_blocks": pool.total,
+            "steps_total": counters.steps,
+            "drafted_total": counters.drafted,
+            "accepted_total": counters.accepted,
+        }
+        return gauges | {f"accepted_total_{i}": count for i, count in enumerate(counters.accepted_at)}
+
+    def check_integrity(self) -> None:
+        """Raise `EngineError` when blocks are lost or held by a request that is gone."""
+        self._scheduler.check_integrity()
+
+
+def _default_threads() -> int:
+    """Half the cores: torch's threads wait for each other by spinning, after every op. On two cores a second thread
+    takes a third off a large product while its core is idle; with anything else there, steps took 4 to 190 times as
+    long.
+    """
+    return max(1, (os.cpu_count() or 1) // 2)
+
+
+def _load(
+    target: Target, drafter: DrafterCheckpoint | None, rows: int, context: int, dtype: torch.dtype
+) -> tuple[DeepseekV3, Drafter | None]:
+    weights = load_tensors(target.tensors, target.config.expected_tensors())
+    aux_layers: Sequence[int] = () if drafter is None else drafter.config.aux_layers
+    model = DeepseekV3(target.config, weights, rows=rows, context=context, dtype=dtype, aux_layers=aux_layers)
+    if drafter is None:
+        return model, None
+    names = [*drafter.config.expected_tensors(), *(n for n in ("embed_tokens.weight",) if n in drafter.tensors)]
+    return model, Eagle3(
+        drafter.config,
+        load_tensors(drafter.tensors, names),
+        embed_tokens=model.embed_tokens,
+        rows=rows,
+        context=context,
+        dtype=dtype,
+    )
+
+
+def _cache_rows(
+    target: Target, drafter: DrafterCheckpoint | None, context: int, max_batch: int, item: int, cache_bytes: int
+) -> int:
+    """Rows of KV cache: whole blocks for `max_batch` full sequences, within `cache_bytes`, but at least for one."""
+    width = cache_width(target.config) * target.config.num_hidden_layers
+    if drafter is not None:
+        width += 2 * drafter.config.num_key_value_heads * drafter.config.head_dim
+    blocks = -(-context // _BLOCK_SIZE)
+    return max(blocks, min(blocks * max_batch, cache_bytes // (width * item * _BLOCK_SIZE))) * _BLOCK_SIZE

@@ -1,0 +1,1 @@
+"""Ways to guess the next tokens; the contract is in base.py."""

@@ -1,0 +1,75 @@
+"""The engine's side of a constraint: which tokens may come at every position of a window.
+
+For each constrained sequence: fill a row, take a draft, fill the next row, and so on; then roll back what was taken.
+The window ends before a draft that is not allowed. Sequences without a constraint cost nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dovetail.completion import Constraint
+
+_BITS = torch.arange(32, dtype=torch.int32)
+
+
+class MaskRows:
+    """A buffer of bit rows for one step: at most `rows`, each of ``ceil(vocab_size / 32)`` words."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._words = -(-vocab_size // 32)
+        self._bytes = bytearray(rows * self._words * 4)
+        self._tensor = torch.frombuffer(self._bytes, dtype=torch.int32).view(rows, self._words)
+        self._used = 0
+        self._logit_rows: list[int] = []
+
+    def clear(self) -> None:
+        """Start a step."""
+        self._used = 0
+        self._logit_rows.clear()
+
+    def fill(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> int | None:
+        """Fill rows for the logits from `logit_row` on; returns how many drafts stay in the window, or None when the
+        constraint allows no token at all here. The constraint is left as it was."""
+        if not self._add(constraint, logit_row):
+            return None
+        kept = 0
+        for draft in drafts:
+            if not constraint.advance(draft):
+                break
+            kept += 1
+            if not self._add(constraint, logit_row + kept):
+                # Nothing may follow this draft: it ends the turn, or the constraint is at a dead end, which shows if
+                # the target goes there too.
+                break
+        if kept:
+            constraint.rollback(kept)
+        return kept
+
+    def apply(self, logits: Tensor) -> None:
+        """Set the logits of tokens that may not come to -inf, in place; `logits` is [rows, vocab_size]."""
+        if not self._used:
+            return
+        bits = (self._tensor[: self._used].unsqueeze(-1) >> _BITS) & 1
+        refused = bits.view(self._used, -1)[:, : self._vocab_size] == 0
+        if self._logit_rows == list(range(logits.shape[0])):
+            logits.masked_fill_(refused, -math.inf)
+        else:
+            rows = torch.tensor(self._logit_rows)
+            logits[rows] = logits[rows].masked_fill_(refused, -math.inf)
+
+    def _add(self, constraint: Constraint, logit_row: int) -> bool:
+        size = self._words * 4
+        row = memoryview(self._bytes)[self._used * size : (self._used + 1) * size]
+        row[:] = bytes(size)
+        constraint.fill(row)
+        if not any(row):
+            return False
+        self._used += 1
+        self._logit_rows.append(logit_row)
+        return True

@@ -1,0 +1,1 @@
+"""The architectures the engine runs; the contract is in base.py."""

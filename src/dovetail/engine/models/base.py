@@ -1,0 +1,97 @@
+"""The contract of a model: a flat batch of tokens in, a hidden state per token out.
+
+A step's tokens lie one after the other, sequence by sequence, whatever each sequence is doing: a whole prompt, one
+token, or a window of one token and its drafts. A model
+
+1. embeds `ForwardBatch.tokens` at `positions`,
+2. in every layer writes each token's keys and values to `rows` of that layer's cache, then lets each sequence's queries
+   attend causally to its own `context` rows,
+3. returns ``(hidden, aux)``: `hidden` [tokens, hidden_size] after the final norm, ready for `logits`; `aux` [tokens,
+   len(aux_layers) * hidden_size], where auxiliary layer i is the residual stream that enters layer i (the embedding for
+   0, the last layer's output before the final norm for num_hidden_layers), or None when no layer was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's part of a batch.
+
+    Its queries are tokens ``start:start + length`` of the batch; it attends to `rows` of the cache, which are in order
+    of position and end with the queries' own. `rows` is a slice where the sequence's blocks lie side by side, so that
+    its keys are read in place: copying 800 rows out first costs more than attending to them.
+    """
+
+    start: int
+    length: int
+    rows: slice | Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """What one forward pass computes: `tokens`, `positions` and `rows` are int64 [tokens]."""
+
+    tokens: Tensor
+    positions: Tensor
+    rows: Tensor
+    spans: tuple[Span, ...]
+
+
+class Model(Protocol):
+    """A target. `logits` maps hidden states [n, hidden_size] to float32 [n, vocab_size]."""
+
+    vocab_size: int
+    embed_tokens: Tensor
+
+    def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
+def collate(parts: list[tuple[list[int], int, SequenceRows]]) -> ForwardBatch:
+    """Lay sequences out flat: for each, its new tokens, the position of the first, and where its cache lies."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    rows: list[int] = []
+    spans: list[Span] = []
+    for new, position, cache in parts:
+        end = position + len(new)
+        spans.append(Span(len(tokens), len(new), cache.up_to(end)))
+        tokens += new
+        positions += range(position, end)
+        rows += cache.of(position, end)
+    flat = torch.tensor((tokens, positions, rows))
+    return ForwardBatch(flat[0], flat[1], flat[2], tuple(spans))
+
+
+class SequenceRows:
+    """The cache rows of one sequence by position, from its block table."""
+
+    __slots__ = ("_first", "_index", "_rows")
+
+    def __init__(self, table: tuple[int, ...], block_size: int) -> None:
+        side_by_side = all(b - a == 1 for a, b in pairwise(table))
+        self._first = table[0] * block_size if table and side_by_side else 0
+        self._rows = [block * block_size + i for block in table for i in range(block_size)]
+        self._index = None if side_by_side else torch.tensor(self._rows)
+
+    def of(self, start: int, end: int) -> list[int]:
+        """Rows of positions ``start:end``."""
+        return self._rows[start:end]
+
+    def up_to(self, end: int) -> slice | Tensor:
+        """Rows of positions ``0:end``, as an index into the cache."""
+        if self._index is not None:
+            return self._index[:end]
+        return slice(self._first, self._first + end)
+
+
+NO_ROWS = SequenceRows((), 1)

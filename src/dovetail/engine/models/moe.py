@@ -1,0 +1,114 @@
+"""DeepSeek-V3's mixture of experts: sigmoid router with group-limited top-k, routed experts, shared experts.
+
+Source: https://arxiv.org/abs/2412.19437, section 2.1.2 (`topk_method: noaux_tc`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dovetail.engine.config import TargetConfig
+from dovetail.engine.linear import Linear
+from dovetail.engine.models.layers import MLP, silu_and_mul
+
+# With few experts and a few tokens all experts run as one wide MLP: two products whose operands never move, where
+# visiting each chosen expert costs six small ops. At 8 experts of 128 (top 2, hidden 256, one core of an EPYC 9005
+# beside a busy one): 124 us against 307 us for 4 tokens, 671 us against 734 us for 64, 4.6 ms against 3.4 ms for 512.
+# One token visits only two experts, and reads only their weights: 83 us against 117 us.
+_WIDE_EXPERTS = 16
+_WIDE_TOKENS = range(2, 65)
+
+
+class Expert(NamedTuple):
+    """The three weights of a SwiGLU."""
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class Router:
+    """Which experts a token goes to, and with which weight."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, config: TargetConfig) -> None:
+        self._weight = weight.float()
+        self._bias = bias.float()
+        self._top_k = config.num_experts_per_tok
+        self._groups = config.n_group
+        self._top_groups = config.topk_group
+        self._normalise = config.norm_topk_prob
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights float32 and expert numbers int64, both [tokens, top_k]. The bias decides who, not how much."""
+        scores = F.linear(x.float(), self._weight).sigmoid_()
+        choice = scores + self._bias
+        if self._groups > 1:
+            choice = self._limit(choice)
+        experts = choice.topk(self._top_k, dim=-1, sorted=False).indices
+        weights = scores.gather(1, experts)
+        if self._normalise:
+            weights = weights / weights.sum(-1, keepdim=True).add_(1e-20)
+        return weights, experts
+
+    def _limit(self, choice: Tensor) -> Tensor:
+        """Only experts of the best groups stay; a group is as good as its best two."""
+        grouped = choice.view(choice.shape[0], self._groups, -1)
+        best = grouped.topk(2, dim=-1).values.sum(-1).topk(self._top_groups, dim=-1, sorted=False).indices
+        kept = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
+        return grouped.masked_fill(~kept.unsqueeze(-1), -math.inf).view_as(choice)
+
+
+class MoE:
+    """Routed and shared experts together. `routed_scaling_factor` is folded into the routed down projections."""
+
+    def __init__(self, router: Router, routed: list[Expert], shared: Expert) -> None:
+        self._router = router
+        self._count = len(routed)
+        self._width = routed[0].gate.shape[0]
+        self._gate_up = [torch.cat((expert.gate, expert.up)) for expert in routed]
+        self._down = [expert.down for expert in routed]
+        self._shared = MLP(*shared)
+        self._wide: tuple[Linear, Linear] | None = None
+        if self._count <= _WIDE_EXPERTS:
+            everyone = [*routed, shared]
+            gates, ups = [expert.gate for expert in everyone], [expert.up for expert in everyone]
+            self._wide = Linear(torch.cat(gates + ups)), Linear(torch.cat([expert.down for expert in everyone], 1))
+            self._wide_width = sum(gate.shape[0] for gate in gates)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """``residual + MoE(x)`` for `x` [tokens, hidden]."""
+        weights, experts = self._router(x)
+        if self._wide is not None and x.shape[0] in _WIDE_TOKENS:
+            return self._everyone(x, weights, experts, residual, *self._wide)
+        return self._chosen(x, weights, experts, self._shared.add(x, residual))
+
+    def _everyone(
+        self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor, up: Linear, down: Linear
+    ) -> Tensor:
+        tokens = x.shape[0]
+        share = torch.zeros(tokens, self._count).scatter_(1, experts, weights).to(x.dtype)
+        inner = silu_and_mul(up(x), self._wide_width)
+        routed = inner[:, : self._count * self._width]
+        routed.view(tokens, self._count, self._width).mul_(share.unsqueeze(-1))
+        return down(inner).add_(residual)
+
+    def _chosen(self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor) -> Tensor:
+        order = experts.flatten().argsort(stable=True)
+        tokens = order // experts.shape[1]
+        share = weights.flatten()[order].to(x.dtype).unsqueeze(-1)
+        counts = experts.flatten().bincount(minlength=self._count).tolist()
+        begin = 0
+        for expert, count in enumerate(counts):
+            if count == 0:
+                continue
+            end = begin + count
+            chosen = tokens[begin:end]
+            inner = silu_and_mul(F.linear(x[chosen], self._gate_up[expert]), self._width).mul_(share[begin:end])
+            residual.index_add_(0, chosen, F.linear(inner, self._down[expert]))
+            begin = end
+        return residual

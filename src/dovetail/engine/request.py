@@ -1,0 +1,107 @@
+"""One sequence on its way: what was asked, the tokens so far, and how it ends.
+
+Everything a request needs is checked in `Request.__init__`; inside the engine nothing is checked twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dovetail.completion import Completion, Constraint, Finish, Sampling
+from dovetail.engine.models.base import NO_ROWS
+from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
+
+# Below this, logits divided by the temperature overflow float32 before they say anything else than greedy does.
+_COLDEST = 1e-5
+
+
+class Request:
+    """A completion in the engine. `tokens` are prompt and output so far.
+
+    The target has computed tokens ``0:computed``; while running that is all but the last, whose successor is not known
+    yet. `features` are auxiliary hidden states of computed tokens that the drafter has not taken in, oldest first;
+    `drafter_computed` is how many it has.
+    """
+
+    def __init__(
+        self, request_id: str, completion: Completion, *, context: int, vocab_size: int, draft_tokens: int
+    ) -> None:
+        _check(completion, context, vocab_size)
+        self.id = request_id
+        self.sampling: Sampling = completion.sampling
+        self.constraint: Constraint | None = completion.constraint
+        self.tokens = list(completion.prompt)
+        self.prompt_length = len(completion.prompt)
+        self.limit = min(self.prompt_length + completion.max_tokens, context)
+        asked = completion.draft_tokens
+        self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
+        self.computed = 0
+        self.features: list[Tensor] = []
+        self.drafter_computed = 0
+        self.rows = NO_ROWS
+        self.stop = completion.stop
+        self._stop: tuple[Detokenizer, StopStrings] | None = None
+        self.generator: torch.Generator | None = None
+        if not self.greedy:
+            self.generator = torch.Generator()
+            if self.sampling.seed is None:
+                self.generator.seed()
+            else:
+                self.generator.manual_seed(self.sampling.seed % 2**63)
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampling.temperature < _COLDEST
+
+    def draft_room(self) -> int:
+        """How many drafts are worth verifying now: a step adds one token more than it accepts."""
+        return min(self.draft_tokens, self.limit - len(self.tokens) - 1)
+
+    def extend(self, new: list[int], eos_ids: frozenset[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
+        """Take `new` tokens up to the one that ends the sequence; returns those taken and why it ended, if it did."""
+        if self.stop and self._stop is None:
+            self._stop = Detokenizer(tokenizer), StopStrings(self.stop)
+        for count, token in enumerate(new, 1):
+            self.tokens.append(token)
+            if token in eos_ids or self._completes_stop(token):
+                return new[:count], "stop"
+            if len(self.tokens) >= self.limit:
+                return new[:count], "length"
+        return new, None
+
+    def _completes_stop(self, token: int) -> bool:
+        if self._stop is None:
+            return False
+        detokenizer, stop = self._stop
+        stop.feed("".join(segment.text for segment in detokenizer.feed([token])))
+        return stop.matched is not None
+
+
+def _check(completion: Completion, context: int, vocab_size: int) -> None:
+    sampling = completion.sampling
+    if not completion.prompt:
+        raise InvalidRequest("the prompt is empty", param="prompt")
+    if len(completion.prompt) >= context:
+        raise ContextExceeded(
+            f"the prompt is {len(completion.prompt)} tokens; the context of {context} must also "
+            "hold at least one new token",
+            param="prompt",
+        )
+    if not all(0 <= token < vocab_size for token in completion.prompt):
+        raise InvalidRequest(f"the prompt holds a token id outside the vocabulary of {vocab_size}", param="prompt")
+    if completion.max_tokens < 1:
+        raise InvalidRequest(f"max_tokens must be at least 1, found {completion.max_tokens}", param="max_tokens")
+    if completion.draft_tokens is not None and completion.draft_tokens < 0:
+        raise InvalidRequest(
+            f"draft_tokens must not be negative, found {completion.draft_tokens}", param="draft_tokens"
+        )
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        raise InvalidRequest(f"temperature must be 0 or more, found {sampling.temperature}", param="temperature")
+    if not 0 < sampling.top_p <= 1:
+        raise InvalidRequest(f"top_p must be above 0 and at most 1, found {sampling.top_p}", param="top_p")
+    if sampling.top_k is not None and sampling.top_k < 1:
+        raise InvalidRequest(f"top_k must be at least 1, found {sampling.top_k}", param="top_k")

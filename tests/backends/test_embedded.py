@@ -1,0 +1,192 @@
+"""The embedded engine as the gateway sees it: streams, cancellation, errors, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.completion import Completion, Engine, Sampling, TokenBatch
+from dovetail.engine.core import LLMCore
+from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
+from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    target, drafter = write_target(root / "target"), write_drafter(root / "drafter")
+    _write_tokenizer(target)
+    return target, drafter
+
+
+def with_engine(folders: tuple[Path, Path], test: Callable[[EmbeddedEngine], Awaitable[None]], **options: int) -> None:
+    async def main() -> None:
+        engine = EmbeddedEngine(*folders, **{"draft_tokens": 3, "threads": 1} | options)
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine), 30)
+        finally:
+            await engine.stop()
+
+    asyncio.run(main())
+
+
+async def collect(stream: AsyncIterator[TokenBatch]) -> list[int]:
+    return [token async for batch in stream for token in batch.ids]
+
+
+async def all_free(engine: EmbeddedEngine) -> None:
+    """Wait until every block is back; the worker takes a cancellation between two steps."""
+    while True:
+        gauges = engine.gauges()
+        if gauges["free_blocks"] == gauges["total_blocks"] and not gauges["running"] + gauges["waiting"]:
+            return
+        await asyncio.sleep(0.002)
+
+
+def test_streams_what_the_core_generates(folders: tuple[Path, Path]) -> None:
+    completions = {f"r{i}": Completion(tuple(range(2, 6 + 5 * i)), 20, sampling=GREEDY) for i in range(5)}
+    expected = run(LLMCore(*folders, ByteTokenizer(), draft_tokens=0), completions)
+
+    async def test(engine: EmbeddedEngine) -> None:
+        assert isinstance(engine, Engine)
+        assert (engine.info.vocab_size, engine.info.eos_ids, engine.info.draft_tokens) == (97, (1,), 3)
+        outputs = await asyncio.gather(*(collect(engine.complete(c)) for c in completions.values()))
+        assert dict(zip(completions, outputs, strict=True)) == expected
+        gauges = engine.gauges()
+        assert (
+            gauges["drafted_total"] >= gauges["accepted_total"] == sum(gauges[f"accepted_total_{i}"] for i in range(3))
+        )
+        await all_free(engine)
+
+    with_engine(folders, test)
+
+
+def test_same_request_id_twice(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        completion = Completion((2, 3, 4), 8, sampling=GREEDY, request_id="twin")
+        one, other = await asyncio.gather(collect(engine.complete(completion)), collect(engine.complete(completion)))
+        assert one == other and one
+
+    with_engine(folders, test)
+
+
+def test_closing_the_stream_frees_its_blocks(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        async with aclosing(engine.complete(Completion((2, 3), 250, sampling=GREEDY))) as stream:
+            await anext(stream)
+            assert engine.gauges()["free_blocks"] < engine.gauges()["total_blocks"]
+        await all_free(engine)
+
+    with_engine(folders, test)
+
+
+def test_cancelling_the_task_frees_its_blocks(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        tasks = [
+            asyncio.create_task(collect(engine.complete(Completion((2, 3), 250, sampling=Sampling(seed=i)))))
+            for i in range(6)
+        ]
+        while not engine.gauges()["running"]:
+            await asyncio.sleep(0.001)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await all_free(engine)
+
+    with_engine(folders, test, max_batch=2)
+
+
+def test_bad_requests_are_refused_and_the_engine_goes_on(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        for completion, error in [
+            (Completion((), 5), InvalidRequest),
+            (Completion((2,) * 64, 5), ContextExceeded),
+            (Completion((97,), 5), InvalidRequest),
+            (Completion((2,), 0), InvalidRequest),
+            (Completion((2,), 5, sampling=Sampling(temperature=-1)), InvalidRequest),
+            (Completion((2,), 5, sampling=Sampling(top_p=0)), InvalidRequest),
+            (Completion((2,), 5, sampling=Sampling(top_k=0)), InvalidRequest),
+            (Completion((2,), 5, draft_tokens=-1), InvalidRequest),
+        ]:
+            with pytest.raises(error):
+                await collect(engine.complete(completion))
+        # max_tokens beyond the context is cut, not refused.
+        assert len(await collect(engine.complete(Completion((2,) * 60, 500, sampling=GREEDY)))) <= 4
+        await all_free(engine)
+
+    with_engine(folders, test, context=64)
+
+
+class _Broken:
+    """A constraint whose code fails."""
+
+    def fill(self, row: memoryview) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    def advance(self, token: int) -> bool:
+        return True
+
+    def rollback(self, count: int) -> None: ...
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        with pytest.raises(EngineError, match="division"):
+            await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken())))
+        with pytest.raises(EngineError, match="could not be added"):
+            await collect(engine.complete(Completion(("two",), 9)))  # type: ignore[arg-type]
+        assert await collect(engine.complete(Completion((2, 3), 9, sampling=GREEDY)))
+        await all_free(engine)
+
+    with_engine(folders, test)
+
+
+def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
+    async def main() -> None:
+        engine = EmbeddedEngine(*folders, draft_tokens=3, threads=1)
+        with pytest.raises(EngineError, match="not running"):
+            await collect(engine.complete(Completion((2,), 2)))
+        await engine.start()
+        task = asyncio.create_task(collect(engine.complete(Completion((2, 3), 250, sampling=Sampling(seed=1)))))
+        while not engine.gauges()["running"]:
+            await asyncio.sleep(0.001)
+        await engine.stop()
+        with pytest.raises(EngineBusy):
+            await task
+        with pytest.raises(EngineError, match="not running"):
+            _ = engine.info
+
+    asyncio.run(main())
+
+
+def test_a_bad_checkpoint_is_one_message(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = EmbeddedEngine(tmp_path, None, draft_tokens=0)
+        with pytest.raises(CheckpointError, match=str(tmp_path)):
+            await engine.start()
+        await engine.stop()
+
+    asyncio.run(main())
+
+
+def _write_tokenizer(path: Path) -> None:
+    """A byte-level tokenizer of 97 single-byte tokens, so that the folder is whole."""
+    letters = [chr(c) for c in [*range(33, 127), 161, 162, 163]]
+    spec = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "model": {"type": "BPE", "vocab": {letter: i for i, letter in enumerate(letters)}, "merges": []},
+    }
+    (path / "tokenizer.json").write_text(json.dumps(spec))

@@ -1,0 +1,160 @@
+"""Tiny random checkpoints for the engine's tests, written as ordinary folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from dovetail.completion import Completion, TokenBatch
+from dovetail.engine.config import drafter_config, target_config
+from dovetail.engine.core import LLMCore
+from dovetail.tokens import Tokenizer
+
+TARGET: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_shared_experts": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 1.8,
+    "kv_lora_rank": 64,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "eos_token_id": 1,
+}
+
+DRAFTER: dict[str, Any] = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "draft_vocab_size": 97,
+    "target_hidden_size": None,
+    "eagle_aux_hidden_state_layer_ids": [0, 1, 3],
+    "norm_before_residual": True,
+    "speculators_config": {
+        "algorithm": "eagle3",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+    },
+    "transformer_layer_config": {
+        "model_type": "llama",
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 97,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+    },
+}
+
+YARN = {
+    "type": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+
+# A cache of latents: so many heads that expanding them would cost more than kv_lora_rank 16 does.
+LATENT = {"kv_lora_rank": 16}
+
+
+class ByteTokenizer(Tokenizer):
+    """Token i is the letter at i, so that stop strings can be written down."""
+
+    control: Mapping[str, int] = MappingProxyType({})
+    vocab_size = 97
+
+    def _encode(self, text: str) -> list[int]:
+        return [ord(c) - 30 for c in text]
+
+    def _bytes(self, token: int) -> bytes:
+        return chr(token + 30).encode()
+
+
+def write_target(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """A target folder; the weights are large enough that attention and routing differ from token to token."""
+    config = TARGET | changes
+    shapes = target_config(config, path).expected_tensors()
+    _write(path, config, {name: _random(name, shape, seed) for name, shape in shapes.items()})
+    return path
+
+
+def write_drafter(path: Path, target: dict[str, Any] | None = None, seed: int = 1, **changes: Any) -> Path:
+    """A drafter folder for a target made by `write_target` with the changes in `target`."""
+    config = DRAFTER | changes
+    fitted = drafter_config(config, path, target_config(TARGET | (target or {}), path))
+    tensors = {name: _random(name, shape, seed) for name, shape in fitted.expected_tensors().items()}
+    if "d2t" in tensors:
+        count, vocab = fitted.draft_vocab_size, fitted.vocab_size
+        kept = torch.arange(count) * vocab // count
+        tensors["d2t"] = kept - torch.arange(count)
+        tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, kept, True)
+    _write(path, config, tensors)
+    return path
+
+
+def run(core: LLMCore, completions: dict[str, Completion], late: dict[int, str] | None = None) -> dict[str, list[int]]:
+    """Output ids of every completion; `late` maps a step number to the request that is only added there."""
+    late = late or {}
+    out: dict[str, list[int]] = {name: [] for name in completions}
+    for name, completion in completions.items():
+        if name not in late.values():
+            core.add(name, completion)
+    number = 0
+    while core.live or number <= max(late, default=-1):
+        if number in late:
+            core.add(late[number], completions[late[number]])
+        for name, outcome in core.step():
+            if not isinstance(outcome, TokenBatch):
+                raise outcome
+            out[name] += outcome.ids
+        core.check_integrity()
+        number += 1
+    gauges = core.gauges()
+    assert gauges["free_blocks"] == gauges["total_blocks"]
+    return out
+
+
+def _random(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + sum(map(ord, name)) * 7919 + len(name))
+    noise = torch.randn(shape, generator=generator)
+    if "norm" in name and len(shape) == 1:
+        return 1 + 0.1 * noise
+    if name.endswith("e_score_correction_bias"):
+        return 0.2 * noise
+    return noise * (1.0 if "embed" in name else 1.2 * shape[-1] ** -0.5)
+
+
+def _write(path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    save_file(tensors, path / "model.safetensors")

@@ -1,0 +1,61 @@
+"""Toy constraints: automata over token ids."""
+
+from __future__ import annotations
+
+import random
+
+from dovetail.completion import Constraint
+
+
+class Automaton:
+    """`moves[state]` maps an allowed token to the next state."""
+
+    def __init__(self, moves: list[dict[int, int]]) -> None:
+        self._moves = moves
+        self._states = [0]
+
+    @classmethod
+    def sample(cls, seed: int, states: int = 5, vocab: int = 97) -> Automaton:
+        """A random automaton that allows some 12 tokens in each state, one in its first."""
+        rng = random.Random(seed)
+        moves = [{t: rng.randrange(states) for t in rng.sample(range(2, vocab), 12)} for _ in range(states)]
+        moves[0] = {rng.randrange(2, vocab): 1}
+        return cls(moves)
+
+    def accepts(self, tokens: list[int]) -> bool:
+        return all(self.advance(token) for token in tokens)
+
+    def fill(self, row: memoryview) -> None:
+        for token in self._moves[self._states[-1]]:
+            row[token // 8] |= 1 << token % 8
+
+    def advance(self, token: int) -> bool:
+        if token not in self._moves[self._states[-1]]:
+            return False
+        self._states.append(self._moves[self._states[-1]][token])
+        return True
+
+    def rollback(self, count: int) -> None:
+        assert 0 < count < len(self._states)
+        del self._states[-count:]
+
+
+class Counted:
+    """Passes calls on and remembers which tokens stayed taken."""
+
+    def __init__(self, inner: Constraint) -> None:
+        self._inner = inner
+        self.taken: list[int] = []
+
+    def fill(self, row: memoryview) -> None:
+        self._inner.fill(row)
+
+    def advance(self, token: int) -> bool:
+        taken = self._inner.advance(token)
+        if taken:
+            self.taken.append(token)
+        return taken
+
+    def rollback(self, count: int) -> None:
+        self._inner.rollback(count)
+        del self.taken[-count:]

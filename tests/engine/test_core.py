@@ -1,0 +1,144 @@
+"""The core under bad luck: random schedules and cancellations, dead ends, a full cache, both dtypes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
+from dovetail.engine.core import LLMCore
+from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError
+from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.constraints import Automaton
+from tests.engine.test_law12 import Oracle
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    return write_target(root / "target"), write_drafter(root / "drafter")
+
+
+@pytest.fixture(scope="module")
+def truth(pair: tuple[Path, Path]) -> dict[tuple[int, ...], list[int]]:
+    """30 tokens after each of some prompts, one at a time and without drafts."""
+    prompts = [tuple((seed * 31 + i * 7) % 95 + 2 for i in range(1 + seed * 9)) for seed in range(6)]
+    core = LLMCore(pair[0], None, ByteTokenizer(), draft_tokens=0, threads=1)
+    return {p: run(core, {"x": Completion(p, 30, sampling=GREEDY)})["x"] for p in prompts}
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_random_schedules(pair: tuple[Path, Path], truth: dict[tuple[int, ...], list[int]], seed: int) -> None:
+    """Requests come and are cancelled at any step, in a cache too small for all: what is put out is always a prefix of
+    the truth, all of it for those that were not cancelled, and every block comes back."""
+    rng = random.Random(seed)
+    k = rng.randint(1, 5)
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, max_batch=3, context=80, cache_bytes=1, threads=1)
+    prompts = {f"r{i}": rng.choice(sorted(truth)) for i in range(rng.randint(1, 7))}
+    if rng.random() < 0.5:
+        core._loop._drafter = Oracle({name: truth[p] for name, p in prompts.items()}, wrong=0.2, seed=seed)
+    out: dict[str, list[int]] = {}
+    pending, cancelled = list(prompts), set()
+    while pending or core.live:
+        if pending and rng.random() < 0.5:
+            name = pending.pop()
+            out[name] = []
+            core.add(name, Completion(prompts[name], 30, sampling=GREEDY, draft_tokens=rng.randint(0, k)))
+        if out and rng.random() < 0.1:
+            name = rng.choice(sorted(out))
+            core.cancel(name)
+            cancelled.add(name)
+        for name, outcome in core.step():
+            assert isinstance(outcome, TokenBatch) and name not in cancelled
+            out[name] += outcome.ids
+        core.check_integrity()
+    for name, ids in out.items():
+        expected = truth[prompts[name]]
+        assert ids == (expected[: len(ids)] if name in cancelled else expected)
+    gauges = core.gauges()
+    assert gauges["free_blocks"] == gauges["total_blocks"] == 5
+
+
+def test_a_dead_end_ends_only_its_own_request(pair: tuple[Path, Path]) -> None:
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    constraint: Constraint = Automaton([{5: 1}, {6: 2, 7: 2}, {}])
+    core.add("stuck", Completion((2, 3), 9, sampling=GREEDY, constraint=constraint))
+    core.add("fine", Completion((2, 3), 9, sampling=GREEDY))
+    outcomes: dict[str, list[TokenBatch | EngineError]] = {"stuck": [], "fine": []}
+    while core.live:
+        for name, outcome in core.step():
+            outcomes[name].append(outcome)
+        core.check_integrity()
+    assert isinstance(outcomes["stuck"][-1], EngineError)
+    assert sum(len(o.ids) for o in outcomes["fine"] if isinstance(o, TokenBatch)) == 9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_constraint_that_ends_with_the_end_token(pair: tuple[Path, Path], temperature: float) -> None:
+    """After the end token nothing may come: a draft of it is the last of its window, and no dead end."""
+    sentence = [5, 9, 5, 8, 1]
+
+    def completion() -> Completion:
+        states = [{token: i + 1} for i, token in enumerate(sentence)]
+        return Completion((2, 3), 20, sampling=Sampling(temperature, seed=3), constraint=Automaton([*states, {}]))
+
+    for k in range(1, 6):
+        core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, threads=1)
+        assert run(core, {"a": completion()})["a"] == sentence
+        core._loop._drafter = Oracle({"a": sentence}, wrong=0.0)
+        core.add("a", completion())
+        batches = []
+        while core.live:
+            batches += [outcome for _, outcome in core.step() if isinstance(outcome, TokenBatch)]
+        assert [t for batch in batches for t in batch.ids] == sentence
+        assert batches[-1].finish == "stop" and all(batch.accepted <= batch.drafted for batch in batches)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1e-39), Sampling(1e30), Sampling(seed=-(2**80)), Sampling(1, 1e-9, 96)])
+def test_extreme_sampling(pair: tuple[Path, Path], sampling: Sampling) -> None:
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    outputs = run(core, {"a": Completion((2, 3, 4), 12, sampling=sampling)})
+    if sampling.temperature < 1 or sampling.top_p < 1:
+        assert outputs == run(core, {"a": Completion((2, 3, 4), 12, sampling=GREEDY)})
+
+
+def test_bfloat16_runs(pair: tuple[Path, Path]) -> None:
+    """No exactness is promised there; drafting and plain decoding both give as many tokens as were asked for."""
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, dtype="bfloat16", threads=1)
+    out = run(core, {f"r{i}": Completion((5,) * (i * 9 + 1), 12, sampling=GREEDY) for i in range(4)})
+    assert all(len(ids) == 12 or ids[-1] == 1 for ids in out.values())
+
+
+def test_options_that_cannot_work(pair: tuple[Path, Path]) -> None:
+    for options, message in [
+        ({"dtype": "int3"}, "int3"),
+        ({"context": 257}, "257"),
+        ({"context": 1}, "context of 1"),
+        ({"max_batch": 0}, "max_batch"),
+        ({"draft_tokens": -1}, "draft_tokens"),
+    ]:
+        with pytest.raises(EngineError, match=message):
+            LLMCore(*pair, ByteTokenizer(), **({"draft_tokens": 3, "threads": 1} | options))  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_larger_than_the_model(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer has 97 ids.*vocab_size is 96"):
+        LLMCore(write_target(tmp_path, vocab_size=96), None, ByteTokenizer(), draft_tokens=0, threads=1)
+
+
+def test_the_queue_is_bounded(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.engine.scheduler.MAX_WAITING", 2)
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=0, threads=1)
+    for name in "ab":
+        core.add(name, Completion((2,), 2))
+    with pytest.raises(EngineBusy):
+        core.add("c", Completion((2,), 2))
+    with pytest.raises(ContextExceeded):
+        core.add("d", Completion((2,) * 256, 2))

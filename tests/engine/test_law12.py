@@ -1,0 +1,174 @@
+"""Law 12, greedy: ids are equal with speculation on and off, for every drafter, K, batch mix, constraint and stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dovetail.completion import Completion, Sampling
+from dovetail.engine.core import LLMCore
+from dovetail.engine.drafting.base import Draft, Drafter
+from dovetail.engine.request import Request
+from tests.engine.checkpoints import LATENT, ByteTokenizer, run, write_drafter, write_target
+from tests.engine.constraints import Automaton, Counted
+
+GREEDY = Sampling(temperature=0)
+PROMPTS = {"a": (2, 3, 4), "b": tuple(range(5, 40)), "c": (9,), "d": (11, 80, 7, 7, 60, 3)}
+
+
+class Oracle:
+    """A drafter that knows the true continuations and gets each token wrong with a given probability."""
+
+    aux_layers = ()
+
+    def __init__(self, truth: dict[str, list[int]], wrong: float, seed: int = 0) -> None:
+        self._truth = truth
+        self._wrong = wrong
+        self._random = random.Random(seed)
+
+    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
+        return [self._guess(request, count) for request, count in zip(requests, counts, strict=True)]
+
+    def _guess(self, request: Request, count: int) -> Draft:
+        done = len(request.tokens) - request.prompt_length
+        true = [*self._truth[request.id][done : done + count], *range(count)][:count]
+        count = self._random.randint(0, count)
+        return Draft([(t + 1) % 97 if self._random.random() < self._wrong else t for t in true[:count]])
+
+
+@pytest.fixture(scope="module", params=["expanded cache", "latent cache"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    changes = {} if request.param == "expanded cache" else LATENT
+    return write_target(tmp_path_factory.mktemp("target"), **changes)
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_drafter(tmp_path_factory.mktemp("drafter"))
+
+
+def core(
+    target: Path, drafter: Path | None, k: int, max_batch: int = 3, with_drafter: Drafter | None = None
+) -> LLMCore:
+    made = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=k, max_batch=max_batch, threads=1)
+    if with_drafter is not None:
+        made._loop._drafter = with_drafter
+    return made
+
+
+def completions(**fields: object) -> dict[str, Completion]:
+    return {name: Completion(prompt, 24, sampling=GREEDY, **fields) for name, prompt in PROMPTS.items()}  # type: ignore[arg-type]
+
+
+def plain(target: Path, wanted: dict[str, Completion]) -> dict[str, list[int]]:
+    """One request at a time, no drafter: what every other run must equal."""
+    outputs: dict[str, list[int]] = {}
+    for name, completion in wanted.items():
+        outputs |= run(core(target, None, 0), {name: completion})
+    return outputs
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+def test_eagle3_changes_nothing(target: Path, drafter: Path, k: int) -> None:
+    wanted = completions()
+    truth = plain(target, wanted)
+    assert run(core(target, None, 0), wanted) == truth
+    for late in ({}, {3: "b", 5: "c"}):
+        assert run(core(target, drafter, k), wanted, late) == truth
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+@pytest.mark.parametrize("wrong", [0.0, 0.3])
+def test_a_good_drafter_changes_nothing_but_the_steps(target: Path, drafter: Path, k: int, wrong: float) -> None:
+    wanted = completions()
+    truth = plain(target, wanted)
+    fast = core(target, drafter, k, max_batch=4, with_drafter=Oracle(truth, wrong, seed=k))
+    assert run(fast, wanted, {4: "d"}) == truth
+    counters = fast.counters()
+    assert 0 < counters.accepted <= counters.drafted
+    assert counters.accepted == sum(counters.accepted_at) and counters.steps < 29
+    if not wrong:
+        assert counters.accepted == counters.drafted
+
+
+def test_draft_vocabulary_and_own_embeddings(target: Path, tmp_path: Path) -> None:
+    """A drafter with a vocabulary of its own, and one whose residual is not normed."""
+    wanted = completions()
+    truth = plain(target, wanted)
+    small = write_drafter(tmp_path / "small", draft_vocab_size=41)
+    other = write_drafter(tmp_path / "other", norm_before_residual=False, eagle_aux_hidden_state_layer_ids=[2])
+    for folder in (small, other):
+        assert run(core(target, folder, 3), wanted) == truth
+
+
+def test_draft_tokens_of_the_request(target: Path, drafter: Path) -> None:
+    wanted = {name: Completion(p, 24, sampling=GREEDY, draft_tokens=i) for i, (name, p) in enumerate(PROMPTS.items())}
+    truth = plain(target, wanted)
+    fast = core(target, drafter, 2, with_drafter=Oracle(truth, 0.2))
+    assert run(fast, wanted) == truth
+    none = core(target, drafter, 2)
+    run(none, {"a": wanted["a"]})
+    assert none.counters().drafted == 0
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_constraints(target: Path, drafter: Path, k: int) -> None:
+    def constrained() -> dict[str, Completion]:
+        return {
+            name: Completion(prompt, 24, sampling=GREEDY, constraint=Automaton.sample(i) if i != 1 else None)
+            for i, (name, prompt) in enumerate(PROMPTS.items())
+        }
+
+    truth = plain(target, constrained())
+    for i, name in enumerate(PROMPTS):
+        if i != 1:
+            assert Automaton.sample(i).accepts(truth[name])
+    assert run(core(target, drafter, k), constrained()) == truth
+    # A drafter that often steps outside the grammar, and one that never does.
+    for wrong in (0.4, 0.0):
+        assert run(core(target, drafter, k, with_drafter=Oracle(truth, wrong, seed=k)), constrained()) == truth
+
+
+def test_constraint_calls_balance(target: Path, drafter: Path) -> None:
+    """What was advanced through drafts is rolled back: the constraint ends where the output ends."""
+    truth = plain(target, {"a": Completion(PROMPTS["a"], 24, sampling=GREEDY, constraint=Automaton.sample(0))})
+    counted = Counted(Automaton.sample(0))
+    fast = core(target, drafter, 4, with_drafter=Oracle(truth, 0.3))
+    out = run(fast, {"a": Completion(PROMPTS["a"], 24, sampling=GREEDY, constraint=counted)})
+    assert out == truth and counted.taken == truth["a"]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_ends_inside_windows(target: Path, drafter: Path, data: st.DataObject) -> None:
+    """Stop strings, end tokens and max_tokens end a sequence at the same token wherever windows fall."""
+    free = plain(target, completions())
+    wanted: dict[str, Completion] = {}
+    for name, prompt in PROMPTS.items():
+        at = data.draw(st.integers(0, 22))
+        width = data.draw(st.integers(1, 3))
+        text = ByteTokenizer().decode(free[name][at : at + width])
+        stop = (text, "never") if data.draw(st.booleans()) else ()
+        wanted[name] = Completion(prompt, data.draw(st.integers(1, 24)), sampling=GREEDY, stop=stop)
+    truth = plain(target, wanted)
+    for name, completion in wanted.items():
+        text = ByteTokenizer().decode(truth[name])
+        assert truth[name] == free[name][: len(truth[name])]
+        assert len(truth[name]) == completion.max_tokens or 1 in truth[name] or text.endswith(completion.stop[0])
+    k = data.draw(st.integers(1, 5))
+    assert run(core(target, drafter, k, with_drafter=Oracle(free, 0.1)), wanted) == truth
+
+
+def test_end_token_inside_a_window(tmp_path: Path, drafter: Path) -> None:
+    free = plain(write_target(tmp_path / "free"), completions())
+    eos = free["a"][9]
+    target = write_target(tmp_path / "ends", eos_token_id=[1, eos])
+    truth = plain(target, completions())
+    assert truth["a"] == free["a"][: free["a"].index(eos) + 1]
+    for k in (2, 5):
+        assert run(core(target, drafter, k, with_drafter=Oracle(free, 0.0)), completions()) == truth

@@ -1,0 +1,1 @@
+"""How the demo pair is made: conversations, tokenizer, target, drafter, evaluation. `python -m training --help`."""
