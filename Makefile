@@ -1,0 +1,76 @@
+# Sets itself up in .venv and runs things; nothing else has to be installed first but Python 3.11 or later.
+#
+#   make serve [PORT=8000] [ARGS=…]     make test     make demo     make lint     make format
+#   make train     make bench     make fuzz
+#
+# torch comes first, alone and exact, so that no resolver can bring CUDA packages onto a machine without a GPU.
+# TORCH_INDEX names the package index to take it from; without it, see `torch` below.
+
+PYTHON ?= python3
+PORT ?= 8000
+ARGS ?=
+TORCH_INDEX ?=
+TORCH := torch==2.13.0
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.PHONY: serve test demo lint train bench fuzz format
+.DEFAULT_GOAL := serve
+
+serve: $(VENV)/.engine
+	@$(BIN)/dovetail serve --port $(PORT) $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+demo: $(VENV)/.dev
+	@$(BIN)/python -m demo $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+train: $(VENV)/.dev
+	@$(BIN)/python -m training $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench $(ARGS)
+
+# The same properties as in `make test`, with many more examples.
+fuzz: $(VENV)/.dev
+	@$(BIN)/python -m pytest --hypothesis-profile=fuzz $(ARGS)
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Dovetail needs Python 3.11 or later: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# With a GPU, the index's own build (on Linux: CUDA). Without, the CPU build from wherever pip is set up to look, else
+# from PyTorch's own index. macOS has one build.
+$(VENV)/.torch: $(VENV)/.python Makefile
+	@echo "installing $(TORCH)"
+	@if [ -n "$(TORCH_INDEX)" ]; then $(PIP) install --index-url "$(TORCH_INDEX)" "$(TORCH)"; \
+	elif [ "$$(uname -s)" != Linux ] || command -v nvidia-smi >/dev/null; then $(PIP) install "$(TORCH)"; \
+	else $(PIP) install "$(TORCH)+cpu" 2>/dev/null || $(PIP) install --index-url "$(CPU_INDEX)" "$(TORCH)"; fi
+	@touch $@
+
+$(VENV)/.engine: $(VENV)/.torch pyproject.toml
+	@echo "installing dovetail[engine]"
+	@$(PIP) install --editable '.[engine]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	@echo "installing dovetail[engine,dev]"
+	@$(PIP) install --editable '.[engine,dev]'
+	@touch $@ $(VENV)/.engine

@@ -1,0 +1,161 @@
+"""Tokens per second of a pair with speculation off and on, and the machine's own limit beside it.
+
+One run, one process: off and on take turns on the same prompts, and medians are printed. Decode speed counts the steps in
+which no prompt was computed; the time to a whole answer counts all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from dovetail.completion import Completion, Sampling, TokenBatch
+from dovetail.engine.core import LLMCore
+from dovetail.tokens import tokenizer as load_tokenizer
+from training.corpus import sample
+from training.data import FORMAT, HELD_OUT
+
+
+@dataclass(frozen=True)
+class Row:
+    """One batch size. Speeds are new tokens per second, over all sequences; lengths are tokens per step and sequence."""
+
+    batch: int
+    decode_off: float
+    decode_on: float
+    decode_ratio: float
+    whole_off: float
+    whole_on: float
+    whole_ratio: float
+    acceptance_length: float
+    limit_off: float | None
+    limit_on: float | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    tokens: int
+    seconds: float
+    decode_tokens: int
+    decode_seconds: float
+    acceptance_length: float
+
+
+def measure(
+    checkpoints: Path, *, batches: Sequence[int], draft_tokens: int, answers: int, repeats: int, max_tokens: int = 192
+) -> tuple[list[Row], dict[str, Any]]:
+    """Rows by batch size, and what the limits were computed from."""
+    tokenizer = load_tokenizer(checkpoints / "target")
+    prompts = [
+        tuple(FORMAT.render(s.messages[: s.turn], s.tools, thinking=s.thinking).ids(tokenizer))
+        for s in map(sample, range(HELD_OUT, HELD_OUT + 10 * answers))
+        if len(s.said(s.turn).calls) > 1
+    ][:answers]
+    core = LLMCore(
+        checkpoints / "target", checkpoints / "drafter", tokenizer, draft_tokens=draft_tokens, max_batch=max(batches)
+    )
+    bandwidth = _bandwidth()
+    target, drafter = _weight_bytes(checkpoints / "target"), _weight_bytes(checkpoints / "drafter")
+    rows = []
+    for batch in batches:
+        runs: dict[int, list[_Run]] = {0: [], draft_tokens: []}
+        _run(core, prompts[:batch], batch, 0, max_tokens)  # warm-up
+        for _ in range(repeats):
+            for k, done in runs.items():
+                done.append(_run(core, prompts, batch, k, max_tokens))
+        rows.append(_row(batch, runs[0], runs[draft_tokens], bandwidth, target, target + draft_tokens * drafter))
+    return rows, {"bandwidth_gb_s": bandwidth / 1e9, "target_mb": target / 1e6, "drafter_mb": drafter / 1e6}
+
+
+def _row(batch: int, off: list[_Run], on: list[_Run], bandwidth: float, bytes_off: float, bytes_on: float) -> Row:
+    def decode(runs: list[_Run]) -> float:
+        return statistics.median(r.decode_tokens / r.decode_seconds for r in runs)
+
+    def whole(runs: list[_Run]) -> float:
+        return statistics.median(r.tokens / r.seconds for r in runs)
+
+    length = statistics.median(r.acceptance_length for r in on)
+    return Row(
+        batch=batch,
+        decode_off=decode(off),
+        decode_on=decode(on),
+        decode_ratio=statistics.median(
+            (b.decode_tokens / b.decode_seconds) / (a.decode_tokens / a.decode_seconds) for a, b in zip(off, on, strict=True)
+        ),
+        whole_off=whole(off),
+        whole_on=whole(on),
+        whole_ratio=statistics.median((b.tokens / b.seconds) / (a.tokens / a.seconds) for a, b in zip(off, on, strict=True)),
+        acceptance_length=length,
+        # A step reads every weight once. With more than one sequence other things than bytes decide.
+        limit_off=bandwidth / bytes_off if batch == 1 else None,
+        limit_on=length * bandwidth / bytes_on if batch == 1 else None,
+    )
+
+
+def _run(core: LLMCore, prompts: Sequence[tuple[int, ...]], batch: int, draft_tokens: int, max_tokens: int) -> _Run:
+    """Answer every prompt, `batch` at a time, the next one starting when one ends."""
+    waiting = list(enumerate(prompts))
+    running: set[str] = set()
+    tokens = decode_tokens = drafting = accepted = 0
+    decode_seconds = 0.0
+    started = time.perf_counter()
+    while waiting or running:
+        prefill = False
+        while waiting and len(running) < batch:
+            number, prompt = waiting.pop(0)
+            core.add(
+                str(number),
+                Completion(prompt, max_tokens, sampling=Sampling(temperature=0.0), draft_tokens=draft_tokens),
+            )
+            running.add(str(number))
+            prefill = True
+        before = time.perf_counter()
+        outcomes = core.step()
+        elapsed = time.perf_counter() - before
+        new = 0
+        for request_id, outcome in outcomes:
+            if not isinstance(outcome, TokenBatch):
+                raise outcome
+            new += len(outcome.ids)
+            drafting += outcome.drafted > 0
+            accepted += outcome.accepted
+            if outcome.finish is not None:
+                running.discard(request_id)
+        tokens += new
+        if not prefill:
+            decode_tokens += new
+            decode_seconds += elapsed
+    return _Run(tokens, time.perf_counter() - started, decode_tokens, decode_seconds, 1 + accepted / max(drafting, 1))
+
+
+def _bandwidth() -> float:
+    """Bytes per second that one thread reads from memory: the best of a few sums over 512 MB."""
+    data = torch.ones(1 << 27)
+    best = 0.0
+    for _ in range(5):
+        before = time.perf_counter()
+        data.sum()
+        best = max(best, data.nbytes / (time.perf_counter() - before))
+    return best
+
+
+def _weight_bytes(folder: Path) -> float:
+    """Bytes of a checkpoint's floating-point weights as the engine holds them (float32), but for the embedding table."""
+    total = 0
+    with safe_open(folder / "model.safetensors", "pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118 - not a mapping
+            if "embed_tokens" not in name and name not in ("d2t", "t2d"):
+                shape = tensors.get_slice(name).get_shape()
+                total += 4 * torch.Size(shape).numel()
+    return float(total)
+
+
+def as_json(rows: Sequence[Row], machine: dict[str, Any]) -> dict[str, Any]:
+    return {"rows": [asdict(row) for row in rows], **machine}

@@ -1,0 +1,35 @@
+"""`dovetail parse`: a model's whole output, read as the gateway would read it."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+import dovetail
+from dovetail.cli.files import read_json, read_text
+from dovetail.cli.screen import CALL, PROBLEM, REASONING
+from dovetail.conversation import Message, check_tools
+
+
+def run(arguments: argparse.Namespace) -> None:
+    fmt = dovetail.format(arguments.format)
+    tools = read_json(arguments.tools) if arguments.tools else None
+    check_tools(tools)
+    message = fmt.parse(read_text("-"), tools, thinking=arguments.thinking)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(message), indent=2).decode())
+    else:
+        _show(message)
+
+
+def _show(message: Message) -> None:
+    console = Console(highlight=False)
+    rows = [("reasoning", message.reasoning, REASONING), ("content", message.content, "")]
+    rows += [("call", f"{call.id}  {call.name}({call.arguments})", CALL) for call in message.calls]
+    rows += [("defect", f"{defect.kind} {defect.detail}".rstrip(), PROBLEM) for defect in message.defects]
+    for label, text, style in rows:
+        if text:
+            console.print(Text.assemble((f"{label:<10}", "bold"), (text, style)), soft_wrap=True)

@@ -1,0 +1,138 @@
+"""`dovetail serve`: puts tokenizer, format, engine and gateway together as the plan says, and runs them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from rich.console import Console
+from rich.text import Text
+from starlette.applications import Starlette
+
+import dovetail
+from dovetail.cli.plan import resolved
+from dovetail.cli.screen import PROBLEM, address, curl, plan_table
+from dovetail.errors import PlanError
+from dovetail.gateway import Settings, create_app
+from dovetail.plan import Plan
+
+_GRACE_S = 10  # how long running answers may take to end once the server was told to stop
+
+
+def run(arguments: argparse.Namespace) -> None:
+    console = Console(highlight=False)
+    plan = resolved(arguments)
+    key = _api_key(plan)
+    with _listen(plan.host.value, plan.port.value) as listener:
+        _introduce(plan, console)
+        asyncio.run(_serve(_application(plan, key), listener, console))
+
+
+def _application(plan: Plan, key: str | None) -> Starlette:
+    # Brings torch, which takes seconds: a plan that cannot work is refused, and one that can is shown, before that.
+    try:
+        from dovetail.backends.embedded import EmbeddedEngine
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise PlanError(f"the embedded engine needs {error.name}: pip install 'dovetail[engine]'") from error
+
+    target, drafter = Path(plan.target.value), plan.drafter.value
+    engine = EmbeddedEngine(
+        target,
+        # A drafter that is never asked would only cost memory.
+        Path(drafter) if drafter is not None and plan.draft_tokens.value else None,
+        draft_tokens=plan.draft_tokens.value,
+        max_batch=plan.max_batch.value,
+        context=plan.context.value,
+        dtype=plan.dtype.value,
+        threads=plan.threads.value,
+    )
+    settings = Settings(served_model_name=plan.served_model_name.value, strict=plan.strict.value, api_key=key)
+    return create_app(engine, dovetail.format(plan.format.value), dovetail.tokenizer(target), settings)
+
+
+def _api_key(plan: Plan) -> str | None:
+    path = plan.api_key_file.value
+    if path is None:
+        return None
+    try:
+        key = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"api_key_file {path} cannot be read as ASCII text") from error
+    if not key or len(key.split()) > 1:
+        raise PlanError(f"api_key_file {path} must hold one key, on one line")
+    return key
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Made before the engine loads: a port in use is known at once, early clients wait in line."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise PlanError(f"host {host!r} cannot be resolved: {error.strerror}") from error
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(where)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise PlanError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port or --host"
+        ) from error
+    return listener
+
+
+def _introduce(plan: Plan, console: Console) -> None:
+    console.print(plan_table(plan))
+    console.print()
+    if plan.api_key_file.value is None and not _is_loopback(plan.host.value):
+        warning = f"warning: {plan.host.value} is open to other machines and no --api-key-file asks for a key"
+        console.print(Text(warning, PROBLEM))
+    console.print(Text.assemble("serving ", (address(plan.host.value, plan.port.value), "bold green"), "   try:"))
+    # Neither wrapped nor read as markup: it must survive being pasted.
+    console.print(Text(curl(plan)), soft_wrap=True)
+    console.print()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _serve(app: Starlette, listener: socket.socket, console: Console) -> None:
+    started = time.perf_counter()
+    # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
+    async with app.router.lifespan_context(app):
+        console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
+        config = uvicorn.Config(
+            app, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE_S
+        )
+        await _Server(config).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but a signal only ends it: uvicorn raises it again, which would cut the engine's end short."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)

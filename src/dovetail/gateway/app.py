@@ -1,0 +1,83 @@
+"""The gateway as a Starlette app: which path leads where, and the engine's life with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dovetail.completion import Engine
+from dovetail.errors import UnknownModel
+from dovetail.formats.base import Format
+from dovetail.gateway.auth import RequireKey
+from dovetail.gateway.boundary import Boundary, http_error
+from dovetail.gateway.chat import Chat
+from dovetail.gateway.endpoint import ChatCompletions
+from dovetail.gateway.metrics import Metrics
+from dovetail.gateway.settings import Settings
+from dovetail.tokens import Tokenizer
+
+
+def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> Starlette:
+    """The ASGI app that answers for `engine`. Its lifespan starts the engine and stops it."""
+    metrics = Metrics(engine.gauges)
+    chat = Chat(engine, fmt, tokenizer, settings)
+    created = int(time.time())
+
+    def model() -> dict[str, Any]:
+        return {
+            "id": settings.served_model_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "dovetail",
+            "max_model_len": engine.info.context,
+        }
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model()]})
+
+    async def one_model(request: Request) -> Response:
+        asked, served = request.path_params["id"], settings.served_model_name
+        if asked != served:
+            raise UnknownModel(f"the model {asked!r} is not served here; {served!r} is", param="model")
+        return JSONResponse(model())
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "model": settings.served_model_name})
+
+    async def show_metrics(request: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await engine.start()
+        try:
+            await asyncio.to_thread(chat.warm_up)
+            yield
+        finally:
+            await engine.stop()
+
+    middleware = [Middleware(Boundary, metrics=metrics)]
+    if settings.api_key is not None:
+        middleware.append(Middleware(RequireKey, key=settings.api_key))
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", ChatCompletions(chat, metrics, settings), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{id:path}", one_model),
+            Route("/health", health),
+            Route("/metrics", show_metrics),
+        ],
+        middleware=middleware,
+        exception_handlers={HTTPException: http_error},
+        lifespan=lifespan,
+    )

@@ -1,0 +1,99 @@
+"""The outermost layer: every request gets an id, and whatever goes wrong leaves in OpenAI's error shape."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dovetail.errors import DovetailError
+from dovetail.gateway.metrics import Metrics
+
+_LOG = logging.getLogger("dovetail.gateway")
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+class PayloadTooLarge(DovetailError):
+    status = 413
+    stage = "request"
+    type = "invalid_request_error"
+    code = "payload_too_large"
+
+
+def error_json(error: DovetailError) -> bytes:
+    """`error` as OpenAI's clients read it."""
+    return msgspec.json.encode(ErrorResponse(ErrorBody(error.message, error.type, error.param, error.code)))
+
+
+def told(error: Exception, request_id: str) -> DovetailError:
+    """What the client is told of `error`: an error that was not raised on purpose shows nothing but where to look."""
+    if isinstance(error, DovetailError):
+        return error
+    return DovetailError(f"internal error; the server's log has it under request id {request_id}")
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own refusals (no such path, wrong method) in the same shape."""
+    assert isinstance(error, HTTPException)
+    body = ErrorBody(f"{request.method} {request.url.path}: {error.detail}", "invalid_request_error", None, None)
+    return _json(msgspec.json.encode(ErrorResponse(body)), error.status_code, dict(error.headers or {}))
+
+
+def _json(body: bytes, status: int, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+class Boundary:
+    """ASGI middleware: x-request-id in and out (`scope["request_id"]`), errors rendered, responses counted."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        scope["request_id"] = request_id
+        started = False
+
+        async def send_named(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+                self._metrics.response(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_named)
+        except Exception as error:
+            if not isinstance(error, DovetailError):
+                _LOG.exception("request %s failed", request_id)
+            elif error.status >= 500:
+                _LOG.error("request %s: %s error: %s", request_id, error.stage, error.message)
+            if started:
+                return  # The endpoint has told the client what it could.
+            refusal = told(error, request_id)
+            headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
+            await _json(error_json(refusal), refusal.status, headers)(scope, receive, send_named)

@@ -1,0 +1,211 @@
+"""Steps as OpenAI's JSON: server-sent chunks for a stream, one object for a whole answer, from the same parts.
+
+What is ours is in one field, `dovetail`: of the message, and in a stream of the last delta, so that deltas add up to
+the message. It is there when something was off (`defects` in the output, `repairs` to the history) or when token ids
+were asked for. A stream's first delta has `content` "", so a whole message without content has "" too, and not null.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning, fold
+from dovetail.formats.base import Repair
+from dovetail.gateway.chat import FinishReason, Step, Turn
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Function(msgspec.Struct, frozen=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call, or in a stream a piece of one (which alone has an `index`)."""
+
+    function: Function
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class OutputDefect(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """The response's `dovetail` field."""
+
+    defects: tuple[OutputDefect, ...] | UnsetType = UNSET
+    repairs: tuple[Repair, ...] | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message, or in a stream a delta of one."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
+    dovetail: Extension | UnsetType = UNSET
+
+
+class Choice(msgspec.Struct, frozen=True):
+    index: int = 0
+    message: ChatMessage | UnsetType = UNSET
+    delta: ChatMessage | UnsetType = UNSET
+    logprobs: None = None
+    finish_reason: FinishReason | None = None
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """Engine steps this answer took, and the draft tokens verified and accepted in them."""
+
+    steps: int
+    drafted: int
+    accepted: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    speculation: Speculation
+
+
+class Response(msgspec.Struct, frozen=True):
+    """A chat completion, or one chunk of it."""
+
+    id: str
+    object: Literal["chat.completion", "chat.completion.chunk"]
+    created: int
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class _Tally:
+    """What is counted over an answer's steps."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._steps = self._drafted = self._accepted = 0
+        self._ids: list[int] = []
+        self._defects: list[OutputDefect] = []
+
+    def add(self, step: Step) -> None:
+        self._steps += 1
+        self._drafted += step.drafted
+        self._accepted += step.accepted
+        self._ids.extend(step.ids)
+        self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
+
+    def usage(self) -> Usage:
+        prompt, new = len(self._turn.completion.prompt), len(self._ids)
+        return Usage(prompt, new, prompt + new, Speculation(self._steps, self._drafted, self._accepted))
+
+    def extension(self) -> Extension | UnsetType:
+        ids = self._turn.request.extension.return_token_ids
+        extension = Extension(
+            defects=tuple(self._defects) or UNSET,
+            repairs=self._turn.repairs or UNSET,
+            prompt_token_ids=self._turn.completion.prompt if ids else UNSET,
+            token_ids=tuple(self._ids) if ids else UNSET,
+        )
+        return UNSET if extension == _NOTHING else extension
+
+
+_NOTHING = Extension()
+
+
+def whole(turn: Turn, steps: Sequence[Step]) -> bytes:
+    """The answer to a request that does not stream."""
+    tally = _Tally(turn)
+    for step in steps:
+        tally.add(step)
+    said = fold(event for step in steps for event in step.events)
+    message = ChatMessage(
+        role="assistant",
+        content=said.content,
+        reasoning_content=said.reasoning or UNSET,
+        tool_calls=tuple(
+            ToolCall(Function(call.arguments, call.name), id=call.id, type="function") for call in said.calls
+        )
+        or UNSET,
+        dovetail=tally.extension(),
+    )
+    choice = Choice(message=message, finish_reason=steps[-1].finish)
+    response = Response(turn.id, "chat.completion", turn.created, turn.request.model, (choice,), tally.usage())
+    return msgspec.json.encode(response)
+
+
+class Stream:
+    """The answer to a request that streams: `start()`, then `step(step)` for each one; all are server-sent events."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._tally = _Tally(turn)
+        options = turn.request.stream_options
+        self._include_usage = bool(options and options.include_usage)
+
+    def start(self) -> bytes:
+        return self._chunk(Choice(delta=ChatMessage(role="assistant", content="")))
+
+    def step(self, step: Step) -> bytes:
+        """The chunks of one step: b"" when it only held something back; on the last one everything up to [DONE]."""
+        self._tally.add(step)
+        chunks = [self._chunk(Choice(delta=delta)) for delta in _deltas(step.events)]
+        if step.finish is not None:
+            last = ChatMessage(dovetail=self._tally.extension())
+            chunks.append(self._chunk(Choice(delta=last, finish_reason=step.finish)))
+            if self._include_usage:
+                chunks.append(self._chunk(usage=self._tally.usage()))
+            chunks.append(DONE)
+        return b"".join(chunks)
+
+    def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
+        turn = self._turn
+        # With include_usage every chunk has the field, null but in the last one: so the API that clients know has it.
+        shown = usage if self._include_usage else UNSET
+        return sse(
+            msgspec.json.encode(
+                Response(turn.id, "chat.completion.chunk", turn.created, turn.request.model, choices, shown)
+            )
+        )
+
+
+def sse(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+def _deltas(events: Iterable[Event]) -> Iterator[ChatMessage]:
+    """One delta for each run of events that extend the same text, in order."""
+    visible = (event for event in events if isinstance(event, Content | Reasoning | CallStart | CallArguments))
+    for _, run in itertools.groupby(visible, _extends):
+        first, *more = run
+        match first:
+            case Content(text):
+                text = "".join((text, *(e.text for e in more if isinstance(e, Content))))
+                yield ChatMessage(content=text)
+            case Reasoning(text):
+                text = "".join((text, *(e.text for e in more if isinstance(e, Reasoning))))
+                yield ChatMessage(reasoning_content=text)
+            case CallStart(index, call_id, name):
+                yield ChatMessage(tool_calls=(ToolCall(Function("", name), index, call_id, "function"),))
+            case CallArguments(index, fragment):
+                fragment = "".join((fragment, *(e.fragment for e in more if isinstance(e, CallArguments))))
+                yield ChatMessage(tool_calls=(ToolCall(Function(fragment), index),))
+
+
+def _extends(event: Event) -> tuple[type, int]:
+    return type(event), event.index if isinstance(event, CallStart | CallArguments) else 0

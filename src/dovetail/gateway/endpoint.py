@@ -1,0 +1,136 @@
+"""POST /v1/chat/completions: reads the body, runs the turn, sends what comes, and stops when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from dovetail.errors import UnknownModel
+from dovetail.gateway import chunks
+from dovetail.gateway.boundary import PayloadTooLarge, error_json, told
+from dovetail.gateway.chat import Chat, FinishReason, Step, Turn
+from dovetail.gateway.metrics import Metrics, RequestMetrics
+from dovetail.gateway.requests import decode
+from dovetail.gateway.settings import Settings
+
+_JSON = [(b"content-type", b"application/json")]
+# The last one asks nginx not to collect a stream before passing it on.
+_EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ChatCompletions:
+    """The endpoint, as an ASGI app of its own because it watches `receive` for the client's leaving while it works."""
+
+    def __init__(self, chat: Chat, metrics: Metrics, settings: Settings) -> None:
+        self._chat = chat
+        self._metrics = metrics
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics = self._metrics.request()
+        try:
+            body = await _body(Request(scope, receive), self._settings.max_body_bytes)
+            finish = await _while_connected(receive, self._answer(body, send, metrics, scope["request_id"]))
+        except ClientDisconnect:
+            metrics.disconnected()
+        except Exception as error:
+            metrics.failed(error)
+            raise
+        else:
+            metrics.finished(finish)
+
+    async def _answer(self, body: bytes, send: Send, metrics: RequestMetrics, request_id: str) -> FinishReason:
+        turn = await asyncio.to_thread(self._prepare, body)
+        metrics.prepared(len(turn.completion.prompt), turn.repairs)
+        async with aclosing(self._chat.steps(turn)) as steps, aclosing(_counted(steps, metrics)) as counted:
+            if turn.request.stream:
+                return await _stream(turn, counted, send, request_id)
+            return await _whole(turn, counted, send)
+
+    def _prepare(self, body: bytes) -> Turn:
+        request = decode(body)
+        served = self._settings.served_model_name
+        if request.model != served:
+            raise UnknownModel(f"the model {request.model!r} is not served here; {served!r} is", param="model")
+        return self._chat.prepare(request)
+
+
+async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> AsyncGenerator[Step]:
+    async for step in steps:
+        metrics.step(step)
+        yield step
+
+
+async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> FinishReason:
+    taken = [step async for step in steps]
+    body = chunks.whole(turn, taken)
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length]})
+    await send({"type": "http.response.body", "body": body})
+    return taken[-1].finish or "stop"
+
+
+async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str) -> FinishReason:
+    stream = chunks.Stream(turn)
+    # The status waits for the first step, so that an engine that is busy answers 503 and not a broken stream.
+    step = await anext(steps)
+    await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
+    try:
+        data = stream.start() + stream.step(step)
+        while step.finish is None:
+            if data:
+                # Returns when the connection takes more: a slow client holds this loop up, and nothing piles up in it.
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            step = await anext(steps)
+            data = stream.step(step)
+    except Exception as error:
+        data = chunks.sse(error_json(told(error, request_id)))
+        await send({"type": "http.response.body", "body": data})
+        raise
+    await send({"type": "http.response.body", "body": data})
+    return step.finish
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises `PayloadTooLarge` past `limit` bytes, without reading on, and `ClientDisconnect`."""
+    too_large = PayloadTooLarge(f"the body is larger than the {limit} bytes that are accepted")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, FinishReason]) -> FinishReason:
+    """The result of `work`; when the client leaves first, `work` is cancelled and `ClientDisconnect` raised."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

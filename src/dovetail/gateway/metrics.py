@@ -1,0 +1,126 @@
+"""What /metrics shows, and the only place that counts. Labels take values from the code, never from a request."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dovetail.errors import DovetailError, EngineBusy
+from dovetail.events import Defect
+from dovetail.formats.base import Repair
+from dovetail.gateway.chat import FinishReason, Step
+
+Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "disconnected"]
+
+_FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+_REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    """The counters of one app, in a registry of their own."""
+
+    def __init__(self, engine_gauges: Callable[[], Mapping[str, float]]) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_EngineGauges(engine_gauges))
+        responses = "HTTP responses on every path"
+        self._responses = Counter("dovetail_http_responses", responses, ["status"], registry=registry)
+        outcomes = "Chat completions by how they ended"
+        self._requests = Counter("dovetail_chat_completions", outcomes, ["outcome"], registry=registry)
+        self._duration = _histogram("dovetail_request_seconds", "Arrival to last token", _REQUEST_SECONDS, registry)
+        first = "dovetail_time_to_first_token_seconds"
+        self._first = _histogram(first, "Arrival to first token", _FIRST_TOKEN_SECONDS, registry)
+        gap = "Time per token since the step before, one observation a step"
+        self._gap = _histogram("dovetail_inter_token_seconds", gap, _INTER_TOKEN_SECONDS, registry)
+        self._prompt = Counter("dovetail_prompt_tokens", "Prompt tokens", registry=registry)
+        self._completion = Counter("dovetail_completion_tokens", "New tokens", registry=registry)
+        self._steps = Counter("dovetail_completion_steps", "Engine steps, summed over sequences", registry=registry)
+        self._drafted = Counter("dovetail_drafted_tokens", "Draft tokens verified", registry=registry)
+        self._accepted = Counter("dovetail_accepted_tokens", "Draft tokens accepted", registry=registry)
+        self._defects = Counter("dovetail_defects", "What outputs had to be forgiven", ["kind"], registry=registry)
+        self._repairs = Counter("dovetail_repairs", "What histories had to be mended", ["kind"], registry=registry)
+
+    def response(self, status: int) -> None:
+        self._responses.labels(str(status)).inc()
+
+    def request(self) -> RequestMetrics:
+        """Starts the clock of one chat completion."""
+        return RequestMetrics(self)
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class RequestMetrics:
+    """The counts of one chat completion, as it goes."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._arrived = time.perf_counter()
+        self._last: float | None = None
+
+    def prepared(self, prompt_tokens: int, repairs: Iterable[Repair]) -> None:
+        self._metrics._prompt.inc(prompt_tokens)
+        for repair in repairs:
+            self._metrics._repairs.labels(repair.kind).inc()
+
+    def step(self, step: Step) -> None:
+        metrics = self._metrics
+        if step.ids:
+            now = time.perf_counter()
+            if self._last is None:
+                metrics._first.observe(now - self._arrived)
+            else:
+                metrics._gap.observe((now - self._last) / len(step.ids))
+            self._last = now
+            metrics._completion.inc(len(step.ids))
+        metrics._steps.inc()
+        if step.drafted:
+            metrics._drafted.inc(step.drafted)
+            metrics._accepted.inc(step.accepted)
+        for event in step.events:
+            if isinstance(event, Defect):
+                metrics._defects.labels(event.kind).inc()
+
+    def finished(self, reason: FinishReason) -> None:
+        self._end(reason)
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, EngineBusy):
+            self._end("busy")
+        elif isinstance(error, DovetailError) and error.status < 500:
+            self._end("refused")
+        else:
+            self._end("failed")
+
+    def disconnected(self) -> None:
+        self._end("disconnected")
+
+    def _end(self, outcome: Outcome) -> None:
+        self._metrics._requests.labels(outcome).inc()
+        self._metrics._duration.observe(time.perf_counter() - self._arrived)
+
+
+class _EngineGauges:
+    """The engine's own numbers, read when someone looks."""
+
+    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        for name, value in sorted(self._gauges().items()):
+            # An engine counts too; Prometheus tells a counter by this ending.
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(
+                "dovetail_engine_" + re.sub(r"\W", "_", name, flags=re.ASCII), f"The engine's {name}", value=value
+            )
+
+
+def _histogram(name: str, help: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:
+    return Histogram(name, help, buckets=buckets, registry=registry)

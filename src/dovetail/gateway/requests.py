@@ -1,0 +1,201 @@
+"""A request body as a typed `ChatRequest`, checked once; every refusal names the field.
+
+Fields that no part of Dovetail knows are ignored, as clients and proxies add their own (`user`, `metadata`, `store`).
+Fields that would change what the model says and are not supported yet are refused by name: an answer that silently
+lacks what was asked for is worse than none. Inside `dovetail`, where every field is ours, unknown ones are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dovetail.completion import Sampling
+from dovetail.conversation import check_messages, check_tools
+from dovetail.errors import InvalidRequest
+from dovetail.formats.base import Strict, resolve_tool_choice
+
+MAX_STOP_STRINGS = 4
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_StopString = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The request's `dovetail` field. None: as the server is set up."""
+
+    strict: Strict | None = None
+    draft_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    repair: bool = True
+    return_token_ids: bool = False
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of POST /v1/chat/completions. `messages` and `tools` stay as sent, and are well formed."""
+
+    model: str
+    messages: Any
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    max_tokens: _Positive | None = None
+    max_completion_tokens: _Positive | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: _StopString | Annotated[list[_StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    dovetail: Extension | None = None
+    # Not supported yet; see _NEUTRAL for the values that ask for nothing.
+    n: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    response_format: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    repetition_penalty: Any = None
+    min_p: Any = None
+    logit_bias: Any = None
+    modalities: Any = None
+    functions: Any = None
+    function_call: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+    @property
+    def extension(self) -> Extension:
+        return self.dovetail or Extension()
+
+    @property
+    def thinking(self) -> bool:
+        """On unless the template's own switch or `reasoning_effort` turns it off."""
+        return bool((self.chat_template_kwargs or {}).get("thinking", True)) and self.reasoning_effort != "none"
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """`chat_template_kwargs` but for `thinking`, which every format has."""
+        return {name: value for name, value in (self.chat_template_kwargs or {}).items() if name != "thinking"}
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            seed=self.seed,
+        )
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def max_new_tokens(self) -> tuple[int | None, str]:
+        """The request's own bound, and the name of the field that it came from."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+
+#: Of each field that is not supported yet: the values that ask for nothing, and what to tell who asks for something.
+_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((None, 1), "n must be 1: one answer per request is supported"),
+    "logprobs": ((None, False), "logprobs are not supported yet"),
+    "top_logprobs": ((None, 0), "top_logprobs are not supported yet"),
+    "response_format": ((None, {"type": "text"}), 'response_format must be {"type": "text"} (no other yet)'),
+    "frequency_penalty": ((None, 0), "frequency_penalty must be 0: penalties are not supported yet"),
+    "presence_penalty": ((None, 0), "presence_penalty must be 0: penalties are not supported yet"),
+    "repetition_penalty": ((None, 1), "repetition_penalty must be 1: penalties are not supported yet"),
+    "min_p": ((None, 0), "min_p must be 0: it is not supported yet"),
+    "logit_bias": ((None, {}), "logit_bias is not supported yet"),
+    "modalities": ((None, ["text"]), 'modalities must be ["text"]'),
+    "functions": ((None, []), "functions is the deprecated name: use tools"),
+    "function_call": ((None,), "function_call is the deprecated name: use tool_choice"),
+    "structured_outputs": ((None, {}), "structured_outputs are not supported yet"),
+    "guided_json": ((None,), "guided_json is not supported yet"),
+    "guided_regex": ((None,), "guided_regex is not supported yet"),
+    "guided_choice": ((None,), "guided_choice is not supported yet"),
+    "guided_grammar": ((None,), "guided_grammar is not supported yet"),
+}
+
+#: Parameters of `Format.render` that are not the client's to set.
+_NOT_OPTIONS = ("self", "messages", "tools", "add_generation_prompt")
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+_AT = re.compile(r"(?s)(.*) - at `(?:key in )?\$\.?(.*)`")
+_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
+
+
+def decode(body: bytes) -> ChatRequest:
+    """The request in `body`. Raises `InvalidRequest` naming the field at fault."""
+    try:
+        request = _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("the body's JSON is nested too deeply") from error
+    for name, (neutral, complaint) in _NEUTRAL.items():
+        if (value := getattr(request, name)) not in neutral:
+            raise InvalidRequest(f"{complaint} (got {_shown(value)})", param=name)
+    _check_template_kwargs(request.chat_template_kwargs or {})
+    _check_text_only(check_messages(request.messages))
+    resolve_tool_choice(request.tool_choice, check_tools(request.tools))
+    return request
+
+
+def _check_template_kwargs(options: dict[str, Any]) -> None:
+    """Other names are for the format to know or refuse."""
+    for name in options:
+        if name in _NOT_OPTIONS:
+            where = f"chat_template_kwargs.{name}"
+            raise InvalidRequest(f"{where} cannot be set: it is not an option of the template", param=where)
+    if not isinstance(options.get("thinking", True), bool):
+        where = "chat_template_kwargs.thinking"
+        raise InvalidRequest(f"{where} must be true or false", param=where)
+
+
+def _check_text_only(messages: Any) -> None:
+    """An engine is given token ids, so a picture in a message could only be dropped; say so instead."""
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        if content is None or isinstance(content, str):
+            continue
+        for j, part in enumerate(content):
+            if part["type"] != "text":
+                where, kind = f"messages[{i}].content[{j}].type", part["type"]
+                raise InvalidRequest(f"{where} must be 'text' (no other is supported), not {kind!r}", param=where)
+
+
+def _refusal(complaint: str) -> InvalidRequest:
+    """msgspec's complaint in OpenAI's words: the path as a field name."""
+    path = ""
+    if located := _AT.fullmatch(complaint):
+        complaint, path = located[1], located[2]
+    if named := _FIELD.fullmatch(complaint):
+        path = f"{path}.{named[1]}" if path else named[1]
+        complaint = "is required" if "missing" in complaint else "is not a known field"
+        return InvalidRequest(f"{path} {complaint}", param=path)
+    subject = path or "the body"
+    return InvalidRequest(f"{subject}: {complaint[0].lower()}{complaint[1:]}", param=path or None)
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."

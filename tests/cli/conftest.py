@@ -1,0 +1,43 @@
+"""A tiny pair with random weights, which the embedded engine can run, and the `dovetail` command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dovetail.tokens import tokenizer
+from tests.engine import checkpoints
+from tests.plan.pair import DRAFTER, TARGET
+
+Dovetail = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory, small_tokenizer_file: Path) -> Path:
+    """A folder with `target` and `drafter`."""
+    folder = tmp_path_factory.mktemp("cli")
+    target = TARGET | {"eos_token_id": tokenizer(small_tokenizer_file).control["<|im_end|>"]}
+    checkpoints.write_target(folder / "target", **target)
+    checkpoints.write_drafter(folder / "drafter", target=target, **DRAFTER)
+    shutil.copy(small_tokenizer_file, folder / "target" / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dovetail() -> Dovetail:
+    """Runs `dovetail` with the given arguments and standard input, in a process of its own."""
+
+    def run(*arguments: str | Path, input: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONUTF8": "1"}
+        return subprocess.run(
+            command, input=input, capture_output=True, text=True, env=environment, timeout=60, check=False
+        )
+
+    return run

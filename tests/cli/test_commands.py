@@ -1,0 +1,124 @@
+"""The commands that answer and end: what they print, and one message with exit code 2 for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dovetail as package
+from tests.cli.conftest import Dovetail
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+REQUEST: dict[str, Any] = {"messages": [{"role": "user", "content": "hi, <|im_end|>"}], "tools": [WEATHER]}
+OUTPUT = (
+    "Weather.</think>Sure.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
+)
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    (tmp_path / "request.json").write_text(json.dumps(REQUEST))
+    return tmp_path / "request.json"
+
+
+def test_version(dovetail: Dovetail) -> None:
+    assert dovetail("version").stdout == f"{package.__version__}\n"
+
+
+def test_plan_names_every_source(dovetail: Dovetail, pair: Path) -> None:
+    shown = json.loads(dovetail("plan", pair / "drafter", "--port", "9000", "--json").stdout)
+    assert shown["target"] == {"value": str(pair / "target"), "from": "drafter"}
+    assert shown["port"] == {"value": 9000, "from": "command line"}
+    table = dovetail("plan", pair / "drafter", "--port", "9000").stdout
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if not line.startswith(" ")}
+    assert rows["port"] == ["9000", "command", "line"]
+    assert rows.keys() == {"setting", *shown}
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_render_writes_the_prompt_to_the_byte(dovetail: Dovetail, request_file: Path, pair: Path) -> None:
+    prompt = package.format("kimi_k25").render(REQUEST["messages"], REQUEST["tools"])
+    assert dovetail("render", request_file, "--format", "kimi_k25").stdout == prompt.text
+    assert dovetail("render", "-", "--model", pair / "target", input=json.dumps(REQUEST)).stdout == prompt.text
+    ids = prompt.ids(package.tokenizer(pair / "target"))
+    assert json.loads(dovetail("render", request_file, "--model", pair / "target", "--ids").stdout) == ids
+    shown = json.loads(dovetail("render", request_file, "--model", pair / "target", "--json").stdout)
+    assert (shown["text"], shown["ids"], shown["repairs"]) == (prompt.text, ids, [])
+    assert [tuple(segment.values()) for segment in shown["segments"]] == list(prompt.segments)
+
+
+def test_render_takes_the_options_of_a_request(dovetail: Dovetail) -> None:
+    quiet = {**REQUEST, "chat_template_kwargs": {"thinking": False}}
+    prompt = package.format("kimi_k25").render(REQUEST["messages"], REQUEST["tools"], thinking=False)
+    assert dovetail("render", "-", "--format", "kimi_k25", input=json.dumps(quiet)).stdout == prompt.text
+
+
+def test_parse_reads_reasoning_content_and_calls(dovetail: Dovetail, tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([WEATHER]))
+    tools = ("--tools", tmp_path / "tools.json")
+    read = json.loads(dovetail("parse", "--format", "kimi_k25", *tools, "--json", input=OUTPUT).stdout)
+    assert (read["reasoning"], read["content"], read["defects"]) == ("Weather.", "Sure.", [])
+    assert read["calls"] == [{"id": "functions.get_weather:0", "name": "get_weather", "arguments": '{"city": "Paris"}'}]
+    shown = dovetail("parse", "--format", "kimi_k25", input=OUTPUT).stdout
+    assert shown.splitlines() == [
+        "reasoning Weather.",
+        "content   Sure.",
+        'call      functions.get_weather:0  get_weather({"city": "Paris"})',
+    ]
+
+
+def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
+    read = json.loads(dovetail("parse", "--format", "kimi_k25", "--no-thinking", "--json", input="hello").stdout)
+    assert (read["content"], read["reasoning"]) == ("hello", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "nowhere"), "there is no folder"),
+        (("serve", "nowhere"), "there is no folder"),
+        (("plan", "{pair}/target", "--drafter", "none", "--draft-tokens", "3"), "draft_tokens is 3 (command line)"),
+        (("plan", "{pair}/target", "--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("serve", "{pair}/target", "--host", "no.such.host.invalid"), "cannot be resolved"),
+        (
+            ("serve", "{pair}/target", "--api-key-file", "{pair}/target/model.safetensors"),
+            "cannot be read as ASCII text",
+        ),
+        (("render", "nowhere.json", "--format", "kimi_k25"), "nowhere.json cannot be read"),
+        (("render", "{pair}/target/model.safetensors", "--format", "kimi_k25"), "is not UTF-8"),
+        (("render", "-", "--format", "kimi_k25"), "standard input is not JSON"),
+        (("render", "{pair}/target/config.json", "--format", "kimi_k25"), "messages is required"),
+        (("render", "-", "--format", "kimi_k25", "--ids"), "--ids needs --model"),
+        (("render", "-", "--format", "nonesuch"), "no format or checkpoint folder 'nonesuch'"),
+        (("parse", "--format", "kimi_k25", "--tools", "{pair}/target/config.json"), "tools must be a list"),
+    ],
+)
+def test_what_is_wrong_is_one_message_and_exit_code_2(
+    dovetail: Dovetail, pair: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = dovetail(*(argument.format(pair=pair) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dovetail: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "required: COMMAND"),
+        (("sreve",), "invalid choice: 'sreve'"),
+        (("serve", "--draft-token", "3"), "did you mean --draft-tokens"),
+        (("serve", "--port", "http"), "invalid int value: 'http'"),
+        (("render", "-"), "one of the arguments --model --format is required"),
+    ],
+)
+def test_bad_usage_is_explained(dovetail: Dovetail, arguments: tuple[str, ...], message: str) -> None:
+    done = dovetail(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

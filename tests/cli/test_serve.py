@@ -1,0 +1,124 @@
+"""`dovetail serve` from outside: one screen, a curl command that works, and an end without noise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from dovetail.cli.screen import address, curl
+from dovetail.plan import resolve
+from tests.cli.conftest import Dovetail
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(port: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """`dovetail serve` as a child that listens on `port`; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "dovetail", "serve", *map(str, arguments), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            while child.poll() is None:
+                with contextlib.suppress(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                time.sleep(0.05)
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_a_signal_ends_it_without_noise(pair: Path, number: signal.Signals) -> None:
+    port = free_port()
+    with serving(port, pair / "drafter", "--context", "256") as child:
+        # Not ready yet, perhaps, but a client that comes early waits in line.
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client:
+            answer = client.chat.completions.create(
+                model="target", messages=[{"role": "user", "content": "hi"}], max_tokens=8, temperature=0
+            )
+        child.send_signal(number)
+        printed, complaints = child.communicate(timeout=30)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+    assert child.returncode == 0
+    assert complaints == ""
+    assert f"http://127.0.0.1:{port}" in printed
+    assert len(printed.splitlines()) <= 28, "one screen"
+
+
+def test_the_printed_curl_command_works_when_pasted(pair: Path, tmp_path: Path) -> None:
+    key_file = tmp_path / "a key"
+    key_file.write_text("secret\n")
+    port = free_port()
+    with serving(port, pair / "target", "--api-key-file", key_file, "--served-model-name", "it's") as child:
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=60).status_code == 401
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=30)
+    plan = resolve(str(pair / "target"), {"api_key_file": str(key_file), "served_model_name": "it's", "port": port})
+    assert curl(plan) in printed
+    # What the shell makes of it, taken apart as curl would.
+    seen = subprocess.run(
+        ["sh", "-c", 'curl() { for word; do printf "%s\\0" "$word"; done; }\n' + curl(plan)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")[:-1]
+    assert seen[0] == f"http://127.0.0.1:{port}/v1/chat/completions"
+    assert seen[1:-1] == ["-H", "Authorization: Bearer secret", "-H", "Content-Type: application/json", "-d"]
+    body = json.loads(seen[-1])
+    assert body["model"] == "it's"
+    assert body["tools"][0]["function"]["name"] == "get_weather"
+
+
+def test_a_port_in_use_is_one_message(dovetail: Dovetail, pair: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = dovetail("serve", pair / "target", "--port", str(port))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"dovetail: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port or --host\n"
+    )
+
+
+def test_an_engine_that_cannot_start_is_one_message(dovetail: Dovetail, pair: Path, tmp_path: Path) -> None:
+    for file in (pair / "target").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: 1000 if file.suffix == ".safetensors" else None])
+    done = dovetail("serve", tmp_path, "--port", str(free_port()))
+    assert done.returncode == 2
+    assert done.stderr.startswith("dovetail: ")
+    assert "model.safetensors" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_open_address_without_a_key_is_warned_about(pair: Path) -> None:
+    port = free_port()
+    with serving(port, pair / "target", "--host", "0.0.0.0") as child:
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code == 200
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=30)
+    assert "warning: 0.0.0.0 is open to other machines" in printed
+
+
+def test_addresses_are_those_of_the_own_machine() -> None:
+    assert address("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert address("::", 80) == "http://[::1]:80"
+    assert address("model.lan", 80) == "http://model.lan:80"

@@ -1,0 +1,131 @@
+"""An engine that replays token ids, and servers around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import openai
+import uvicorn
+
+from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch
+from dovetail.conversation import Message
+from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.gateway import Settings, create_app
+from dovetail.tokens import Tokenizer
+
+MODEL = "scripted"
+
+
+class ScriptedEngine:
+    """Says `ids`, in batches of the sizes in `sizes` over and over, as an engine would: to its end or to max_tokens.
+
+    It takes every token through the request's constraint first, so a script that the grammar forbids fails the test.
+    `before` is awaited ahead of each batch with its number, and may wait or raise. `running` and `freed` tell what was
+    let go of, `given` how many batches anyone took.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, context: int = 4096, draft_tokens: int = 3) -> None:
+        self.info = EngineInfo(context, tokenizer.vocab_size, (tokenizer.control["<|im_end|>"],), draft_tokens)
+        self.ids: tuple[int, ...] = ()
+        self.sizes: Sequence[int] = (1,)
+        self.before: Callable[[int], Awaitable[None]] | None = None
+        self.seen: list[Completion] = []
+        self.freed: list[str] = []
+        self.running = 0
+        self.given = 0
+        self.started = 0
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def stop(self) -> None:
+        self.started -= 1
+
+    def gauges(self) -> dict[str, float]:
+        return {"running": self.running, "free_blocks": 10 - self.running, "steps_total": self.given}
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        self.seen.append(completion)
+        self.running += 1
+        try:
+            for number, batch in enumerate(self._batches(completion)):
+                if self.before is not None:
+                    await self.before(number)
+                for token in batch.ids:
+                    if completion.constraint is not None and token not in self.info.eos_ids:
+                        assert completion.constraint.advance(token), f"the grammar forbids token {token}"
+                self.given += 1
+                yield batch
+        finally:
+            self.running -= 1
+            self.freed.append(completion.request_id)
+
+    def _batches(self, completion: Completion) -> Iterator[TokenBatch]:
+        ids = self.ids[: completion.max_tokens]
+        finish: Finish = "stop" if ids and ids[-1] in self.info.eos_ids else "length"
+        at = number = 0
+        while at < len(ids):
+            size = self.sizes[number % len(self.sizes)]
+            piece = ids[at : at + size]
+            at, number = at + size, number + 1
+            yield TokenBatch(piece, finish if at >= len(ids) else None, drafted=3, accepted=len(piece) - 1)
+
+
+def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:
+    """The ids that a model would emit to say `message`."""
+    return tuple(KimiK25().write(message, thinking=thinking).ids(tokenizer))
+
+
+@asynccontextmanager
+async def serving(engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None) -> AsyncIterator[str]:
+    """A real server on a free loopback port; yields its address."""
+    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    # The last one, so that a request that hangs fails its test and not the whole run.
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)
+    )
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def openai_client(
+    engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None
+) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with (
+        serving(engine, tokenizer, settings) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def in_process(
+    engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The same app without a network: for answers that are read whole."""
+    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
+        yield client
+
+
+def events_of(body: str) -> list[Any]:
+    """The data of each server-sent event; [DONE] as it is."""
+    events: list[Any] = []
+    for block in body.split("\n\n"):
+        if block:
+            data = block.removeprefix("data: ")
+            events.append(data if data == "[DONE]" else json.loads(data))
+    return events

@@ -1,0 +1,254 @@
+"""What a client gets wrong comes back as 4xx in OpenAI's shape, naming the field; nothing a client sends is a 500."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dovetail.conversation import Message
+from dovetail.errors import DovetailError
+from dovetail.gateway import Settings
+from dovetail.gateway.requests import ChatRequest, decode
+from dovetail.tokens import Tokenizer
+from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, openai_client, written
+
+pytestmark = pytest.mark.anyio
+
+GOOD: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def tool(parameters: Any, name: str = "f") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+FINE = tool({"type": "object", "properties": {}})
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+# (what is sent beside a good request, the field that the answer must name)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": ["hi"]}, "messages[0]"),
+    ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "user", "content": "", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls[0].function.name"),
+    ({"model": 3}, "model"),
+    ({"tools": {}}, "tools"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    ({"tools": [FINE, FINE]}, "tools[1].function.name"),
+    ({"tools": [tool({"type": "strin"})]}, "tools[0].function.parameters"),
+    ({"tools": [FINE, tool({"type": "object", "properties": 3}, "g")]}, "tools[1].function.parameters"),
+    ({"tools": [tool([])]}, "tools[0].function.parameters"),
+    ({"tools": [FINE], "tool_choice": "maybe"}, "tool_choice"),
+    ({"tools": [FINE], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+    ({"tools": [FINE], "tool_choice": 3}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_completion_tokens": "9"}, "max_completion_tokens"),
+    ({"max_tokens": 10**9}, "max_tokens"),
+    ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"seed": 2**64}, "seed"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": ["a", 3]}, "stop[1]"),
+    ({"stop": ""}, "stop"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
+    ({"n": 2}, "n"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"presence_penalty": -0.5}, "presence_penalty"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    ({"min_p": 0.1}, "min_p"),
+    ({"logit_bias": {"50": -100}}, "logit_bias"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"reasoning_effort": "enormous"}, "reasoning_effort"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"thinking": "yes"}}, "chat_template_kwargs.thinking"),
+    ({"chat_template_kwargs": {"thinkin": True}}, "chat_template_kwargs.thinkin"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+    ({"chat_template_kwargs": {"add_generation_prompt": False}}, "chat_template_kwargs.add_generation_prompt"),
+    ({"dovetail": {"strikt": "off"}}, "dovetail.strikt"),
+    ({"dovetail": {"strict": "very"}}, "dovetail.strict"),
+    ({"dovetail": {"draft_tokens": -1}}, "dovetail.draft_tokens"),
+    ({"dovetail": {"draft_tokens": 4}}, "dovetail.draft_tokens"),
+    ({"dovetail": {"repair": None}}, "dovetail.repair"),
+    ({"dovetail": []}, "dovetail"),
+]
+
+
+@pytest.mark.parametrize(("extra", "param"), REFUSED, ids=[json.dumps(extra)[:60] for extra, _ in REFUSED])
+async def test_a_wrong_field_is_named(
+    engine: ScriptedEngine, tok: Tokenizer, extra: dict[str, Any], param: str
+) -> None:
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps(GOOD | extra))
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.rsplit(".")[-1].split("[")[0] in error["message"]
+    assert not engine.seen
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+async def test_a_missing_field_is_named(engine: ScriptedEngine, tok: Tokenizer, missing: str) -> None:
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps({k: v for k, v in GOOD.items() if k != missing}))
+    assert error["param"] == missing
+    assert error["message"] == f"{missing} is required"
+
+
+HEAD = b'{"model": "scripted", "messages": '
+BODIES = {
+    "empty": b"",
+    "cut": b'{"model": "scripted", "messages": [',
+    "not JSON": b"hello",
+    "a list": b"[]",
+    "null": b"null",
+    "not UTF-8": HEAD + b'[{"role": "user", "content": "\xff"}]}',
+    "lone surrogate": HEAD + b'[{"role": "user", "content": "\\ud800"}]}',
+    "two surrogates, wrong way round": HEAD + b'[{"role": "user", "content": "\\udc00\\ud800"}]}',
+    "deep": HEAD + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    "a huge number": HEAD + b'[], "seed": ' + b"9" * 10_000 + b"}",
+    "infinity": HEAD + b'[], "temperature": 1e999}',
+    "NaN": HEAD + b'[], "temperature": NaN}',
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+async def test_a_body_that_is_no_request_is_400(engine: ScriptedEngine, tok: Tokenizer, body: bytes) -> None:
+    async with in_process(engine, tok) as client:
+        assert (await refusal(client, body))["message"]
+    assert not engine.seen
+
+
+# With "schema", 12 levels and no more: kimi_k2.shown_order takes twice as long for each level.
+@pytest.mark.parametrize(("depth", "strict"), [(50, "off"), (150, "off"), (450, "off"), (12, "schema")])
+async def test_a_deep_schema_is_never_a_500(tok: Tokenizer, depth: int, strict: str) -> None:
+    engine = ScriptedEngine(tok, context=10**6)
+    engine.ids = written(Message(content="ok"), tok)
+    nested = '{"type":"object","properties":{"a":' * depth + '{"type":"string"}' + "}}" * depth
+    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {nested}}}}}]'
+    body = f'{json.dumps(GOOD)[:-1]}, "tools": {tools}, "dovetail": {{"strict": "{strict}"}}}}'
+    async with in_process(engine, tok) as client:
+        response = await client.post("/v1/chat/completions", content=body)
+    assert response.status_code in (200, 400), response.text
+    assert response.status_code == 200 or response.json()["error"]["message"]
+
+
+async def test_a_prompt_longer_than_the_context_says_both_numbers(tok: Tokenizer) -> None:
+    engine = ScriptedEngine(tok, context=64)
+    long = [{"role": "user", "content": "word " * 100}]
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps(GOOD | {"messages": long}))
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        assert "64" in error["message"]
+        error = await refusal(client, json.dumps(GOOD | {"max_tokens": 60}))
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+        assert "60" in error["message"] and "64" in error["message"]
+
+
+async def test_the_openai_client_raises_what_it_should(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    async with openai_client(engine, tok) as client:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await client.chat.completions.create(model="gpt-9", messages=GOOD["messages"])
+        assert unknown.value.code == "model_not_found" and unknown.value.param == "model"
+        with pytest.raises(openai.BadRequestError) as wrong:
+            await client.chat.completions.create(**GOOD, max_tokens=-1)
+        assert wrong.value.param == "max_tokens"
+
+
+async def test_wrong_paths_and_methods(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    async with in_process(engine, tok) as client:
+        wrong_method = await client.get("/v1/chat/completions")
+        wrong_path = await client.post("/v1/completions", json=GOOD)
+    assert wrong_method.status_code == 405 and wrong_method.headers["allow"] == "POST"
+    assert wrong_path.status_code == 404
+    for response in (wrong_method, wrong_path):
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_too_large_is_refused_declared_or_not(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    small = Settings(served_model_name=MODEL, max_body_bytes=1000)
+
+    async def undeclared() -> Any:
+        for _ in range(20):
+            yield b" " * 100
+
+    async with in_process(engine, tok, small) as client:
+        for content in (b" " * 2000, undeclared()):
+            response = await client.post("/v1/chat/completions", content=content)
+            assert response.status_code == 413
+            assert response.json()["error"]["code"] == "payload_too_large"
+
+
+async def test_the_key_is_asked_for_under_v1_only_and_never_shown(
+    engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.ids = written(Message(content="ok"), tok)
+    caplog.set_level("DEBUG")
+    settings = Settings(served_model_name=MODEL, api_key="sesame-42")
+    async with in_process(engine, tok, settings) as client:
+        for given in (None, b"Bearer sesame-4", b"sesame-42", b"Bearer sesame-42 ", b"\xe9", b""):
+            for path in ("/v1/models", "/v1/nothing", "/v1"):
+                response = await client.get(path, headers={} if given is None else {b"authorization": given})
+                assert response.status_code == 401, (path, given)
+                assert response.json()["error"]["code"] == "invalid_api_key"
+                assert "sesame" not in response.text
+        right = {"authorization": "Bearer sesame-42"}
+        assert (await client.post("/v1/chat/completions", json=GOOD, headers=right)).status_code == 200
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
+    assert "sesame" not in caplog.text
+    assert "sesame" not in repr(settings)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(ChatRequest.__struct_fields__)
+PARTS = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"])}, optional={"content": JSON})
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(FIELDS, JSON, max_size=4), st.none() | st.lists(PARTS, max_size=2))
+def test_any_json_is_a_request_or_a_refusal(fields: dict[str, Any], messages: Any) -> None:
+    body = GOOD | fields | ({} if messages is None else {"messages": messages})
+    try:
+        decode(json.dumps(body).encode())
+    except DovetailError as error:
+        assert error.status == 400
+        assert error.message
+
+
+async def refusal(client: httpx.AsyncClient, content: str | bytes) -> dict[str, Any]:
+    response = await client.post("/v1/chat/completions", content=content)
+    assert response.status_code == 400, response.text
+    assert set(response.json()) == {"error"}
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error

@@ -1,0 +1,132 @@
+"""A client that leaves or lags: its sequence is freed at once, and nothing piles up for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from dovetail.conversation import Message
+from dovetail.errors import EngineBusy, EngineError
+from dovetail.tokens import Tokenizer
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, serving, written
+
+pytestmark = pytest.mark.anyio
+
+BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+DEADLINE_S = 5
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("at", [0, 3], ids=["before the first token", "midway"])
+async def test_leaving_frees_the_sequence(engine: ScriptedEngine, tok: Tokenizer, stream: bool, at: int) -> None:
+    engine.ids = written(Message(content="a long story"), tok)
+    stuck = asyncio.Event()
+
+    async def stop_at(batch: int) -> None:
+        if batch == at:
+            stuck.set()
+            await asyncio.Event().wait()
+
+    engine.before = stop_at
+    async with serving(engine, tok) as url, httpx.AsyncClient() as client:
+        asking = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=BODY | {"stream": stream}))
+        async with asyncio.timeout(DEADLINE_S):
+            await stuck.wait()
+        assert engine.running == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: engine.running == 0)
+        metrics = (await client.get(f"{url}/metrics")).text
+    assert engine.freed == [engine.seen[0].request_id]
+    assert 'dovetail_chat_completions_total{outcome="disconnected"} 1.0' in metrics
+
+
+async def test_leaving_before_the_body_is_sent_is_no_error(
+    engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(engine, tok) as url:
+        port = int(url.rsplit(":", 1)[1])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)
+    assert not engine.seen
+    assert not caplog.records
+
+
+async def test_a_slow_client_holds_the_engine_up_and_fills_nothing(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    engine = ScriptedEngine(tok, context=10**6)
+    engine.ids = (*(tok.encode("word ") * 50_000), tok.control["<|im_end|>"])
+    async with serving(engine, tok) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**10)
+        # Small buffers at the client's end, so that the connection is full after little text.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps(BODY | {"stream": True, "reasoning_effort": "none"}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await until(lambda: engine.given > 0)
+        given = -1
+        while given != engine.given:  # until it no longer moves, because nobody reads
+            given = engine.given
+            await asyncio.sleep(0.3)
+        assert 0 < given < len(engine.ids) / 2
+        assert engine.running == 1
+        writer.close()
+        await until(lambda: engine.running == 0)
+    del reader
+
+
+async def test_a_busy_engine_is_503_even_for_a_stream(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    async def busy(batch: int) -> None:
+        raise EngineBusy("32 requests are waiting; try again later")
+
+    engine.ids, engine.before = written(Message(content="never"), tok), busy
+    async with in_process(engine, tok) as client:
+        for stream in (True, False):
+            response = await client.post("/v1/chat/completions", json=BODY | {"stream": stream})
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "engine_busy"
+        metrics = (await client.get("/metrics")).text
+    assert 'dovetail_chat_completions_total{outcome="busy"} 2.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(EngineError("out of memory"), "out of memory"), (ValueError("secret"), "internal error")],
+    ids=["expected", "unexpected"],
+)
+async def test_an_engine_that_fails_midway_says_so(
+    engine: ScriptedEngine, tok: Tokenizer, error: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(batch: int) -> None:
+        if batch == 4:
+            raise error
+
+    engine.ids, engine.before = written(Message(content="a long story"), tok, thinking=False), fail
+    async with in_process(engine, tok) as client:
+        streamed = await client.post("/v1/chat/completions", json=BODY | {"stream": True, "reasoning_effort": "none"})
+        at_once = await client.post("/v1/chat/completions", json=BODY)
+        metrics = (await client.get("/metrics")).text
+    assert streamed.status_code == 200
+    *chunks, last = events_of(streamed.text)
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == tok.decode(engine.ids[:4])
+    assert last["error"]["message"].startswith(told)
+    assert at_once.status_code == 500 and at_once.json()["error"]["message"].startswith(told)
+    assert "secret" not in streamed.text + at_once.text
+    assert at_once.headers["x-request-id"] in caplog.text
+    assert 'dovetail_chat_completions_total{outcome="failed"} 2.0' in metrics
+    assert engine.running == 0

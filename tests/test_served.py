@@ -1,0 +1,187 @@
+"""The whole path for real: demo pair, embedded engine, gateway, and the official OpenAI client."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+import uvicorn
+
+import dovetail
+from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.gateway import Settings, create_app
+
+DEMO = Path(dovetail.__file__).parent / "data" / "demo"
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": sorted(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+WEATHER = tool("get_weather", city={"type": "string"})
+HOTEL = tool("find_hotel", city={"type": "string"}, limit={"type": "integer"})
+REQUESTS = {
+    "one tool": ("Please get the weather for city Paris.", [WEATHER]),
+    "several tools": ("Get the weather in Rome and find a hotel with limit 3 and city Oslo.", [WEATHER, HOTEL]),
+    "two calls": ("Get the weather for city Paris and get the weather for city London.", [WEATHER]),
+    "no tool": ("Hello!", []),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server on a port of its own."""
+    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    app = create_app(
+        engine, dovetail.format(DEMO / "target"), dovetail.tokenizer(DEMO / "target"), Settings(served_model_name="demo")
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.05)
+    yield address
+    server.should_exit = True
+    thread.join(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def gauge(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"dovetail_engine_{name}")))
+
+
+def streamed(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
+    """A stream's deltas added up, as a client does it."""
+    said: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
+    for chunk in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
+        if chunk.usage is not None:
+            said["tokens"] = chunk.usage.completion_tokens
+        for choice in chunk.choices:
+            said["content"] += choice.delta.content or ""
+            said["reasoning"] += getattr(choice.delta, "reasoning_content", None) or ""
+            for piece in choice.delta.tool_calls or ():
+                if piece.id is not None:
+                    assert piece.index == len(said["calls"])
+                    said["calls"].append([piece.id, piece.function.name, ""])
+                said["calls"][piece.index][2] += piece.function.arguments or ""
+            said["finish"] = choice.finish_reason or said["finish"]
+    return said
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("name", list(REQUESTS))
+def test_a_stream_is_the_same_message(client: openai.OpenAI, name: str, thinking: bool) -> None:
+    content, tools = REQUESTS[name]
+    request: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": 200,
+        "extra_body": {"chat_template_kwargs": {"thinking": thinking}},
+    }
+    if tools:
+        request["tools"] = tools
+    whole = client.chat.completions.create(**request)
+    message = whole.choices[0].message
+    calls = [[c.id, c.function.name, c.function.arguments] for c in message.tool_calls or ()]
+    assert streamed(client, request) == {
+        "content": message.content or "",
+        "reasoning": getattr(message, "reasoning_content", None) or "",
+        "calls": calls,
+        "finish": whole.choices[0].finish_reason,
+        "tokens": whole.usage.completion_tokens,
+    }
+    assert bool(getattr(message, "reasoning_content", "")) is thinking
+    assert not getattr(message, "dovetail", None)
+    schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
+    for _, called, arguments in calls:
+        jsonschema.validate(json.loads(arguments), schemas[called])
+    assert (whole.choices[0].finish_reason == "tool_calls") is bool(calls) is bool(tools)
+
+
+def test_it_answers_what_the_readme_asks(client: openai.OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Please get the weather for city Paris."}]
+    request: dict[str, Any] = {"model": "demo", "tools": [WEATHER], "temperature": 0}
+    said = client.chat.completions.create(**request, messages=messages).choices[0].message
+    [call] = said.tool_calls
+    assert (call.id, call.function.name, json.loads(call.function.arguments)) == (
+        "functions.get_weather:0",
+        "get_weather",
+        {"city": "Paris"},
+    )
+    messages += [said.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": '{"result": "red"}'}]
+    answer = client.chat.completions.create(**request, messages=messages).choices[0]
+    assert answer.finish_reason == "stop"
+    assert "red" in answer.message.content
+
+
+def test_speculation_is_counted_and_changes_nothing(client: openai.OpenAI) -> None:
+    request: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
+        "tools": [WEATHER],
+        "temperature": 0,
+    }
+    on = client.chat.completions.create(**request)
+    off = client.chat.completions.create(**request, extra_body={"dovetail": {"draft_tokens": 0}})
+    assert on.choices[0].message == off.choices[0].message
+    assert on.usage.speculation["accepted"] > 0
+    assert off.usage.speculation["drafted"] == 0
+    assert on.usage.speculation["steps"] < off.usage.speculation["steps"]
+
+
+def test_whatever_is_sampled_is_valid(client: openai.OpenAI) -> None:
+    """At a temperature where this model talks nonsense, calls still name a tool and validate."""
+    tools = [WEATHER, HOTEL]
+    for seed in range(6):
+        said = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "Find a hotel with limit 3 and city Oslo."}],
+            tools=tools,
+            tool_choice="required",
+            temperature=2,
+            seed=seed,
+            max_tokens=400,
+        ).choices[0]
+        if said.finish_reason != "tool_calls":
+            continue
+        for call in said.message.tool_calls:
+            schema = next(t["function"]["parameters"] for t in tools if t["function"]["name"] == call.function.name)
+            jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
+def test_a_client_that_leaves_frees_its_blocks(url: str, client: openai.OpenAI) -> None:
+    total = gauge(url, "total_blocks")
+    stream = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Hello!"}],
+        temperature=2,
+        max_tokens=3000,
+        stop=["no such text"],
+        stream=True,
+    )
+    next(iter(stream))
+    stream.close()
+    deadline = time.monotonic() + 30
+    while gauge(url, "free_blocks") != total or gauge(url, "running"):
+        assert time.monotonic() < deadline, "the blocks of a client that left were not freed"
+        time.sleep(0.05)
