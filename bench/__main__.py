@@ -37,7 +37,18 @@ def main() -> None:
         print(json.dumps(speculation.as_json(rows, machine), indent=2))
         return
     table = Table(title=f"greedy, K={options.draft_tokens}, tokens/s (medians of {options.repeats})")
-    for heading in ("batch", "decode off", "on", "ratio", "with prompts off", "on", "ratio", "accepted length", "limit off", "on"):
+    for heading in (
+        "batch",
+        "decode off",
+        "on",
+        "ratio",
+        "with prompts off",
+        "on",
+        "ratio",
+        "accepted length",
+        "limit off",
+        "on",
+    ):
         table.add_column(heading, justify="right")
     for r in rows:
         limits = [f"{x:.0f}" if x else "" for x in (r.limit_off, r.limit_on)]

@@ -87,11 +87,14 @@ def _row(batch: int, off: list[_Run], on: list[_Run], bandwidth: float, bytes_of
         decode_off=decode(off),
         decode_on=decode(on),
         decode_ratio=statistics.median(
-            (b.decode_tokens / b.decode_seconds) / (a.decode_tokens / a.decode_seconds) for a, b in zip(off, on, strict=True)
+            (b.decode_tokens / b.decode_seconds) / (a.decode_tokens / a.decode_seconds)
+            for a, b in zip(off, on, strict=True)
         ),
         whole_off=whole(off),
         whole_on=whole(on),
-        whole_ratio=statistics.median((b.tokens / b.seconds) / (a.tokens / a.seconds) for a, b in zip(off, on, strict=True)),
+        whole_ratio=statistics.median(
+            (b.tokens / b.seconds) / (a.tokens / a.seconds) for a, b in zip(off, on, strict=True)
+        ),
         acceptance_length=length,
         # A step reads every weight once. With more than one sequence other things than bytes decide.
         limit_off=bandwidth / bytes_off if batch == 1 else None,

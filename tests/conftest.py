@@ -55,7 +55,8 @@ def small_tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bpe.decoder = decoders.ByteLevel()
     text = ['functions.get_weather:0 {"city": "Paris", "days": 3} tool_call_begin think section the user asks'] * 4
     bpe.train_from_iterator(
-        text, trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+        text,
+        trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
     )
     bpe.add_tokens([AddedToken(literal, special=False, normalized=False) for literal in KIMI_CONTROL])
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"

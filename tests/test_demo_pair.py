@@ -115,7 +115,9 @@ def test_drafts_are_the_references_drafts(tokenizer: Tokenizer, prompts: list[tu
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 2, 3, 4, 5])
-def test_law_12_speculation_changes_no_text(tokenizer: Tokenizer, prompts: list[tuple[int, ...]], draft_tokens: int) -> None:
+def test_law_12_speculation_changes_no_text(
+    tokenizer: Tokenizer, prompts: list[tuple[int, ...]], draft_tokens: int
+) -> None:
     """Batches with and without constraint, requests with their own cap, more requests than places."""
     engine = core(tokenizer, draft_tokens, max_batch=4)
 

@@ -43,7 +43,10 @@ def url() -> Iterator[str]:
     """A server on a port of its own."""
     engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
     app = create_app(
-        engine, dovetail.format(DEMO / "target"), dovetail.tokenizer(DEMO / "target"), Settings(served_model_name="demo")
+        engine,
+        dovetail.format(DEMO / "target"),
+        dovetail.tokenizer(DEMO / "target"),
+        Settings(served_model_name="demo"),
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
@@ -128,7 +131,10 @@ def test_it_answers_what_the_readme_asks(client: openai.OpenAI) -> None:
         "get_weather",
         {"city": "Paris"},
     )
-    messages += [said.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": '{"result": "red"}'}]
+    messages += [
+        said.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": '{"result": "red"}'},
+    ]
     answer = client.chat.completions.create(**request, messages=messages).choices[0]
     assert answer.finish_reason == "stop"
     assert "red" in answer.message.content

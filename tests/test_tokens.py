@@ -26,7 +26,9 @@ def joined(segments: list[Segment]) -> str:
 
 
 @given(st.text(max_size=60), cuts)
-def test_detokenizing_in_pieces_is_detokenizing_the_whole(small_tokenizer: Tokenizer, text: str, places: list[int]) -> None:
+def test_detokenizing_in_pieces_is_detokenizing_the_whole(
+    small_tokenizer: Tokenizer, text: str, places: list[int]
+) -> None:
     ids = small_tokenizer.encode(text)
     assert small_tokenizer.decode(ids) == text
     detokenizer = Detokenizer(small_tokenizer)
@@ -50,7 +52,9 @@ def test_control_tokens_are_told_from_text_that_spells_them(small_tokenizer: Tok
     assert Detokenizer(small_tokenizer).feed(ids) == [Segment("<think>", False), Segment("<think>", True)]
 
 
-@given(st.text(alphabet="ab.", max_size=30), st.lists(st.text(alphabet="ab.", min_size=1, max_size=4), max_size=3), cuts)
+@given(
+    st.text(alphabet="ab.", max_size=30), st.lists(st.text(alphabet="ab.", min_size=1, max_size=4), max_size=3), cuts
+)
 def test_stop_strings_cut_the_same_in_any_pieces(text: str, stop: list[str], places: list[int]) -> None:
     ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(s) for s in stop)]
     if ends:

@@ -21,7 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     parser.add_argument("stages", nargs="*", choices=[*STAGES, []], help="which stages (default: all but publish)")
     parser.add_argument("--out", type=Path, default=OUT, help="where everything is written (default: training/out)")
-    parser.add_argument("--minutes", type=float, default=60, help="time for the target; the drafter gets a third (default 60)")
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="time for the target; the drafter gets a third (default 60)"
+    )
     parser.add_argument("--conversations", type=int, default=300, help="held-out conversations to evaluate on")
     options = parser.parse_args()
     stages = options.stages or STAGES[:-1]

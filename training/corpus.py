@@ -54,7 +54,13 @@ WORDS = (
     "north south early late simple full main test sales summer winter kitchen garden music travel health budget"
 ).split()
 SYLLABLES = "ba be bo da de di do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa po ra ri ro sa so ta te to va vi za zo".split()
-UNITS = (("celsius", "fahrenheit"), ("metric", "imperial"), ("low", "medium", "high"), ("asc", "desc"), ("json", "csv", "xml"))
+UNITS = (
+    ("celsius", "fahrenheit"),
+    ("metric", "imperial"),
+    ("low", "medium", "high"),
+    ("asc", "desc"),
+    ("json", "csv", "xml"),
+)
 GREETINGS = (
     ("Hello!", "Hello! How can I help you today?"),
     ("Hi there", "Hi! What can I do for you?"),
@@ -125,14 +131,20 @@ class _Writer:
         return Sample(messages, tools, thinking, turn)
 
     def _episode(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], parameters: dict[str, list[_Parameter]], thinking: bool
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        parameters: dict[str, list[_Parameter]],
+        thinking: bool,
     ) -> None:
         """One request, the calls it needs (at once), their results and the answer."""
         rng = self.rng
         count = min(rng.choice((1, 1, 1, 1, 2, 2, 3)), 3)
         asked = [self._request(rng.choice(tools)["function"]["name"], parameters) for _ in range(count)]
         request = (rng.choice((" and ", ", then ", " and also "))).join(text for text, _, _ in asked)
-        opening, ending = rng.choice((("", "."), ("Please ", "."), ("Can you ", "?"), ("I need you to ", "."), ("Now ", ".")))
+        opening, ending = rng.choice(
+            (("", "."), ("Please ", "."), ("Can you ", "?"), ("I need you to ", "."), ("Now ", "."))
+        )
         request = opening + request + ending
         messages.append({"role": "user", "content": request[0].upper() + request[1:]})
         calls = []
@@ -142,7 +154,10 @@ class _Writer:
                 {
                     "id": f"functions.{name}:{self.calls_made}",
                     "type": "function",
-                    "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False, separators=separators)},
+                    "function": {
+                        "name": name,
+                        "arguments": json.dumps(arguments, ensure_ascii=False, separators=separators),
+                    },
                 }
             )
             self.calls_made += 1
@@ -184,7 +199,9 @@ class _Writer:
                 schema["required"] = required
             function: dict[str, Any] = {"name": name, "parameters": schema}
             if self.rng.random() < 0.6:
-                function["description"] = self.rng.choice((f"{verb.capitalize()} a {noun}", f"{verb.capitalize()} the {noun}."))
+                function["description"] = self.rng.choice(
+                    (f"{verb.capitalize()} a {noun}", f"{verb.capitalize()} the {noun}.")
+                )
             tools.append({"type": "function", "function": function})
             # The order of the declaration, which is the order in which the model writes its arguments.
             parameters[name] = sorted(fields, key=lambda f: (not f.required, f.name))
@@ -194,7 +211,21 @@ class _Writer:
         rng = self.rng
         fields: dict[str, _Parameter] = {}
         for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 2, 3))):
-            kind = rng.choice(("city", "person", "word", "coined", "phrase", "integer", "integer", "number", "boolean", "enum", "list"))
+            kind = rng.choice(
+                (
+                    "city",
+                    "person",
+                    "word",
+                    "coined",
+                    "phrase",
+                    "integer",
+                    "integer",
+                    "number",
+                    "boolean",
+                    "enum",
+                    "list",
+                )
+            )
             name = {
                 "city": ("city", "location", "destination", "origin"),
                 "person": ("name", "owner", "recipient", "user"),
@@ -208,7 +239,11 @@ class _Writer:
                 "list": ("tags", "items", "names"),
             }[kind]
             chosen = rng.choice(name)
-            schema: dict[str, Any] = {"type": {"integer": "integer", "number": "number", "boolean": "boolean", "list": "array"}.get(kind, "string")}
+            schema: dict[str, Any] = {
+                "type": {"integer": "integer", "number": "number", "boolean": "boolean", "list": "array"}.get(
+                    kind, "string"
+                )
+            }
             if kind == "enum":
                 schema["enum"] = list(rng.choice(UNITS))
             if kind == "list":

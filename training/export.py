@@ -25,7 +25,12 @@ def export(tokenizer_path: Path, run: Path, out: Path) -> None:
     _write(drafter, _drafter_config(DrafterShape(), TargetShape()), torch.load(run / "drafter.pt", map_location="cpu"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer_path / name, target / name)
-    generation = {"bos_token_id": control["[BOS]"], "eos_token_id": control["<|im_end|>"], "do_sample": True, "temperature": 1.0}
+    generation = {
+        "bos_token_id": control["[BOS]"],
+        "eos_token_id": control["<|im_end|>"],
+        "do_sample": True,
+        "temperature": 1.0,
+    }
     (target / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
@@ -34,7 +39,9 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> No
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {
         # The bias that balances the experts decides between near ties: it stays in float32, as in DeepSeek's checkpoints.
-        name: (t if name.endswith("e_score_correction_bias") or not t.is_floating_point() else t.bfloat16()).contiguous()
+        name: (
+            t if name.endswith("e_score_correction_bias") or not t.is_floating_point() else t.bfloat16()
+        ).contiguous()
         for name, t in state.items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -124,7 +131,12 @@ def _drafter_config(s: DrafterShape, target: TargetShape) -> dict[str, Any]:
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
             "proposal_methods": [
-                {"proposal_type": "greedy", "speculative_tokens": DRAFT_TOKENS, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": DRAFT_TOKENS,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
             ],
             "verifier": {"name_or_path": "../target", "architectures": ["DeepseekV3ForCausalLM"]},
         },

@@ -3,13 +3,15 @@
 Trained from noise, a model of this size finds that circuit only after far more tokens than two cores see in an hour, and
 without it no call can repeat a name or a value. So it is laid into the initial weights and training goes on from there:
 two heads of the first layer look one token back and note what stood there; the second layer's heads look for notes that
-say "the current token" and pass on the token found at them; embedding and output start out tied.
+say "the current token" and pass on the token found at them; embedding and output start out tied, and tokens that spell the
+same word (` Paris`, `Paris`, `_paris`) start out alike, since a value in a sentence and in JSON is not the same token.
 """
 
 from __future__ import annotations
 
 import torch
 
+from dovetail.tokens import Tokenizer
 from training.model import MLA, Target
 
 _SCALE = 0.5  # of a token's own coordinates in the residual stream
@@ -17,14 +19,20 @@ _TOKEN = slice(0, 96)  # coordinates of the residual stream that say which token
 _NOTE = 96  # from here on, 64 coordinates that say which token came before
 _CONSTANT = slice(160, 192)  # coordinates that are the same for every token: what a position-only query is made of
 _NOISE = 0.01
+_SHARED = 0.8  # how much of a token's coordinates is its word's (the rest is its own; the squares add up to one)
 
 
 @torch.no_grad()
-def lay_induction(model: Target) -> None:
+def lay_induction(model: Target, tokenizer: Tokenizer) -> None:
     """Overwrite the embedding, the output and the first two attention layers of a freshly made target."""
     s = model.s
     embedding = model.model.embed_tokens.weight
-    tokens = torch.randn(s.vocab_size, _TOKEN.stop)
+    words = [
+        tokenizer.token_bytes(token).decode("utf-8", "replace").lstrip(' _."').lower() for token in range(s.vocab_size)
+    ]
+    number = {word: n for n, word in enumerate(dict.fromkeys(words))}
+    shared = torch.randn(len(number), _TOKEN.stop)[torch.tensor([number[word] for word in words])]
+    tokens = _SHARED * shared + (1 - _SHARED**2) ** 0.5 * torch.randn(s.vocab_size, _TOKEN.stop)
     embedding.normal_(std=_SCALE * 0.05)
     embedding[:, _TOKEN] = tokens * _SCALE
     embedding[:, _CONSTANT] += _SCALE

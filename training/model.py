@@ -214,8 +214,14 @@ class Target(nn.Module):
         self.frequencies = yarn_frequencies(s)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                small = 0.02 / math.sqrt(2 * s.num_hidden_layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
-                nn.init.normal_(parameter, std=small if "embed" in name or small < 0.02 else parameter.shape[1] ** -0.5 * 0.5)
+                small = (
+                    0.02 / math.sqrt(2 * s.num_hidden_layers)
+                    if name.endswith(("o_proj.weight", "down_proj.weight"))
+                    else 0.02
+                )
+                nn.init.normal_(
+                    parameter, std=small if "embed" in name or small < 0.02 else parameter.shape[1] ** -0.5 * 0.5
+                )
 
     def forward(self, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
         """Final normed hidden states [batch, tokens, hidden], and the residual stream entering each of `aux_layers`."""

@@ -12,7 +12,17 @@ from training.corpus import sample
 
 VOCAB = 3072
 # Kimi's names, in Kimi's order. The tool and thinking tokens are not `special` there, so they are not here.
-SPECIAL = ("[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "[UNK]", "[PAD]")
+SPECIAL = (
+    "[BOS]",
+    "[EOS]",
+    "<|im_end|>",
+    "<|im_user|>",
+    "<|im_assistant|>",
+    "<|im_system|>",
+    "<|im_middle|>",
+    "[UNK]",
+    "[PAD]",
+)
 MEDIA = ("<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>")
 MARKERS = (
     "<|tool_calls_section_begin|>",
@@ -45,7 +55,10 @@ def train(out: Path, conversations: int) -> None:
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     bpe.decoder = decoders.ByteLevel()
     controls = (*SPECIAL, *MEDIA, *MARKERS)

@@ -35,7 +35,12 @@ def draft_vocabulary(tokenizer: Tokenizer, size: int) -> list[int]:
 
 
 def train(
-    tokenizer_path: Path, run: Path, minutes: float, tokens: int = 6144, device: str = "cpu", say: Callable[[str], None] = print
+    tokenizer_path: Path,
+    run: Path,
+    minutes: float,
+    tokens: int = 6144,
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
 ) -> None:
     """Train for `minutes` on `run`/target.pt and write `run`/drafter.pt: a state dict with its d2t and t2d maps."""
     torch.manual_seed(0)

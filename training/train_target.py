@@ -25,7 +25,9 @@ class Schedule:
 
     def __init__(self, module: nn.Module, seconds: float, matrix_lr: float = 0.01, vector_lr: float = 2e-3) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        matrices = [p for name, p in named if p.dim() == 2 and not any(k in name for k in ("embed", "lm_head", "gate.weight"))]
+        matrices = [
+            p for name, p in named if p.dim() == 2 and not any(k in name for k in ("embed", "lm_head", "gate.weight"))
+        ]
         chosen = {id(p) for p in matrices}
         others = [p for _, p in named if id(p) not in chosen]
         self.optimizers: list[torch.optim.Optimizer] = [
@@ -53,14 +55,19 @@ class Schedule:
 
 
 def train(
-    tokenizer_path: Path, out: Path, minutes: float, tokens: int = 6144, device: str = "cpu", say: Callable[[str], None] = print
+    tokenizer_path: Path,
+    out: Path,
+    minutes: float,
+    tokens: int = 6144,
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
 ) -> None:
     """Train for `minutes` and write `target.pt` (a state dict, with its shape and figures) into `out`."""
     torch.manual_seed(0)
     tokenizer = load_tokenizer(tokenizer_path)
     shape = TargetShape()
     model = Target(shape)
-    lay_induction(model)
+    lay_induction(model, tokenizer)
     model.to(device).train()
     say(f"target: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters")
     schedule = Schedule(model, minutes * 60)
@@ -76,7 +83,9 @@ def train(
         average = loss.item() if average is None else 0.95 * average + 0.05 * loss.item()
         if schedule.steps % 20 == 0:
             rate = seen / (schedule.progress * schedule.seconds)
-            say(f"{schedule.progress:6.1%}  step {schedule.steps}  loss {average:.4f}  {seen / 1e6:.1f} M tokens  {rate:.0f}/s")
+            say(
+                f"{schedule.progress:6.1%}  step {schedule.steps}  loss {average:.4f}  {seen / 1e6:.1f} M tokens  {rate:.0f}/s"
+            )
         if schedule.steps % 200 == 0 or schedule.progress >= 1:
             _save(model, out, schedule.steps, seen, average)
         if schedule.progress >= 1:

@@ -4,7 +4,8 @@
     ├── InvalidRequest            400     request   the client: a field is wrong; `param` names it
     │   ├── UnknownModel          404     request   the client: no such model is served
     │   ├── ContextExceeded       400     request   the client: prompt and max_tokens do not fit
-    │   └── SchemaRefused         400     request   the client: a tool's schema cannot be used as it is
+    │   ├── SchemaRefused         400     request   the client: a tool's schema cannot be used as it is
+    │   └── PayloadTooLarge       413     request   the client: the body is larger than is read
     ├── Unauthorized              401     request   the client: no key, or a wrong one
     ├── RenderError               400     render    the client: the messages cannot be rendered
     ├── ReaderMisuse              500     parse     the caller of a reader: fed after finish, ids without a tokenizer
@@ -55,6 +56,11 @@ class ContextExceeded(InvalidRequest):
 
 class SchemaRefused(InvalidRequest):
     code = "invalid_function_parameters"
+
+
+class PayloadTooLarge(InvalidRequest):
+    status = 413
+    code = "payload_too_large"
 
 
 class Unauthorized(DovetailError):

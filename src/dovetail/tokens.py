@@ -53,7 +53,9 @@ class Prompt:
             if control:
                 token = tokenizer.control.get(text)
                 if token is None:
-                    raise RenderError(f"the tokenizer has no control token {text!r}: is this the format's own tokenizer?")
+                    raise RenderError(
+                        f"the tokenizer has no control token {text!r}: is this the format's own tokenizer?"
+                    )
                 ids.append(token)
             else:
                 ids.extend(tokenizer.encode(text))

@@ -52,7 +52,11 @@ def test_a_conversation_equals_the_models_own_template(shared_data: Path) -> Non
         {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
         {"id": "functions.f:1", "type": "function", "function": {"name": "f", "arguments": {"é": [1, None, True]}}},
     ]
-    parts = [{"type": "text", "text": "see "}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "!"}]
+    parts = [
+        {"type": "text", "text": "see "},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "text", "text": "!"},
+    ]
     conversations = [
         [{"role": "user", "content": "hi"}],
         [{"role": "user", "name": "ann", "content": parts}],
@@ -81,9 +85,15 @@ def test_a_conversation_equals_the_models_own_template(shared_data: Path) -> Non
 
 
 def test_a_declaration_that_has_no_typescript_is_compact_json() -> None:
-    tool = {"type": "function", "function": {"parameters": {"type": "object", "properties": {"x": {"foo": 1}}}, "name": "f"}}
+    tool = {
+        "type": "function",
+        "function": {"parameters": {"type": "object", "properties": {"x": {"foo": 1}}}, "name": "f"},
+    }
     text = FMT.render([{"role": "user", "content": "hi"}], [tool]).text
-    assert '[{"function":{"name":"f","parameters":{"properties":{"x":{"foo":1}},"type":"object"}},"type":"function"}]' in text
+    assert (
+        '[{"function":{"name":"f","parameters":{"properties":{"x":{"foo":1}},"type":"object"}},"type":"function"}]'
+        in text
+    )
 
 
 def test_the_golden_prompt() -> None:
@@ -94,7 +104,11 @@ def test_the_golden_prompt() -> None:
             "content": "",
             "reasoning_content": "I need the tool.",
             "tool_calls": [
-                {"id": "functions.get_weather:0", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+                {
+                    "id": "functions.get_weather:0",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+                }
             ],
         },
         {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "12 degrees"},
@@ -103,7 +117,11 @@ def test_the_golden_prompt() -> None:
     assert FMT.render(messages, [TOOL]).text + "\n" == golden
 
 
-fields = st.text(max_size=12) | st.sampled_from(KIMI_CONTROL) | st.tuples(st.sampled_from(KIMI_CONTROL), st.text(max_size=5)).map("".join)
+fields = (
+    st.text(max_size=12)
+    | st.sampled_from(KIMI_CONTROL)
+    | st.tuples(st.sampled_from(KIMI_CONTROL), st.text(max_size=5)).map("".join)
+)
 
 
 @given(fields, fields, fields, fields)
@@ -121,12 +139,16 @@ def test_user_text_never_becomes_a_control_token(
                 "role": "assistant",
                 "content": said,
                 "reasoning_content": said,
-                "tool_calls": [{"id": call, "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": said})}}],
+                "tool_calls": [
+                    {"id": call, "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": said})}}
+                ],
             },
             {"role": "tool", "tool_call_id": call, "content": said},
         ]
         properties = {note: {"type": "string", "description": note, "enum": [note]}}
-        tool = {"function": {"name": who, "description": note, "parameters": {"type": "object", "properties": properties}}}
+        tool = {
+            "function": {"name": who, "description": note, "parameters": {"type": "object", "properties": properties}}
+        }
         ids = FMT.render(messages, [{"type": "function", **tool}]).ids(small_tokenizer)
         return [token for token in ids if token in small_tokenizer.control_literals]
 

@@ -48,7 +48,9 @@ def test_an_id_used_in_two_turns_belongs_to_each_turns_own_result() -> None:
 
 def test_empty_contents_render_alike() -> None:
     for content in (None, [], "", [{"type": "text", "text": ""}]):
-        repaired, repairs = FMT.repair([{"role": "assistant", "content": content, "tool_calls": [call("functions.search:0")]}])
+        repaired, repairs = FMT.repair(
+            [{"role": "assistant", "content": content, "tool_calls": [call("functions.search:0")]}]
+        )
         assert repaired[0]["content"] == ""
         assert [r.kind for r in repairs] == ([] if content == "" else ["empty_content"])
 
@@ -59,7 +61,12 @@ def test_null_reasoning_is_taken_out() -> None:
     assert [r.kind for r in repairs] == ["null_reasoning"]
 
 
-@given(st.lists(st.lists(st.sampled_from(("call_a", "b", "functions.search:0", "search:7")), max_size=3, unique=True), max_size=4))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(("call_a", "b", "functions.search:0", "search:7")), max_size=3, unique=True),
+        max_size=4,
+    )
+)
 def test_repair_is_pure_and_done_in_one_go(turns: list[list[str]]) -> None:
     messages = conversation(*turns)
     before = copy.deepcopy(messages)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallStart
+from dovetail.events import CallArguments, CallStart, Event
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, chunks
 from dovetail.gateway.chat import Chat, Step, Turn
@@ -87,7 +87,12 @@ def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> 
     engine = ScriptedEngine(small_tokenizer)
     engine.ids = written(Message(), small_tokenizer)
     turn, _ = run(engine, small_tokenizer, [])
-    events = [CallStart(0, "a", "f"), CallStart(1, "b", "f"), CallArguments(1, "{}"), CallArguments(0, "[]")]
+    events: list[Event] = [
+        CallStart(0, "a", "f"),
+        CallStart(1, "b", "f"),
+        CallArguments(1, "{}"),
+        CallArguments(0, "[]"),
+    ]
     message, _ = folded(turn, [Step(events, (), 0, 0, "tool_calls")])
     assert [(call["id"], call["function"]["arguments"]) for call in message["tool_calls"]] == [("a", "[]"), ("b", "{}")]
 

@@ -71,7 +71,9 @@ valid_arguments = st.fixed_dictionaries(
 def test_what_we_write_is_accepted_and_reads_back(
     small_tokenizer: Tokenizer, made: list[dict[str, Any]], thinking: bool, text: str, strict: str
 ) -> None:
-    calls = tuple(Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made))
+    calls = tuple(
+        Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made)
+    )
     said = Message(text, text if thinking else "", calls)
     prompt = FMT.write(said, thinking=thinking)
     assert takes(constraint(small_tokenizer, thinking=thinking, strict=strict), prompt.ids(small_tokenizer))
@@ -81,7 +83,9 @@ def test_what_we_write_is_accepted_and_reads_back(
 
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(("auto", "required")))
 @settings(max_examples=60)
-def test_any_allowed_walk_is_a_valid_message(small_tokenizer: Tokenizer, seed: int, thinking: bool, choice: str) -> None:
+def test_any_allowed_walk_is_a_valid_message(
+    small_tokenizer: Tokenizer, seed: int, thinking: bool, choice: str
+) -> None:
     """Random weights: the walk picks among the allowed tokens blindly, but likes control tokens so that it ends."""
     rng = random.Random(seed)
     matcher = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
@@ -122,7 +126,9 @@ def test_any_allowed_walk_is_a_valid_message(small_tokenizer: Tokenizer, seed: i
 def test_only_declared_names_and_valid_arguments(
     small_tokenizer: Tokenizer, name: str, arguments: str, ok: bool
 ) -> None:
-    ids = FMT.write(Message("", "", (Call(f"functions.{name}:0", name, arguments),)), thinking=False).ids(small_tokenizer)
+    ids = FMT.write(Message("", "", (Call(f"functions.{name}:0", name, arguments),)), thinking=False).ids(
+        small_tokenizer
+    )
     assert takes(constraint(small_tokenizer, thinking=False), ids) is ok
 
 
@@ -180,8 +186,13 @@ def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokeniz
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "strin"}, {"type": "object", "properties": 3}, {"type": "string", "pattern": "("}, {"$ref": "#/nowhere"},
-     {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}],
+    [
+        {"type": "strin"},
+        {"type": "object", "properties": 3},
+        {"type": "string", "pattern": "("},
+        {"$ref": "#/nowhere"},
+        {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
+    ],
 )
 def test_a_schema_that_cannot_be_enforced_is_named(small_tokenizer: Tokenizer, schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaRefused, match="cannot be enforced") as caught:

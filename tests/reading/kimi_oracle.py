@@ -88,7 +88,9 @@ def _call(pieces: list[str], at: int, out: Read, reason: str) -> int:
         body += pieces[at]
         at += 1
     end = _json_end(body)
-    arguments, after = (body[:end].lstrip(" \t\r\n"), body[end:].lstrip()) if end is not None else (body.lstrip(" \t\r\n"), "")
+    arguments, after = (
+        (body[:end].lstrip(" \t\r\n"), body[end:].lstrip()) if end is not None else (body.lstrip(" \t\r\n"), "")
+    )
     closed = at < len(pieces)
     whole = end is not None or closed or reason != "length"
     if not arguments and closed:

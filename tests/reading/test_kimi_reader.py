@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reading.kimi_oracle import MARKERS, read
 
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import ReaderMisuse
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
 from dovetail.tokens import Tokenizer
+from tests.reading.kimi_oracle import MARKERS, read
 
 FMT = dovetail.format("kimi_k25")
 TOOLS = [{"type": "function", "function": {"name": n}} for n in ("get_weather", "search", "ns.get-time")]
@@ -38,18 +38,32 @@ json_values = st.recursive(
 )
 arguments = st.dictionaries(st.text(max_size=6), json_values, max_size=4).map(json.dumps)
 headers = st.sampled_from(
-    ("functions.get_weather:0", "functions.search:1", "search:2", "search", " functions.ns.get-time:3 ", "7", "", "a:b:4")
+    (
+        "functions.get_weather:0",
+        "functions.search:1",
+        "search:2",
+        "search",
+        " functions.ns.get-time:3 ",
+        "7",
+        "",
+        "a:b:4",
+    )
 )
 scraps = st.one_of(
     st.sampled_from(MARKERS),
     st.sampled_from(MARKERS).map(lambda m: m[: len(m) // 2]),
-    st.sampled_from(("<", "<|", " ", "\n", "{", "}", '"', "\\", "[", "]", "hello", "é漢🙂", '{"a": 1}', '{"a": "}', "null")),
+    st.sampled_from(
+        ("<", "<|", " ", "\n", "{", "}", '"', "\\", "[", "]", "hello", "é漢🙂", '{"a": 1}', '{"a": "}', "null")
+    ),
     headers,
     arguments,
     st.text(max_size=10),
 )
-well_formed = st.builds(lambda h, a: section(*(call(f"functions.{n}:{i}", x) for i, (n, x) in enumerate(zip(h, a, strict=False)))),
-    st.lists(st.sampled_from(("get_weather", "search")), min_size=1, max_size=3), st.lists(arguments, min_size=1, max_size=3))
+well_formed = st.builds(
+    lambda h, a: section(*(call(f"functions.{n}:{i}", x) for i, (n, x) in enumerate(zip(h, a, strict=False)))),
+    st.lists(st.sampled_from(("get_weather", "search")), min_size=1, max_size=3),
+    st.lists(arguments, min_size=1, max_size=3),
+)
 outputs = st.lists(scraps | well_formed, max_size=12).map("".join)
 
 
@@ -151,8 +165,14 @@ def test_with_ids_only_control_tokens_are_markers(
     assert (message.reasoning if thinking else message.content) == text
     assert not message.calls
 
-    said = Message("Here.", text, (Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}'),
-                                   Call("functions.search:1", "search", json.dumps({"q": text}))))
+    said = Message(
+        "Here.",
+        text,
+        (
+            Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}'),
+            Call("functions.search:1", "search", json.dumps({"q": text})),
+        ),
+    )
     ids = FMT.write(said, thinking=True).ids(small_tokenizer)
     whole = _read_ids([ids], small_tokenizer)
     assert whole == said
@@ -188,7 +208,12 @@ def test_near_miss_ids(header: str, name: str, call_id: str, defects: list[str])
     ("text", "names", "content", "defects"),
     [
         (section(call()), ["get_weather"], "", []),
-        (section(f"{CALL}functions.search:0{ARGS}{{}}", call("functions.search:1")), ["search"] * 2, "", ["missing_call_end"]),
+        (
+            section(f"{CALL}functions.search:0{ARGS}{{}}", call("functions.search:1")),
+            ["search"] * 2,
+            "",
+            ["missing_call_end"],
+        ),
         (section(f"{CALL}functions.search:0" + '{"a": 1}' + CALL_END), ["search"], "", ["glued_arguments"]),
         (call(), ["get_weather"], "", ["missing_section", "missing_section_end"]),
         (section(call(), call()), ["get_weather"] * 2, "", ["duplicate_id"]),

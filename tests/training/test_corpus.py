@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import torch
@@ -14,6 +15,8 @@ from training.corpus import sample
 from training.data import FORMAT, encode
 from training.induction import lay_induction
 from training.model import Target, TargetShape
+
+DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 
 
 def test_a_seed_is_a_conversation() -> None:
@@ -73,6 +76,6 @@ def test_the_laid_circuit_copies_before_any_training() -> None:
 
     model = Target(TargetShape())
     before = loss(model)
-    lay_induction(model)
+    lay_induction(model, dovetail.tokenizer(DEMO / "target"))
     assert before > 7
     assert loss(model) < 2

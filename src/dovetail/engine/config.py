@@ -127,7 +127,7 @@ class DrafterConfig(msgspec.Struct, frozen=True):
     target_hidden_size: _Size
     aux_layers: tuple[int, ...]
     norm_before_residual: bool
-    speculative_tokens: _Size | None
+    speculative_tokens: _Size | None = None
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor but the optional `embed_tokens.weight`."""

@@ -58,7 +58,8 @@ class Format(ABC):
             if option not in self.template_options:
                 known = ", ".join(("thinking", "add_generation_prompt", *self.template_options))
                 raise InvalidRequest(
-                    f"{self.name} has no template option {option!r}; it has {known}", param=f"chat_template_kwargs.{option}"
+                    f"{self.name} has no template option {option!r}; it has {known}",
+                    param=f"chat_template_kwargs.{option}",
                 )
         return self._render(messages, tools or (), thinking, add_generation_prompt, **template_options)
 

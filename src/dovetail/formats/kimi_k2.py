@@ -67,7 +67,6 @@ class KimiK25(Format):
             if not thinking:
                 yield _control(THINK_END)
 
-
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         segments = [_text(message.reasoning), _control(THINK_END)] if thinking else []
         segments.append(_text(message.content))
@@ -221,12 +220,13 @@ def shown_order(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     ordered = {key: shown_order(value) for key, value in schema.items()}
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping):
+    properties = ordered.get("properties")
+    if isinstance(properties, dict):
         required = schema.get("required")
-        first = set(required) if isinstance(required, list) else set()
-        names = sorted(properties, key=lambda name: (name not in first, name))
-        ordered["properties"] = {name: shown_order(properties[name]) for name in names}
+        first = required if isinstance(required, list) else []
+        ordered["properties"] = {
+            name: properties[name] for name in sorted(properties, key=lambda n: (n not in first, n))
+        }
     return ordered
 
 
@@ -353,9 +353,7 @@ class KimiReader(Reader):
                 self._defect("stray_marker", literal)
 
     def _call_end(self) -> None:
-        if self._place is _Place.HEADER and self._open_call():
-            self._close_call(None)
-        elif self._place is _Place.ARGUMENTS:
+        if (self._place is _Place.HEADER and self._open_call()) or self._place is _Place.ARGUMENTS:
             self._close_call(None)
         elif self._place is not _Place.HEADER:
             self._defect("stray_marker", CALL_END)

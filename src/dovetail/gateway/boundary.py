@@ -31,13 +31,6 @@ class ErrorResponse(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
-class PayloadTooLarge(DovetailError):
-    status = 413
-    stage = "request"
-    type = "invalid_request_error"
-    code = "payload_too_large"
-
-
 def error_json(error: DovetailError) -> bytes:
     """`error` as OpenAI's clients read it."""
     return msgspec.json.encode(ErrorResponse(ErrorBody(error.message, error.type, error.param, error.code)))

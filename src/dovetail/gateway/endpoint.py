@@ -10,9 +10,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.errors import UnknownModel
+from dovetail.errors import PayloadTooLarge, UnknownModel
 from dovetail.gateway import chunks
-from dovetail.gateway.boundary import PayloadTooLarge, error_json, told
+from dovetail.gateway.boundary import error_json, told
 from dovetail.gateway.chat import Chat, FinishReason, Step, Turn
 from dovetail.gateway.metrics import Metrics, RequestMetrics
 from dovetail.gateway.requests import decode

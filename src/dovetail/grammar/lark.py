@@ -8,7 +8,18 @@ from __future__ import annotations
 import json
 import re
 
-from dovetail.grammar.nodes import Choice, Control, FreeText, Index, JsonSchema, Literal, Node, Optional, Repeat, Sequence
+from dovetail.grammar.nodes import (
+    Choice,
+    Control,
+    FreeText,
+    Index,
+    JsonSchema,
+    Literal,
+    Node,
+    Optional,
+    Repeat,
+    Sequence,
+)
 
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
 

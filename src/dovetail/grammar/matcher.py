@@ -1,6 +1,6 @@
 """Runs a grammar against a vocabulary: compile, then mask, advance, roll back.
 
-1. `compile(grammar, tokenizer, eos_ids)` gives a `Constraint` for one sequence.
+1. `compile(grammar, tokenizer, eos_ids)` gives a `Matcher` for one sequence (a `Constraint` to an engine).
 2. `fill(row)` writes which tokens may come next.
 3. `advance(token)` takes the one that was chosen; 4. `rollback(n)` takes the last n back when a draft was rejected.
 """
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import llguidance
 
-from dovetail.completion import Constraint
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.nodes import Grammar
 from dovetail.tokens import Tokenizer
@@ -23,11 +22,12 @@ _CACHED_GRAMMARS = 64
 
 
 class Matcher:
-    """A `Constraint` on llguidance's matcher."""
+    """llguidance's matcher as the `Constraint` that engines ask for (see `completion`)."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, eos_ids: Sequence[int]) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, eos_ids: Sequence[int], vocab_size: int) -> None:
         self._matcher = matcher
         self._eos_ids = frozenset(eos_ids)
+        self._vocab_size = vocab_size
         self._ended = False
 
     def fill(self, row: memoryview) -> None:
@@ -43,7 +43,10 @@ class Matcher:
             # Kept from the library: where nothing can follow it has stopped, and then takes no token, not even this one.
             self._ended = self._matcher.is_accepting()
             return self._ended
-        return not self._matcher.is_stopped() and self._matcher.try_consume_tokens([token]) == 1
+        # A model's vocabulary may be padded beyond the tokenizer's; the library does not survive such an id.
+        if token >= self._vocab_size or self._matcher.is_stopped():
+            return False
+        return self._matcher.try_consume_tokens([token]) == 1
 
     def rollback(self, count: int) -> None:
         if count and self._ended:
@@ -53,7 +56,7 @@ class Matcher:
             self._matcher.rollback(count)
 
 
-def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Constraint:
+def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Matcher:
     """A fresh matcher of `grammar` over the tokenizer's vocabulary; `eos_ids` may come where the grammar is satisfied.
 
     Takes about a millisecond for a new grammar. Raises `SchemaRefused`, naming the request's field, for a schema that is
@@ -61,11 +64,13 @@ def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> C
     """
     library = _library_tokenizer(tokenizer, tuple(eos_ids))
     try:
-        return Matcher(_compiled(_Key(library), grammar.lark()).deep_copy(), eos_ids)
+        return Matcher(_compiled(_Key(library), grammar.lark()).deep_copy(), eos_ids, tokenizer.vocab_size)
     except ValueError as error:
         for schema in grammar.schemas():
             _check_schema(json.dumps(schema.schema), schema.origin)
-        raise SchemaRefused(f"the tools cannot be compiled into a grammar: {_first_line(str(error))}", param="tools") from error
+        raise SchemaRefused(
+            f"the tools cannot be compiled into a grammar: {_first_line(str(error))}", param="tools"
+        ) from error
 
 
 class _Key:
