@@ -58,8 +58,10 @@ def main() -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"one thread reads {machine['bandwidth_gb_s']:.1f} GB/s; a step reads {machine['target_mb']:.1f} MB of target and "
-        f"{machine['drafter_mb']:.1f} MB of drafter weights a draft (float32); {os.cpu_count()} cores, {platform.machine()}"
+        f"one thread reads {machine['bandwidth_gb_s']:.1f} GB/s; "
+        f"a step reads {machine['target_mb']:.1f} MB of target and "
+        f"{machine['drafter_mb']:.1f} MB of drafter weights a draft (float32); "
+        f"{os.cpu_count()} cores, {platform.machine()}"
     )
 
 

@@ -1,7 +1,7 @@
 """Tokens per second of a pair with speculation off and on, and the machine's own limit beside it.
 
-One run, one process: off and on take turns on the same prompts, and medians are printed. Decode speed counts the steps in
-which no prompt was computed; the time to a whole answer counts all of them.
+One run, one process: off and on take turns on the same prompts, and medians are printed. Decode speed counts the steps
+in which no prompt was computed; the time to a whole answer counts all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from training.data import FORMAT, HELD_OUT
 
 @dataclass(frozen=True)
 class Row:
-    """One batch size. Speeds are new tokens per second, over all sequences; lengths are tokens per step and sequence."""
+    """One batch size. Speeds are new tokens per second over all sequences; lengths are tokens per step and sequence."""
 
     batch: int
     decode_off: float
@@ -150,7 +150,7 @@ def _bandwidth() -> float:
 
 
 def _weight_bytes(folder: Path) -> float:
-    """Bytes of a checkpoint's floating-point weights as the engine holds them (float32), but for the embedding table."""
+    """Bytes of a checkpoint's floating-point weights as the engine holds them (float32), minus the embedding table."""
     total = 0
     with safe_open(folder / "model.safetensors", "pt") as tensors:
         for name in tensors.keys():  # noqa: SIM118 - not a mapping

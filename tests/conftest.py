@@ -1,4 +1,4 @@
-"""What many tests need: other people's data (where it lies beside the checkout) and a small tokenizer made on the spot."""
+"""What many tests need: other people's data (if it lies beside the checkout) and a small tokenizer made on the spot."""
 
 from __future__ import annotations
 

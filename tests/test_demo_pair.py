@@ -1,4 +1,4 @@
-"""The bundled demo pair: what it says is what the slow reference says, speculation changes nothing, and it is good enough."""
+"""The bundled demo pair: it says what the slow reference says, speculation changes nothing, and it is good enough."""
 
 from __future__ import annotations
 

@@ -35,11 +35,12 @@ VERBS = {
 }
 NOUNS = (
     "weather forecast hotel flight train ticket invoice order customer email message meeting event calendar note task "
-    "file folder document report image video song playlist recipe restaurant movie book article news stock price currency "
-    "account payment transfer balance budget expense parcel route map traffic parking taxi car bike user team project "
-    "branch commit issue server database table query backup log alert sensor light door camera thermostat timer alarm "
-    "reminder contact phone address survey poll vote game score player match league course lesson exam grade student "
-    "patient doctor appointment prescription contract license policy claim product catalog review coupon discount cart"
+    "file folder document report image video song playlist recipe restaurant movie book article news stock price "
+    "currency account payment transfer balance budget expense parcel route map traffic parking taxi car bike user "
+    "team project branch commit issue server database table query backup log alert sensor light door camera "
+    "thermostat timer alarm reminder contact phone address survey poll vote game score player match league course "
+    "lesson exam grade student patient doctor appointment prescription contract license policy claim product catalog "
+    "review coupon discount cart"
 ).split()
 CITIES = (
     "Paris London Tokyo Berlin Madrid Rome Oslo Vienna Prague Lisbon Dublin Athens Cairo Lima Boston Chicago Denver "
@@ -50,10 +51,12 @@ PEOPLE = (
     "Victor Wendy Yusuf Zoe"
 ).split()
 WORDS = (
-    "red blue green fast slow big small new old daily weekly urgent open closed final draft public private local global "
-    "north south early late simple full main test sales summer winter kitchen garden music travel health budget"
+    "red blue green fast slow big small new old daily weekly urgent open closed final draft public private local "
+    "global north south early late simple full main test sales summer winter kitchen garden music travel health budget"
 ).split()
-SYLLABLES = "ba be bo da de di do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa po ra ri ro sa so ta te to va vi za zo".split()
+SYLLABLES = (
+    "ba be bo da de di do fa fi ga go ka ki ko la le lo ma mi mo na ne no pa po ra ri ro sa so ta te to va vi za zo"
+).split()
 UNITS = (
     ("celsius", "fahrenheit"),
     ("metric", "imperial"),

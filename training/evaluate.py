@@ -20,7 +20,7 @@ from training.data import FORMAT, HELD_OUT
 
 
 class Figures(msgspec.Struct):
-    """What was measured. Shares are of the calls that the users asked for; `invalid` counts calls that no tool takes."""
+    """What was measured. Shares are of the calls that users asked for; `invalid` counts calls that no tool takes."""
 
     conversations: int = 0
     calls: int = 0

@@ -1,4 +1,4 @@
-"""Writes trained weights as ordinary checkpoints: Hugging Face layout for the target, speculators format for the drafter."""
+"""Writes trained weights as ordinary checkpoints: Hugging Face layout for the target, speculators' for the drafter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> No
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {
-        # The bias that balances the experts decides between near ties: it stays in float32, as in DeepSeek's checkpoints.
+        # The bias that balances the experts decides between near ties: it stays float32, as in DeepSeek's checkpoints.
         name: (
             t if name.endswith("e_score_correction_bias") or not t.is_floating_point() else t.bfloat16()
         ).contiguous()

@@ -1,10 +1,11 @@
 """Starts the target with the circuit that copies: "after this token came that one" (arXiv:2209.11895, induction heads).
 
-Trained from noise, a model of this size finds that circuit only after far more tokens than two cores see in an hour, and
-without it no call can repeat a name or a value. So it is laid into the initial weights and training goes on from there:
-two heads of the first layer look one token back and note what stood there; the second layer's heads look for notes that
-say "the current token" and pass on the token found at them; embedding and output start out tied, and tokens that spell the
-same word (` Paris`, `Paris`, `_paris`) start out alike, since a value in a sentence and in JSON is not the same token.
+Trained from noise, a model of this size finds that circuit only after far more tokens than two cores see in an hour,
+and without it no call can repeat a name or a value. So it is laid into the initial weights and training goes on from
+there: two heads of the first layer look one token back and note what stood there; the second layer's heads look for
+notes that say "the current token" and pass on the token found at them; embedding and output start out tied, and tokens
+that spell the same word (` Paris`, `Paris`, `_paris`) start out alike, since a value in a sentence and in JSON is not
+the same token.
 """
 
 from __future__ import annotations

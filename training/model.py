@@ -299,8 +299,8 @@ class Drafter(nn.Module):
     def forward(self, embeddings: Tensor, aux: list[Tensor], steps: int) -> list[Tensor]:
         """Draft logits of `steps` chained steps, each [batch, tokens, draft_vocab].
 
-        Slot t of step j takes the embedding of token t+1+j and scores token t+2+j. Slots whose tokens would lie past the
-        end take zeros and mean nothing.
+        Slot t of step j takes the embedding of token t+1+j and scores token t+2+j. Slots whose tokens would lie past
+        the end take zeros and mean nothing.
         """
         layer = self.layers[0]
         hidden = self.fc(torch.cat(aux, -1))

@@ -71,7 +71,7 @@ def train(
 def _losses(
     target: Target, drafter: Drafter, ids: Tensor, weights: Tensor, vocabulary: Tensor
 ) -> tuple[list[Tensor], list[float]]:
-    """Cross-entropy of each chained step against the target's distribution, and how often both choose the same token."""
+    """Cross-entropy of each chained step against the target's distribution, and how often both pick the same token."""
     with torch.autocast(ids.device.type, dtype=torch.bfloat16):
         with torch.no_grad():
             hidden, aux = target(ids, drafter.s.aux_layers)

@@ -84,7 +84,8 @@ def train(
         if schedule.steps % 20 == 0:
             rate = seen / (schedule.progress * schedule.seconds)
             say(
-                f"{schedule.progress:6.1%}  step {schedule.steps}  loss {average:.4f}  {seen / 1e6:.1f} M tokens  {rate:.0f}/s"
+                f"{schedule.progress:6.1%}  step {schedule.steps}  loss {average:.4f}  "
+                f"{seen / 1e6:.1f} M tokens  {rate:.0f}/s"
             )
         if schedule.steps % 200 == 0 or schedule.progress >= 1:
             _save(model, out, schedule.steps, seen, average)

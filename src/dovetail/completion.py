@@ -103,4 +103,7 @@ class Engine(Protocol):
         """
 
     def gauges(self) -> dict[str, float]:
-        """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …"""
+        """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …
+
+        A name that ends in `_total` counts from start; one that ends in `_total_N` counts for position N of a window.
+        """

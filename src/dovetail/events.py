@@ -41,7 +41,7 @@ class CallEnd(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Defect(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Something that was not as the format has it, and was forgiven. `kind` is a stable word, `detail` is for people."""
+    """Something that was not as the format has it and was forgiven. `kind` is a stable word, `detail` is for people."""
 
     kind: str
     detail: str = ""

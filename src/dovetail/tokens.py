@@ -145,7 +145,7 @@ class _HuggingFaceTokenizer(Tokenizer):
 class _TiktokenTokenizer(Tokenizer):
     """A `tiktoken.model` rank file beside a `tokenizer_config.json` with its control tokens (the Kimi layout)."""
 
-    # The split pattern that Kimi's own tokenizer declares: Han runs first, then words, numbers of up to 3 digits, marks.
+    # The split pattern that Kimi's own tokenizer declares: Han runs, then words, numbers of up to 3 digits, marks.
     _PATTERN = "|".join(
         (
             r"[\p{Han}]+",

@@ -59,8 +59,8 @@ def takes(matcher: Constraint, ids: list[int]) -> bool:
     return all(matcher.advance(token) for token in ids)
 
 
-# Keys in the order in which the declaration shows them: required first, each group sorted. llguidance's strings know only
-# the escapes that JSON needs, and DEL only as one (docs/decisions/0004).
+# Keys in the order in which the declaration shows them: required first, each group sorted. llguidance's strings know
+# only the escapes that JSON needs, and DEL only as one (docs/decisions/0004).
 valid_arguments = st.fixed_dictionaries(
     {"city": st.text(st.characters(exclude_characters="\x7f", codec="utf-8"), max_size=8), "days": st.integers(0, 9)},
     optional={"tags": st.lists(st.booleans(), max_size=2), "unit": st.sampled_from("cf")},

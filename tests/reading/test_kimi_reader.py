@@ -142,9 +142,8 @@ def test_what_is_held_back_is_never_more_than_a_marker_prefix(text: str) -> None
     for opening in ("", f'{SECTION}{CALL}functions.search:0{ARGS}{{"a": "'):
         reader = FMT.reader(thinking=False)
         reader.feed(opening)
-        fed = shown = 0
-        for character in text:
-            fed += 1
+        shown = 0
+        for fed, character in enumerate(text, start=1):
             shown += sum(len(getattr(e, "text", getattr(e, "fragment", ""))) for e in reader.feed(character))
             assert fed - shown <= longest
 

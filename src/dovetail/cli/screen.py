@@ -48,6 +48,7 @@ def curl(plan: Plan) -> str:
     """A shell command that asks the plan's server for a tool call."""
     body = {
         "model": plan.served_model_name.value,
+        "temperature": 0,
         "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
         "tools": [_WEATHER],
     }

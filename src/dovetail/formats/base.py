@@ -70,7 +70,7 @@ class Format(ABC):
 
     @abstractmethod
     def repair(self, messages: Messages, tools: Tools = None) -> tuple[list[dict[str, Any]], list[Repair]]:
-        """A history as the model was trained on it, and what was changed to get there. Pure; `messages` stays as it is."""
+        """A history as the model was trained on it, and what was changed for that. Pure; `messages` stays as it is."""
 
     @abstractmethod
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
@@ -126,7 +126,7 @@ class Format(ABC):
 def resolve_tool_choice(
     tool_choice: Any, tools: Sequence[Tool]
 ) -> tuple[Literal["auto", "none", "required"], Mapping[int, Tool]]:
-    """OpenAI's `tool_choice` as a mode and the tools that may be called, by index: auto, none, required or one function.
+    """OpenAI's `tool_choice` (auto, none, required, one function) as a mode and the tools that may be called, by index.
 
     Raises `InvalidRequest` for another shape, or for a tool that is not there.
     """

@@ -1,7 +1,7 @@
 """Tool declarations as TypeScript, the way Kimi-K2.5 and later were trained to read them.
 
-`declare(tools)` is the text between the declaration's control tokens. The shape is Moonshot's `tool_declaration_ts`: one
-`type NAME = (_: {…}) => any;` per function, required properties first, each group sorted by name, descriptions and
+`declare(tools)` is the text between the declaration's control tokens. The shape is Moonshot's `tool_declaration_ts`:
+one `type NAME = (_: {…}) => any;` per function, required properties first, each group sorted by name, descriptions and
 bounds as `//` comments. A schema that this notation has no word for raises `Undeclarable`; the model then was shown
 compact JSON, and so it is here.
 """

@@ -19,6 +19,8 @@ Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+# `accepted_total_2` is the third of the numbers `accepted_total`.
+_POSITION = re.compile(r"(.*?)(?:_total_(\d+))?")
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -114,12 +116,17 @@ class _EngineGauges:
         self._gauges = gauges
 
     def collect(self) -> Iterable[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, value in sorted(self._gauges().items()):
-            # An engine counts too; Prometheus tells a counter by this ending.
-            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(
-                "dovetail_engine_" + re.sub(r"\W", "_", name, flags=re.ASCII), f"The engine's {name}", value=value
-            )
+            base, position = _POSITION.fullmatch(re.sub(r"\W", "_", name, flags=re.ASCII)).groups()  # type: ignore[union-attr]
+            labels = [] if position is None else ["position"]
+            full = f"dovetail_engine_{base}" + ("_per_position_total" if labels else "")
+            if full not in families:
+                # An engine counts too; Prometheus tells a counter by this ending.
+                family = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
+                families[full] = family(full, f"The engine's {base}", labels=labels)
+            families[full].add_metric([] if position is None else [position], value)
+        return families.values()
 
 
 def _histogram(name: str, help: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:

@@ -33,14 +33,15 @@ class Matcher:
     def fill(self, row: memoryview) -> None:
         mask = self._matcher.compute_bitmask()
         size = row.nbytes
-        # The library's mask may be a word longer than the vocabulary, and a model's vocabulary longer than the tokenizer's.
+        # The library's mask may be a word longer than the vocabulary,
+        # and a model's vocabulary longer than the tokenizer's.
         row.cast("B")[:] = mask[:size] if len(mask) >= size else mask.ljust(size, b"\0")
 
     def advance(self, token: int) -> bool:
         if self._ended:
             return False
         if token in self._eos_ids:
-            # Kept from the library: where nothing can follow it has stopped, and then takes no token, not even this one.
+            # Kept from the library: where nothing can follow, it has stopped and takes no token, not even this one.
             self._ended = self._matcher.is_accepting()
             return self._ended
         # A model's vocabulary may be padded beyond the tokenizer's; the library does not survive such an id.
@@ -59,8 +60,8 @@ class Matcher:
 def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Matcher:
     """A fresh matcher of `grammar` over the tokenizer's vocabulary; `eos_ids` may come where the grammar is satisfied.
 
-    Takes about a millisecond for a new grammar. Raises `SchemaRefused`, naming the request's field, for a schema that is
-    not valid or has a keyword that cannot be enforced.
+    Takes about a millisecond for a new grammar. Raises `SchemaRefused`, naming the request's field, for a schema that
+    is not valid or has a keyword that cannot be enforced.
     """
     library = _library_tokenizer(tokenizer, tuple(eos_ids))
     try:

@@ -1,6 +1,6 @@
-"""`Reader`: the stream side of a format. Cuts what comes in into texts and markers; a family's subclass says what they mean.
+"""`Reader`: the stream side of a format. Cuts its input into text and markers; a family's subclass says what they mean.
 
-1. `feed(text)` looks for the family's literals; `feed(text, ids)` goes by token ids, where only control tokens are markers.
+1. `feed(text)` looks for the family's literals; `feed(text, ids)` goes by ids, where only control tokens are markers.
 2. Either way the subclass sees `_text(text)` and `_marker(literal)`, and calls `_emit`.
 3. `finish(reason)` ends the output. One-piece parsing is one `feed` and one `finish`.
 """
@@ -32,7 +32,7 @@ class Reader(ABC):
         """The events that the next piece of output completes.
 
         With `ids` the text is what the ids spell (`text` is not looked at), and a marker is a control token, never the
-        characters of one. Raises `ReaderMisuse` after `finish`, or for ids when the reader was made without a tokenizer.
+        characters of one. Raises `ReaderMisuse` after `finish`, or for ids if the reader was made without a tokenizer.
         """
         if ids is None:
             return self.feed_segments(self._scanner.feed(text))
