@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from training import evaluate, export, tokenizer, train_drafter, train_target
+from training import card, evaluate, export, tokenizer, train_drafter, train_target
 
 OUT = Path(__file__).parent / "out"
 PACKAGE_DATA = Path(__file__).parents[1] / "src" / "dovetail" / "data" / "demo"
@@ -49,6 +49,7 @@ def main() -> None:
     if "publish" in stages:
         for part in ("target", "drafter"):
             shutil.copytree(out / "demo" / part, PACKAGE_DATA / part, dirs_exist_ok=True)
+        card.write(out, out / "demo", PACKAGE_DATA)
 
 
 if __name__ == "__main__":
