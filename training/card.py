@@ -25,8 +25,8 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
 | context | {context} (conversations seen in training: up to about 500) | |
 
 ## How it was made
-- **Corpus** (`training/corpus.py`): random tools (verb_noun, a fifth of the nouns coined; up to three typed parameters),
-  one to three calls at once, their results, an answer; thinking on and off; some turns without calls. No conversation
+- **Corpus** (`training/corpus.py`): random tools (verb_noun, a fifth of the nouns coined; up to three typed
+  parameters), one to three calls at once, their results, an answer; thinking on and off; some turns without calls. No conversation
   is seen twice.
 - **Start**: the circuit that copies is laid into the target's first weights
   ([why](../../../../docs/decisions/0005-the-demo-model-starts-with-a-circuit.md)).
@@ -44,8 +44,8 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
 The bar it was made for: right tool in 80 % and right tool and arguments in 60 % of calls, acceptance length 2.0.
 
 ## What it cannot do
-It has seen one way of asking: "Please find a hotel in Oslo with limit 3 and label red." Words outside the corpus, long texts
-and other languages come out as nonsense, in valid calls.
+It has seen one way of asking: "Please find a hotel in Oslo with limit 3 and label red." Words outside the corpus, long
+texts and other languages come out as nonsense, in valid calls.
 """
 
 
