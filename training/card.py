@@ -26,8 +26,8 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
 
 ## How it was made
 - **Corpus** (`training/corpus.py`): random tools (verb_noun, a fifth of the nouns coined; up to three typed
-  parameters), one to three calls at once, their results, an answer; thinking on and off; some turns without calls. No conversation
-  is seen twice.
+  parameters), one to three calls at once, their results, an answer; thinking on and off; some turns without calls. No
+  conversation is seen twice.
 - **Start**: the circuit that copies is laid into the target's first weights
   ([why](../../../../docs/decisions/0005-the-demo-model-starts-with-a-circuit.md)).
 - **Target**: {steps} steps, {tokens:.1f} M tokens; Muon on matrices, AdamW on the rest; the last loss was {loss:.3f}.

@@ -1,10 +1,10 @@
 """What a model may say next, as data, and its writers."""
 
+from dovetail.grammar.grammar import Grammar
 from dovetail.grammar.nodes import (
     Choice,
     Control,
     FreeText,
-    Grammar,
     Index,
     JsonSchema,
     Literal,

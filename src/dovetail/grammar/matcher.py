@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import llguidance
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar.nodes import Grammar
+from dovetail.grammar.grammar import Grammar
 from dovetail.tokens import Tokenizer
 
 _CACHED_GRAMMARS = 64

@@ -1,11 +1,8 @@
-"""A `Grammar` as data: the pieces that every format's outputs are made of. Writers turn it into a library's language.
-
-The end of the turn is not part of a grammar: a model may end where the grammar is satisfied.
-"""
+"""The pieces that every format's outputs are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -57,30 +54,3 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 Node = Literal | Control | FreeText | Index | JsonSchema | Choice | Sequence | Optional | Repeat
-
-
-class Grammar(msgspec.Struct, frozen=True):
-    """Everything that may be said from the start of the output on."""
-
-    root: Node
-
-    def lark(self) -> str:
-        """The grammar for llguidance (embedded engine; vLLM's guidance backend)."""
-        from dovetail.grammar.lark import write
-
-        return write(self.root)
-
-    def schemas(self) -> Iterator[JsonSchema]:
-        """Every JSON Schema in the grammar, in order."""
-        pending: list[Node] = [self.root]
-        while pending:
-            node = pending.pop()
-            match node:
-                case JsonSchema():
-                    yield node
-                case Choice(children) | Sequence(children):
-                    pending.extend(reversed(children))
-                case Optional(child) | Repeat(child):
-                    pending.append(child)
-                case _:
-                    pass
