@@ -29,6 +29,7 @@ class Figures(msgspec.Struct):
     invalid: int = 0
     answers: int = 0  # turns without calls, and whether they made none
     right_answers: int = 0
+    exact: int = 0  # turns whose calls are those asked for, all of them and no more
     drafting_steps: int = 0
     accepted: int = 0
 
@@ -36,8 +37,9 @@ class Figures(msgspec.Struct):
         return {
             "conversations": self.conversations,
             "calls": self.calls,
-            "right tool": round(self.right_tool / self.calls, 3),
-            "right tool and arguments": round(self.right_arguments / self.calls, 3),
+            "right tool": round(self.right_tool / max(self.calls, 1), 3),
+            "right tool and arguments": round(self.right_arguments / max(self.calls, 1), 3),
+            "turns with exactly the calls asked for": round(self.exact / self.conversations, 3),
             "invalid calls": self.invalid,
             "no call where none was asked for": round(self.right_answers / max(self.answers, 1), 3),
             "acceptance length": round(1 + self.accepted / max(self.drafting_steps, 1), 3),
@@ -85,11 +87,15 @@ def _score(figures: Figures, s: Sample, said: Any) -> None:
         figures.right_answers += not said.calls
     figures.calls += len(wanted)
     figures.invalid += sum(d.kind in ("unknown_name", "invalid_arguments", "truncated_call") for d in said.defects)
+    matched = 0
     for want, got in itertools.zip_longest(wanted, said.calls[: len(wanted)]):
         if got is None or got.name != want.name:
             continue
         figures.right_tool += 1
-        figures.right_arguments += _same_json(got.arguments, want.arguments)
+        right = _same_json(got.arguments, want.arguments)
+        figures.right_arguments += right
+        matched += right
+    figures.exact += matched == len(wanted) == len(said.calls)
 
 
 def _same_json(a: str, b: str) -> bool:

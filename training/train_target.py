@@ -62,7 +62,7 @@ def train(
     device: str = "cpu",
     say: Callable[[str], None] = print,
 ) -> None:
-    """Train for `minutes` and write `target.pt` (a state dict, with its shape and figures) into `out`."""
+    """Train for `minutes` and write `target.pt` (a state dict) and `target.json` (its figures) into `out`."""
     torch.manual_seed(0)
     tokenizer = load_tokenizer(tokenizer_path)
     shape = TargetShape()

@@ -65,7 +65,8 @@ class TokenBatch(msgspec.Struct, frozen=True):
 
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
-    `drafted` and `accepted` count draft tokens verified in this step (0 of both in a step without drafting).
+    `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
+    `accepted` those of them that stood (0 of both in a step without drafting).
     """
 
     ids: tuple[int, ...]
@@ -97,7 +98,8 @@ class Engine(Protocol):
         """End running sequences and free everything."""
 
     def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        """Stream the continuation. Closing the iterator (or cancelling its task) frees the sequence at once.
+        """Stream the continuation. Closing the iterator (or cancelling its task) frees the sequence before the
+        engine's next step.
 
         Raises `EngineBusy` when there is no room to queue and `EngineError` when the engine fails.
         """

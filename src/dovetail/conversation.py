@@ -6,6 +6,7 @@ Messages stay the OpenAI-shaped dicts that clients send (a format must be able t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -37,12 +39,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function the model may call. `parameters` is a JSON Schema (an object) or None: no arguments declared."""
+    """A function the model may call. `parameters` is the JSON Schema of an object, or None: no arguments declared."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    strict: bool | None = None
 
 
 def check_messages(messages: Any) -> Sequence[Mapping[str, Any]]:
@@ -59,7 +60,7 @@ def _check_message(message: Any, where: str) -> None:
         raise InvalidRequest(f"{where} must be an object, not {_kind(message)}", param=where)
     role = message.get("role")
     if role not in ROLES:
-        raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}", param=f"{where}.role")
+        raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r:.80}", param=f"{where}.role")
     _check_content(message.get("content"), f"{where}.content")
     for field in ("name", "reasoning_content", "tool_call_id"):
         if not isinstance(message.get(field), str | None):
@@ -122,8 +123,15 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
         name = function.get("name")
         if not isinstance(name, str) or not name:
             raise InvalidRequest(f"{where}.function.name must be a non-empty string", param=f"{where}.function.name")
+        if not _NAME.fullmatch(name) or name.startswith("functions."):
+            # The name becomes part of a call's id, which has to read back as this name and no other.
+            raise InvalidRequest(
+                f"{where}.function.name {name[:80]!r} must be 1 to 128 letters, digits, '_', '-' or '.', and must not "
+                "begin with 'functions.'",
+                param=f"{where}.function.name",
+            )
         if name in seen:
-            raise InvalidRequest(f"{where}.function.name {name!r} is declared twice", param=f"{where}.function.name")
+            raise InvalidRequest(f"{where}.function.name {name} is declared twice", param=f"{where}.function.name")
         seen.add(name)
         if not isinstance(function.get("description"), str | None):
             raise InvalidRequest(
@@ -134,10 +142,10 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
             raise InvalidRequest(
                 f"{where}.function.parameters must be a JSON Schema object", param=f"{where}.function.parameters"
             )
-        strict = function.get("strict")
-        if not isinstance(strict, bool | None):
-            raise InvalidRequest(f"{where}.function.strict must be true or false", param=f"{where}.function.strict")
-        checked.append(Tool(name, function.get("description"), parameters, strict))
+        if parameters is not None and parameters.get("type", "object") != "object":
+            where = f"{where}.function.parameters"
+            raise InvalidRequest(f'{where} must be of type "object": arguments have names', param=where)
+        checked.append(Tool(name, function.get("description"), parameters))
     return tuple(checked)
 
 

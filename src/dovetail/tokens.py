@@ -92,6 +92,11 @@ class Tokenizer(ABC):
         return {token: literal for literal, token in self.control.items()}
 
     @functools.cached_property
+    def longest_token(self) -> int:
+        """The most bytes that one token stands for: text of n bytes is at least ``n / longest_token`` tokens."""
+        return max(len(self.token_bytes(token)) for token in range(self.vocab_size))
+
+    @functools.cached_property
     def _byte_cache(self) -> dict[int, bytes]:
         return {}
 
@@ -101,6 +106,11 @@ class Tokenizer(ABC):
             return self._encode(text)
         except UnicodeEncodeError as error:
             raise RenderError("text holds a lone surrogate, which is not valid Unicode") from error
+        except BaseException as error:
+            # A panic of the library underneath is not an Exception, and would pass every handler on its way up.
+            if type(error).__name__ == "PanicException":
+                raise RenderError("text that the tokenizer cannot split: a run of one kind is too long") from error
+            raise
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes of one token (perhaps part of a character); b"" for an id outside the vocabulary."""
@@ -197,7 +207,9 @@ def tokenizer(path: str | Path) -> Tokenizer:
             kind = _TiktokenTokenizer if candidate.suffix == ".model" else _HuggingFaceTokenizer
             try:
                 return kind(candidate)
-            except (ValueError, KeyError, TypeError) as error:
+            except CheckpointError:
+                raise
+            except Exception as error:  # whatever the library makes of a broken file; it has no type of its own
                 raise CheckpointError(f"{candidate} cannot be read as a tokenizer: {error}") from error
     raise CheckpointError(f"no tokenizer.json or tiktoken.model in {path}")
 

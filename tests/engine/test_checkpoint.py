@@ -58,7 +58,7 @@ def truncate(path: Path) -> None:
 LAYER = "model.layers.1.mlp.experts.3.up_proj.weight"
 BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "no config": (lambda p: (p / "config.json").unlink(), "has no config.json"),
-    "config is not JSON": (lambda p: (p / "config.json").write_text("{"), "is not JSON"),
+    "config is not JSON": (lambda p: (p / "config.json").write_text("{"), "cannot be read as JSON"),
     "config is a list": (lambda p: (p / "config.json").write_text("[]"), "must hold a JSON object"),
     "no weights": (lambda p: (p / "model.safetensors").unlink(), "neither model.safetensors nor"),
     "missing shard": (lambda p: (shard(p), (p / "b.safetensors").unlink()), "lacks 1 of 2 shards.*b.safetensors"),

@@ -101,7 +101,9 @@ def test_a_constraint_that_ends_with_the_end_token(pair: tuple[Path, Path], temp
         assert batches[-1].finish == "stop" and all(batch.accepted <= batch.drafted for batch in batches)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1e-39), Sampling(1e30), Sampling(seed=-(2**80)), Sampling(1, 1e-9, 96)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(1e-39), Sampling(1e30), Sampling(seed=-(2**80)), Sampling(1, 1e-9, 96), Sampling(1, 1e-300)]
+)
 def test_extreme_sampling(pair: tuple[Path, Path], sampling: Sampling) -> None:
     core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
     outputs = run(core, {"a": Completion((2, 3, 4), 12, sampling=sampling)})

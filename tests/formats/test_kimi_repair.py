@@ -37,13 +37,22 @@ def test_foreign_ids_are_counted_over_the_whole_conversation() -> None:
         ("functions.search:0", "call_a"),
         ("functions.search:2", "search:2"),
     ]
-    assert [r.kind for r in repairs] == ["call_id"] * 3
-    assert repairs[2].where == "messages[5].tool_calls[0].id"
+    assert [r.kind for r in repairs] == ["call_id"] * 2 + ["result_id"] * 2 + ["call_id", "result_id"]
+    assert repairs[4].where == "messages[5].tool_calls[0].id"
+    assert repairs[5].detail == "search:2 -> functions.search:2"
 
 
 def test_an_id_used_in_two_turns_belongs_to_each_turns_own_result() -> None:
     repaired, _ = FMT.repair(conversation(["call_0"], ["call_0"]))
     assert [m["tool_call_id"] for m in repaired if m["role"] == "tool"] == ["functions.search:0", "functions.search:1"]
+
+
+def test_one_id_for_two_calls_is_answered_in_order() -> None:
+    messages = conversation(["c"])
+    messages[1]["tool_calls"] = [call("c", "a"), call("c", "b")]
+    messages += [{"role": "tool", "tool_call_id": "c", "content": "second"}]
+    repaired, _ = FMT.repair(messages)
+    assert [m["tool_call_id"] for m in repaired if m["role"] == "tool"] == ["functions.a:0", "functions.b:1"]
 
 
 def test_empty_contents_render_alike() -> None:

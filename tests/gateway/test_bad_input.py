@@ -51,6 +51,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [tool({"type": "strin"})]}, "tools[0].function.parameters"),
     ({"tools": [FINE, tool({"type": "object", "properties": 3}, "g")]}, "tools[1].function.parameters"),
     ({"tools": [tool([])]}, "tools[0].function.parameters"),
+    ({"tools": [tool({"properties": [1]})]}, "tools[0].function.parameters"),
+    ({"tools": [tool({}, "a{b")]}, "tools[0].function.name"),
+    ({"tools": [tool({}, "functions.f")]}, "tools[0].function.name"),
+    ({"tools": [tool({}, "n" * 129)]}, "tools[0].function.name"),
     ({"tools": [tool({"type": "object", "required": [{}]})]}, "tools[0].function.parameters"),
     ({"tools": [tool({"type": "object", "$defs": [1], "not": {}})]}, "tools[0].function.parameters"),
     ({"tools": [FINE], "tool_choice": "maybe"}, "tool_choice"),
@@ -254,3 +258,13 @@ async def refusal(client: httpx.AsyncClient, content: str | bytes) -> dict[str, 
     error: dict[str, Any] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return error
+
+
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tok, "_encode", lambda text: pytest.fail("tokenized"))
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps(GOOD | {"messages": [{"role": "user", "content": "word " * 10**6}]}))
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == "messages"

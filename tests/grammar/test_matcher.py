@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.completion import Constraint
 from dovetail.conversation import Call, Message
-from dovetail.errors import InvalidRequest, SchemaRefused
+from dovetail.errors import EngineError, InvalidRequest, SchemaRefused
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
 
@@ -155,6 +156,9 @@ def test_levels_and_choices(small_tokenizer: Tokenizer) -> None:
 def test_nothing_to_constrain() -> None:
     assert FMT.grammar([]) is None
     assert FMT.grammar(TOOLS, strict="off") is None
+    assert FMT.grammar(TOOLS, strict="off", tool_choice="required") == FMT.grammar(
+        TOOLS, strict="names", tool_choice="required"
+    )
     with pytest.raises(InvalidRequest, match="required"):
         FMT.grammar([], tool_choice="required")
     with pytest.raises(InvalidRequest, match="'nope'"):
@@ -187,9 +191,9 @@ def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokeniz
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "strin"},
+        {"properties": {"a": {"type": "strin"}}},
         {"type": "object", "properties": 3},
-        {"type": "string", "pattern": "("},
+        {"properties": {"a": {"type": "string", "pattern": "("}}},
         {"$ref": "#/nowhere"},
         {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
     ],
@@ -205,3 +209,40 @@ def test_the_real_vocabulary(kimi_tokenizer: Tokenizer) -> None:
     said = Message("é漢", "", (Call("functions.get_weather:0", "get_weather", '{"city": "東京🙂", "days": 3}'),))
     ids = FMT.write(said, thinking=False).ids(kimi_tokenizer)
     assert takes(constraint(kimi_tokenizer, thinking=False), ids)
+
+
+POISON = {"type": "object", "properties": {"s": {"type": "string", "pattern": "(.*a.{20}){2}|(.*b.{19}c.*){3}"}}}
+
+
+@pytest.fixture(scope="module")
+def demo_tokenizer() -> Tokenizer:
+    return dovetail.tokenizer(Path(dovetail.__file__).parent / "data" / "demo" / "target")
+
+
+def test_a_grammar_that_outgrows_the_library_is_an_error_and_only_its_own(demo_tokenizer: Tokenizer) -> None:
+    """Its regex grows with every a and b until the library gives up: that must not look like the end of the turn."""
+    arguments = json.dumps({"s": "a cab back at the abacus, a bad cab; " * 8})
+    said = Message("", "", (Call("functions.f:0", "f", arguments),))
+    matcher = constraint(demo_tokenizer, [tool("f", POISON)], thinking=False)
+    with pytest.raises(EngineError, match="cannot go on"):
+        for token in FMT.write(said, thinking=False).ids(demo_tokenizer):
+            assert token in allowed(matcher, demo_tokenizer)
+            assert matcher.advance(token)
+    assert len(allowed(constraint(demo_tokenizer, [tool("f", POISON)], thinking=False), demo_tokenizer)) > 100
+
+
+def test_a_rejected_draft_that_breaks_the_library_leaves_nothing_behind(demo_tokenizer: Tokenizer) -> None:
+    head = FMT.write(Message("", "", (Call("functions.f:0", "f", '{"s": "'),)), thinking=False).ids(demo_tokenizer)[:-3]
+    matcher = constraint(demo_tokenizer, [tool("f", POISON)], thinking=False)
+    assert takes(matcher, head)
+    before = allowed(matcher, demo_tokenizer)
+    taken = 0
+    for token in demo_tokenizer.encode("a cab back at the abacus, a bad cab; " * 8):
+        if not matcher.advance(token):
+            break
+        taken += 1
+    else:
+        pytest.fail("the library did not give up")
+    assert taken > 5
+    matcher.rollback(taken)
+    assert allowed(matcher, demo_tokenizer) == before

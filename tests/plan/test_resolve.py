@@ -260,7 +260,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, write_target: WriteTar
     (target / "model.safetensors").unlink()
     refused(target, r"half a checkpoint: it has neither model\.safetensors nor")
     (target / "config.json").write_text("{")
-    refused(target, r"config\.json is not JSON")
+    refused(target, r"config\.json cannot be read as JSON")
     (target / "config.json").write_text("[]")
     refused(target, r"must hold a JSON object")
     refused(write_target(tmp_path / "llama", architectures=["LlamaForCausalLM"]), r"LlamaForCausalLM")

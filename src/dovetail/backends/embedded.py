@@ -76,6 +76,8 @@ class EmbeddedEngine:
     async def start(self) -> None:
         """Load and get ready. Raises `CheckpointError` or `EngineError`."""
         self._loop = asyncio.get_running_loop()
+        # A start that failed leaves its stop behind in the old one.
+        self._commands = queue.SimpleQueue()
         loaded: asyncio.Future[LLMCore] = self._loop.create_future()
         self._worker = threading.Thread(target=self._work, args=(loaded,), name="dovetail-engine", daemon=True)
         self._worker.start()

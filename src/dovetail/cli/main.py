@@ -38,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; without this, Python complains when it closes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, UnicodeError, RecursionError) as error:
+        # Whatever a name, a file or a terminal can still be wrong about.
+        print(f"dovetail: {type(error).__name__}: {error}", file=sys.stderr)
+        return REFUSED
     return 0
 
 
@@ -97,7 +101,11 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--context", metavar="TOKENS", type=int, help="longest sequence (default: the target's)")
     options.add_argument("--max-batch", metavar="N", type=int, help="sequences that run at once (default: 16)")
-    options.add_argument("--dtype", choices=("float32", "bfloat16"), help="of weights and compute (default: float32)")
+    options.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of weights and compute (default: float32; in bfloat16 near ties may fall otherwise with drafting)",
+    )
     options.add_argument("--threads", metavar="N", type=int, help="CPU threads (default: the engine's choice)")
     options.add_argument(
         "--served-model-name", metavar="NAME", help="what clients call it (default: the folder's name)"

@@ -117,7 +117,13 @@ async def _serve(app: Starlette, listener: socket.socket, console: Console) -> N
     async with app.router.lifespan_context(app):
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
         config = uvicorn.Config(
-            app, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE_S
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GRACE_S,
         )
         await _Server(config).serve(sockets=[listener])
 

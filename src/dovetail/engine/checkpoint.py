@@ -58,7 +58,7 @@ def inspect_target(path: Path) -> Target:
     config = target_config(raw, path)
     tensors = _headers(path)
     _check_tensors(path, tensors, config.expected_tensors())
-    return Target(path, config, tensors, _eos_ids(path, raw))
+    return Target(path, config, tensors, _eos_ids(path, raw, config.vocab_size))
 
 
 def inspect_drafter(path: Path, target: Target) -> Drafter:
@@ -89,13 +89,17 @@ def load_tensors(tensors: Mapping[str, TensorHeader], names: Iterable[str]) -> d
     return loaded
 
 
-def _eos_ids(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+def _eos_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     """The ids that end a turn: generation_config.json is the later word where both files speak."""
     generation = _read_json(path, "generation_config.json") if (path / "generation_config.json").is_file() else {}
     declared = generation.get("eos_token_id", config.get("eos_token_id"))
-    if declared is None:
-        return ()
-    return tuple(declared) if isinstance(declared, list) else (int(declared),)
+    ids = declared if isinstance(declared, list) else [declared]
+    if not ids or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+        raise CheckpointError(
+            f"{path}: eos_token_id must be one or more token ids below the vocab_size of {vocab_size}, "
+            f"found {declared!r:.80}"
+        )
+    return tuple(ids)
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
@@ -106,8 +110,8 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
         raise CheckpointError(f"{path} has no {name}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} must hold a JSON object")
     return content
@@ -122,8 +126,8 @@ def _headers(path: Path) -> dict[str, TensorHeader]:
             raise CheckpointError(f"{path} has neither model.safetensors nor model.safetensors.index.json")
         return _file_headers(single)
     weight_map = _read_json(path, index.name).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index} has no weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"{index} has no weight_map from tensor names to file names")
     shards = sorted(set(weight_map.values()))
     if missing := [shard for shard in shards if not (path / shard).is_file()]:
         raise CheckpointError(f"{path} lacks {len(missing)} of {len(shards)} shards that its index names: {missing[0]}")

@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail.errors import CheckpointError
 
+_C = TypeVar("_C", list[Any], dict[str, Any])
 _T = TypeVar("_T")
 _Size = Annotated[int, msgspec.Meta(ge=1)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -154,11 +155,12 @@ class DrafterConfig(msgspec.Struct, frozen=True):
 
 def target_config(raw: Mapping[str, Any], path: Path) -> TargetConfig:
     """Check and convert a target's config.json. Raises `CheckpointError`."""
-    architectures = raw.get("architectures") or []
+    architectures = _field(raw, "architectures", list, path)
     if architectures != ["DeepseekV3ForCausalLM"] or raw.get("model_type") not in ("deepseek_v3", "kimi_k2"):
+        named = ", ".join(map(str, architectures)) or "unnamed"
         raise CheckpointError(
-            f"{path}: architecture {', '.join(architectures) or 'unnamed'} (model_type {raw.get('model_type')!r}) is "
-            "not supported: the embedded engine runs DeepseekV3ForCausalLM (model_type deepseek_v3 or kimi_k2)"
+            f"{path}: architecture {named} (model_type {raw.get('model_type')!r}) is not supported: the embedded "
+            "engine runs DeepseekV3ForCausalLM (model_type deepseek_v3 or kimi_k2)"
         )
     _only(
         raw,
@@ -224,7 +226,7 @@ def drafter_config(raw: Mapping[str, Any], path: Path, target: TargetConfig) -> 
         "target_hidden_size": raw.get("target_hidden_size") or target.hidden_size,
         "aux_layers": aux,
         "norm_before_residual": raw.get("norm_before_residual", False),
-        "speculative_tokens": _speculative_tokens(raw),
+        "speculative_tokens": _speculative_tokens(raw, path),
     }
     config = _convert(fields, path, DrafterConfig)
     if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
@@ -260,14 +262,24 @@ def _check_fit(config: DrafterConfig, path: Path, target: TargetConfig) -> None:
         )
 
 
-def _speculative_tokens(raw: Mapping[str, Any]) -> int | None:
-    block = raw.get("speculators_config") or {}
+def _speculative_tokens(raw: Mapping[str, Any], path: Path) -> int | None:
+    block = _field(raw, "speculators_config", dict, path)
     default = block.get("default_proposal_method")
-    for method in block.get("proposal_methods") or ():
-        if method.get("proposal_type") == default:
+    for method in _field(block, "proposal_methods", list, path):
+        if isinstance(method, dict) and method.get("proposal_type") == default:
             tokens: int | None = method.get("speculative_tokens")
             return tokens
     return None
+
+
+def _field(raw: Mapping[str, Any], name: str, kind: type[_C], path: Path) -> _C:
+    """A list or an object of the config; an empty one where the field is absent or null."""
+    value = raw.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise CheckpointError(
+            f"{path}: {name} must be {'a list' if kind is list else 'an object'}, found {value!r:.80}"
+        )
+    return value or kind()
 
 
 def _only(raw: Mapping[str, Any], path: Path, **supported: object) -> None:
@@ -291,7 +303,7 @@ def _convert(raw: Mapping[str, Any], path: Path, kind: type[_T]) -> _T:
 
 def _rope(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Both spellings: rope_theta with rope_scaling (checkpoints so far) and rope_parameters (transformers 5)."""
-    declared = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    declared = _field(raw, "rope_parameters", dict, path) or _field(raw, "rope_scaling", dict, path)
     theta = declared.get("rope_theta", raw.get("rope_theta")) or 10000.0
     kind = declared.get("rope_type") or declared.get("type") or "default"
     if kind not in ("default", "yarn"):

@@ -68,7 +68,7 @@ class MaskRows:
         row = memoryview(self._bytes)[self._used * size : (self._used + 1) * size]
         row[:] = bytes(size)
         constraint.fill(row)
-        if not any(row):
+        if row.tobytes() == bytes(size):
             return False
         self._used += 1
         self._logit_rows.append(logit_row)

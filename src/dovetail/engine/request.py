@@ -5,8 +5,6 @@ Everything a request needs is checked in `Request.__init__`; inside the engine n
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -17,6 +15,8 @@ from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
 # Below this, logits divided by the temperature overflow float32 before they say anything else than greedy does.
 _COLDEST = 1e-5
+# Far above this a masked token, at -inf, divides into one that is as likely as any.
+_HOTTEST = 1e30
 
 
 class Request:
@@ -99,8 +99,10 @@ def _check(completion: Completion, context: int, vocab_size: int) -> None:
         raise InvalidRequest(
             f"draft_tokens must not be negative, found {completion.draft_tokens}", param="draft_tokens"
         )
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise InvalidRequest(f"temperature must be 0 or more, found {sampling.temperature}", param="temperature")
+    if not 0 <= sampling.temperature <= _HOTTEST:
+        raise InvalidRequest(
+            f"temperature must be from 0 to {_HOTTEST:g}, found {sampling.temperature}", param="temperature"
+        )
     if not 0 < sampling.top_p <= 1:
         raise InvalidRequest(f"top_p must be above 0 and at most 1, found {sampling.top_p}", param="top_p")
     if sampling.top_k is not None and sampling.top_k < 1:

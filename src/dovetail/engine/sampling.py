@@ -19,8 +19,10 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     probs = scaled.softmax(-1)
     if sampling.top_p < 1.0:
         ordered, index = probs.sort(dim=-1, descending=True)
-        # A token stays while those before it have not filled top_p yet, so the first always stays.
-        ordered[ordered.cumsum(-1) - ordered >= sampling.top_p] = 0.0
+        # A token stays while those before it have not filled top_p; the first even where top_p is 0 to float32.
+        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
+        beyond[:, 0] = False
+        ordered[beyond] = 0.0
         probs = torch.zeros_like(probs).scatter_(1, index, ordered)
         probs /= probs.sum(-1, keepdim=True)
     return probs

@@ -14,7 +14,7 @@ from collections import deque
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.models.base import SequenceRows
 from dovetail.engine.request import Request
-from dovetail.errors import EngineBusy
+from dovetail.errors import EngineBusy, InvalidRequest
 
 # A client behind this many others would time out before its first token.
 MAX_WAITING = 1024
@@ -30,7 +30,9 @@ class Scheduler:
         self._max_batch = max_batch
 
     def add(self, request: Request) -> None:
-        """Queue `request`. Raises `EngineBusy` when too many wait."""
+        """Queue `request`. Raises `EngineBusy` when too many wait, `InvalidRequest` for an id that is here already."""
+        if any(request.id == other.id for other in (*self.running, *self.waiting)):
+            raise InvalidRequest(f"a request {request.id!r} is running or waiting already", param="request_id")
         if len(self.waiting) >= MAX_WAITING:
             raise EngineBusy(f"{len(self.waiting)} requests are waiting already")
         self.waiting.append(request)

@@ -33,10 +33,12 @@ class Counters:
 class Window:
     """A sequence's part of one step: its tokens that the target has not computed, then the drafts to verify.
 
-    `logit_row` is the first of its ``len(drafts) + 1`` rows of logits.
+    `drafts` are those that the constraint lets stand, of `proposed`. `logit_row` is the first of its
+    ``len(drafts) + 1`` rows of logits.
     """
 
     request: Request
+    proposed: int
     drafts: list[int]
     draft_probs: Tensor | None
     logit_row: int
@@ -104,13 +106,17 @@ class StepLoop:
             kept: int | None = len(draft.tokens)
             probs = draft.probs
             if request.constraint is not None:
-                kept = self._masks.fill(request.constraint, draft.tokens, row)
+                try:
+                    kept = self._masks.fill(request.constraint, draft.tokens, row)
+                except Exception as error:  # a caller's code, which must not end the others' requests
+                    failed.append((request.id, _constraint_failed(error)))
+                    continue
                 if kept is None:
                     failed.append((request.id, EngineError("the constraint allows no token here")))
                     continue
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
                 probs = None if probs is None else probs[: kept + 1]
-            windows.append(Window(request, draft.tokens[:kept], probs, row))
+            windows.append(Window(request, len(draft.tokens), draft.tokens[:kept], probs, row))
             row += len(windows[-1].drafts) + 1
         return windows, failed
 
@@ -138,24 +144,29 @@ class StepLoop:
         computed = len(request.tokens) - request.computed + accepted
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
-        self._count(len(window.drafts), accepted)
+        self._count(window.proposed, accepted)
         if request.constraint is not None:
-            for token in taken:
-                if not request.constraint.advance(token) and token not in self._eos_ids:
-                    return request.id, EngineError(
-                        f"the constraint refused token {token}, or led to where none may come"
-                    )
+            try:
+                refused = next((token for token in taken if not request.constraint.advance(token)), None)
+            except Exception as error:  # as above
+                return request.id, _constraint_failed(error)
+            if refused is not None:
+                return request.id, EngineError(f"the constraint refused token {refused}, which its own mask allowed")
         if finish is None:
             request.computed += computed
             if features is not None and request.draft_tokens:
                 request.features.append(features[:computed])
-        return request.id, TokenBatch(tuple(taken), finish, len(window.drafts), accepted)
+        return request.id, TokenBatch(tuple(taken), finish, window.proposed, accepted)
 
     def _count(self, drafted: int, accepted: int) -> None:
         self.counters.drafted += drafted
         self.counters.accepted += accepted
         for i in range(accepted):
             self.counters.accepted_at[i] += 1
+
+
+def _constraint_failed(error: Exception) -> EngineError:
+    return error if isinstance(error, EngineError) else EngineError(f"the constraint failed: {error}")
 
 
 def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:

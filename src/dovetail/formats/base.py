@@ -103,11 +103,12 @@ class Format(ABC):
     ) -> Grammar | None:
         """What may come next, as data; None when there is nothing to constrain.
 
-        `strict`: "names" pins envelope, id and tool name, "schema" the arguments too. Raises `InvalidRequest` when
+        `strict`: "names" pins envelope, id and tool name, "schema" the arguments too; "off" pins nothing, unless
+        `tool_choice` is more than "auto", which cannot be kept without names. Raises `InvalidRequest` when
         `tool_choice` asks for a tool that is not there.
         """
         choice, allowed = resolve_tool_choice(tool_choice, check_tools(tools))
-        if not tools or strict == "off":
+        if not tools or (strict == "off" and choice == "auto"):
             return None
         if choice == "none":
             return self._no_calls(thinking)
@@ -146,5 +147,5 @@ def resolve_tool_choice(
         )
     chosen = {index: tool for index, tool in everything.items() if tool.name == name}
     if not chosen:
-        raise InvalidRequest(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        raise InvalidRequest(f"tool_choice names {name!r:.80}, which is not among the tools", param="tool_choice")
     return "required", chosen

@@ -7,9 +7,9 @@ A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`; calls stand in a section
 from __future__ import annotations
 
 import enum
-import itertools
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,11 +79,12 @@ class KimiK25(Format):
     def repair(self, messages: Messages, tools: Tools = None) -> tuple[list[dict[str, Any]], list[Repair]]:
         """Calls get the ids the model was trained on, counted over the whole conversation; empty content becomes "".
 
-        A tool result follows its call by the client's own id. A result that answers no call stays as it is.
+        A tool result follows its call by the client's own id; where a client used one id for several calls, their
+        results answer them in order. A result that answers no call stays as it is.
         """
         repairs: list[Repair] = []
         repaired: list[dict[str, Any]] = []
-        renamed: dict[str, str] = {}
+        unanswered: dict[str, deque[str]] = {}
         made = 0
         for i, original in enumerate(messages):
             message = dict(original)
@@ -95,17 +96,22 @@ class KimiK25(Format):
                 repairs.append(Repair("null_reasoning", f"messages[{i}].reasoning_content"))
             if message.get("tool_calls"):
                 calls = []
+                asked: dict[str, deque[str]] = {}
                 for j, call in enumerate(message["tool_calls"]):
                     wanted = f"functions.{call['function']['name']}:{made}"
                     made += 1
-                    renamed[call["id"]] = wanted
+                    asked.setdefault(call["id"], deque()).append(wanted)
                     if call["id"] != wanted:
                         detail = f"{call['id']} -> {wanted}"
                         repairs.append(Repair("call_id", f"messages[{i}].tool_calls[{j}].id", detail))
                     calls.append({**call, "id": wanted})
                 message["tool_calls"] = calls
-            elif message["role"] == "tool":
-                message["tool_call_id"] = renamed.get(message["tool_call_id"], message["tool_call_id"])
+                unanswered |= asked  # an id that comes again in a later turn means that turn's call from there on
+            elif message["role"] == "tool" and (queue := unanswered.get(message["tool_call_id"])):
+                given, wanted = message["tool_call_id"], queue[0] if len(queue) == 1 else queue.popleft()
+                if given != wanted:
+                    message["tool_call_id"] = wanted
+                    repairs.append(Repair("result_id", f"messages[{i}].tool_call_id", f"{given} -> {wanted}"))
             repaired.append(message)
         return repaired, repairs
 
@@ -119,7 +125,7 @@ class KimiK25(Format):
         tool_choice: Any = "auto",
         tokenizer: Tokenizer | None = None,
     ) -> KimiReader:
-        names = tuple(tool["function"]["name"] for tool in tools or ())
+        names = frozenset(tool["function"]["name"] for tool in tools or ())
         return KimiReader(names, thinking=thinking, calls=tool_choice != "none", tokenizer=tokenizer)
 
     # -- constraining -------------------------------------------------------------------------------------------------
@@ -144,7 +150,8 @@ class KimiK25(Format):
 
     def _call(self, index: int, tool: Tool, strict: Strict) -> grammar.Node:
         header: tuple[grammar.Node, ...] = (grammar.Literal(f"functions.{tool.name}:"), grammar.Index())
-        schema = {"type": "object", **shown_order(tool.parameters or {})} if strict == "schema" else {"type": "object"}
+        schema = shown_order(tool.parameters or {}) if strict == "schema" else {}
+        schema = {**schema, "type": "object"}
         arguments = grammar.JsonSchema(schema, f"tools[{index}].function.parameters")
         return grammar.Sequence(
             (grammar.Control(CALL), *header, grammar.Control(ARGUMENTS), arguments, grammar.Control(CALL_END))
@@ -249,7 +256,7 @@ class KimiReader(Reader):
 
     markers = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
 
-    def __init__(self, names: tuple[str, ...], *, thinking: bool, calls: bool, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, names: frozenset[str], *, thinking: bool, calls: bool, tokenizer: Tokenizer | None) -> None:
         super().__init__(tokenizer)
         self._names = names
         self._calls_allowed = calls
@@ -257,6 +264,8 @@ class KimiReader(Reader):
         self._header = ""
         self._arguments = JsonArguments()
         self._ids: list[str] = []
+        self._taken: set[str] = set()
+        self._floor: dict[str, int] = {}
         self._stray = False  # text that belongs to no call has begun since the last marker
 
     def _text(self, text: str) -> None:
@@ -395,13 +404,17 @@ class KimiReader(Reader):
             self._defect("unknown_name", name)
         number = len(self._ids) if index is None else index
         call_id = f"functions.{name}:{number}"
-        if call_id in self._ids:
+        if call_id in self._taken:
             if index is not None:
                 self._defect("duplicate_id", call_id)
-            taken = set(self._ids)
-            call_id = next(i for n in itertools.count(number) if (i := f"functions.{name}:{n}") not in taken)
+            # Every index below the name's floor was found taken before, so that many calls cost no more than each one.
+            number = max(number, self._floor.get(name, 0))
+            while (call_id := f"functions.{name}:{number}") in self._taken:
+                number += 1
+            self._floor[name] = number + 1
         self._emit(CallStart(len(self._ids), call_id, name))
         self._ids.append(call_id)
+        self._taken.add(call_id)
         self._arguments = JsonArguments()
         self._place = _Place.ARGUMENTS
         return True
@@ -411,7 +424,7 @@ class KimiReader(Reader):
         name, index = (indexed[1], int(indexed[2])) if indexed else (header, None)
         if index is None and header.isdecimal() and len(self._names) == 1:
             self._defect("missing_name", header)
-            return self._names[0], int(header[:9])
+            return next(iter(self._names)), int(header[:9])
         if indexed is None:
             self._defect("missing_index", header)
         if name.startswith("functions.") and name not in self._names:

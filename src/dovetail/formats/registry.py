@@ -46,10 +46,12 @@ def _control_literals(folder: Path) -> set[str]:
             continue
         try:
             declared: Any = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            found.update(token["content"] for token in declared.get("added_tokens") or ())
+            found.update(token["content"] for token in (declared.get("added_tokens_decoder") or {}).values())
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-        found.update(token["content"] for token in declared.get("added_tokens") or ())
-        found.update(token["content"] for token in (declared.get("added_tokens_decoder") or {}).values())
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} does not declare its added tokens as tokenizers do") from error
     if not found:
         raise CheckpointError(f"{folder}: neither tokenizer_config.json nor tokenizer.json declares control tokens")
     return found

@@ -54,7 +54,7 @@ def declare(tools: Sequence[Mapping[str, Any]]) -> str:
             for tool in map(sorted_deeply, tools)
             if tool.get("type") == "function" and tool.get("function")
         ]
-    except (RecursionError, AttributeError, TypeError, KeyError, ValueError) as error:
+    except (RecursionError, AttributeError, TypeError, LookupError, ValueError) as error:
         raise Undeclarable(str(error)) from error
     if not functions:
         return ""

@@ -48,7 +48,7 @@ def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Sett
     async def one_model(request: Request) -> Response:
         asked, served = request.path_params["id"], settings.served_model_name
         if asked != served:
-            raise UnknownModel(f"the model {asked!r} is not served here; {served!r} is", param="model")
+            raise UnknownModel(f"the model {asked!r:.80} is not served here; {served!r} is", param="model")
         return JSONResponse(model())
 
     async def health(request: Request) -> Response:

@@ -24,7 +24,7 @@ from dovetail.gateway.settings import Settings
 from dovetail.gateway.stopping import SegmentStop
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.reading import Reader
-from dovetail.tokens import Detokenizer, Tokenizer
+from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -62,6 +62,7 @@ class Chat:
     def warm_up(self) -> None:
         """Builds the grammar library's view of the vocabulary, once: about a second for 160,000 tokens."""
         matcher.compile(Grammar(FreeText()), self._tokenizer, self._engine.info.eos_ids)
+        _ = self._tokenizer.longest_token
 
     def prepare(self, request: ChatRequest) -> Turn:
         """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`."""
@@ -77,6 +78,7 @@ class Chat:
         if extension.repair:
             messages, repairs = self._format.repair(messages, request.tools)
         prompt = self._format.render(messages, request.tools, thinking=request.thinking, **request.template_options)
+        self._check_length(prompt)
         ids = tuple(prompt.ids(self._tokenizer))
         max_tokens = self._max_tokens(request, len(ids))
         grammar = self._format.grammar(
@@ -98,6 +100,15 @@ class Chat:
         )
         reader = self._format.reader(request.tools, thinking=request.thinking, tool_choice=request.tool_choice)
         return Turn(turn_id, int(time.time()), request, completion, tuple(repairs), reader)
+
+    def _check_length(self, prompt: Prompt) -> None:
+        """Refuse what cannot fit before it is tokenized: that takes a second for a megabyte, and nobody else runs."""
+        context = self._engine.info.context
+        least = len(prompt.text.encode(errors="replace")) // self._tokenizer.longest_token
+        if least >= context:
+            raise ContextExceeded(
+                f"the prompt is at least {least} tokens, which exceeds the context of {context}", param="messages"
+            )
 
     def _max_tokens(self, request: ChatRequest, prompt: int) -> int:
         context = self._engine.info.context
@@ -128,7 +139,7 @@ class Chat:
     async def steps(self, turn: Turn) -> AsyncGenerator[Step]:
         """The answer, one engine step at a time. Closing the generator closes the engine's, which frees its blocks.
 
-        Nothing is read ahead: who takes the steps slowly takes the tokens slowly.
+        Nothing is read ahead here. An engine may run on meanwhile, as far as `max_tokens` and no further.
         """
         output = _Output(turn, Detokenizer(self._tokenizer), self._end_ids)
         # The protocol only promises an iterator that can be closed; that is the part of a generator used here.

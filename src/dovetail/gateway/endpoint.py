@@ -60,7 +60,7 @@ class ChatCompletions:
         request = decode(body)
         served = self._settings.served_model_name
         if request.model != served:
-            raise UnknownModel(f"the model {request.model!r} is not served here; {served!r} is", param="model")
+            raise UnknownModel(f"the model {request.model!r:.80} is not served here; {served!r} is", param="model")
         return self._chat.prepare(request)
 
 

@@ -18,7 +18,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     strict: Strict = "schema"
     api_key: str | None = None
-    max_body_bytes: int = 32 * 1024 * 1024
+    max_body_bytes: int = 8 * 1024 * 1024
     default_max_tokens: int | None = None
 
     def __repr__(self) -> str:

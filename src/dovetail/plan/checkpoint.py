@@ -30,8 +30,8 @@ def read_config(path: str) -> Mapping[str, Any]:
         raise CheckpointError(f"{path} is not a checkpoint folder: it has no config.json")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} must hold a JSON object")
     return config
@@ -46,8 +46,10 @@ def check_whole(path: str, *, tokenizer: bool) -> None:
 
 def verifier(path: str, config: Mapping[str, Any]) -> str:
     """The folder of the target that the drafter at `path` was made for. Raises `PlanError` when it cannot be found."""
-    name = ((config.get("speculators_config") or {}).get("verifier") or {}).get("name_or_path")
-    if not name:
+    name: object = config
+    for key in ("speculators_config", "verifier", "name_or_path"):
+        name = name.get(key) if isinstance(name, dict) else None
+    if not isinstance(name, str) or not name:
         raise PlanError(
             f"{path} does not say which target it drafts for: give the target as MODEL and this as --drafter"
         )

@@ -29,9 +29,9 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65535)] | UnsetType = UNSET
     served_model_name: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    max_batch: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    max_batch: Annotated[int, Meta(ge=1, le=4096)] | UnsetType = UNSET
     dtype: Literal["float32", "bfloat16"] | UnsetType = UNSET
-    threads: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    threads: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
     api_key_file: str | UnsetType = UNSET
 
 
