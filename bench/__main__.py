@@ -8,6 +8,7 @@ import os
 import platform
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -36,32 +37,25 @@ def main() -> None:
     if options.json:
         print(json.dumps(speculation.as_json(rows, machine), indent=2))
         return
-    table = Table(title=f"greedy, K={options.draft_tokens}, tokens/s (medians of {options.repeats})")
-    for heading in (
-        "batch",
-        "decode off",
-        "on",
-        "ratio",
-        "with prompts off",
-        "on",
-        "ratio",
-        "accepted length",
-        "limit off",
-        "on",
-    ):
-        table.add_column(heading, justify="right")
+    table = Table(title=f"tokens/s, greedy, K={options.draft_tokens}, medians of {options.repeats}", box=box.SIMPLE)
+    groups = {"": ("batch",), "decode": ("off", "on", "ratio"), "whole": ("off", "on", "ratio")}
+    groups["accepted"] = ("length",)
+    for group, headings in groups.items():
+        for heading in headings:
+            table.add_column(f"{group}\n{heading}", justify="right")
     for r in rows:
-        limits = [f"{x:.0f}" if x else "" for x in (r.limit_off, r.limit_on)]
         decode = (f"{r.decode_off:.0f}", f"{r.decode_on:.0f}", f"{r.decode_ratio:.2f}x")
         whole = (f"{r.whole_off:.0f}", f"{r.whole_on:.0f}", f"{r.whole_ratio:.2f}x")
-        table.add_row(str(r.batch), *decode, *whole, f"{r.acceptance_length:.2f}", *limits)
+        table.add_row(str(r.batch), *decode, *whole, f"{r.acceptance_length:.2f}")
     console = Console()
     console.print(table)
+    for r in rows:
+        if r.limit_off is not None and r.limit_on is not None:
+            console.print(f"At batch {r.batch} memory allows {r.limit_off:.0f} tokens/s off and {r.limit_on:.0f} on.")
     console.print(
-        f"one thread reads {machine['bandwidth_gb_s']:.1f} GB/s; "
-        f"a step reads {machine['target_mb']:.1f} MB of target and "
-        f"{machine['drafter_mb']:.1f} MB of drafter weights a draft (float32); "
-        f"{os.cpu_count()} cores, {platform.machine()}"
+        f"{os.cpu_count()} cores ({platform.machine()}), {machine['threads']} threads reading "
+        f"{machine['bandwidth_gb_s']:.1f} GB/s; a step reads {machine['one_mb']:.1f} MB of target for one token, "
+        f"{machine['window_mb']:.1f} MB for a window, and {machine['drafter_mb']:.1f} MB of drafter a draft"
     )
 
 
