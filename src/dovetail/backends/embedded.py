@@ -165,7 +165,7 @@ class EmbeddedEngine:
             core.add(command.request_id, command.completion)
         except DovetailError as error:
             self._send([(command.request_id, error)])
-        except Exception as error:
+        except BaseException as error:  # as in _step
             # The worker outlives whatever one request brings along.
             _log.exception("a request could not be added")
             self._send([(command.request_id, EngineError(f"the request could not be added: {error}"))])
@@ -173,7 +173,7 @@ class EmbeddedEngine:
     def _step(self, core: LLMCore) -> list[tuple[str, Outcome]]:
         try:
             return list(core.step())
-        except Exception as error:
+        except BaseException as error:  # a panic in a library's Rust is no Exception, and would end the worker
             # Whose fault it was cannot be known, so every sequence of the batch ends; those waiting get their turn.
             _log.exception("an engine step failed")
             failed = core.cancel_running()
