@@ -151,6 +151,32 @@ def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Pat
     with_engine(folders, test)
 
 
+def test_a_constraint_that_fails_ends_its_own_request_only(folders: tuple[Path, Path]) -> None:
+    async def test(engine: EmbeddedEngine) -> None:
+        alone = await collect(engine.complete(Completion((2, 3), 40, sampling=GREEDY)))
+        neighbour = asyncio.create_task(collect(engine.complete(Completion((2, 3), 40, sampling=GREEDY))))
+        with pytest.raises(EngineError, match="the constraint failed: division"):
+            await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken())))
+        assert await neighbour == alone
+        await all_free(engine)
+
+    with_engine(folders, test)
+
+
+def test_it_starts_after_a_start_that_failed(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = EmbeddedEngine(tmp_path / "target", None, draft_tokens=0, threads=1)
+        with pytest.raises(CheckpointError):
+            await engine.start()
+        await engine.stop()
+        (tmp_path / "target").symlink_to(folders[0])
+        await engine.start()
+        assert await asyncio.wait_for(collect(engine.complete(Completion((2, 3), 5, sampling=GREEDY))), 20)
+        await engine.stop()
+
+    asyncio.run(main())
+
+
 def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
     async def main() -> None:
         engine = EmbeddedEngine(*folders, draft_tokens=3, threads=1)

@@ -91,6 +91,16 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "yarn without its length": (config(rope_scaling={"type": "yarn", "factor": 2}), "original_max_position"),
     "a field's type": (config(hidden_size="wide"), "hidden_size"),
     "a field missing": (config(kv_lora_rank=None), "kv_lora_rank"),
+    "architectures of numbers": (config(architectures=[1]), "architecture 1 "),
+    "architectures as a string": (config(architectures="DeepseekV3ForCausalLM"), "architectures must be a list"),
+    "rope as a string": (config(rope_scaling="yarn"), "rope_scaling must be an object"),
+    "no end of turn": (config(eos_token_id=None), "eos_token_id must be one or more token ids"),
+    "an end of turn that is no id": (config(eos_token_id=[1, "2"]), "eos_token_id must be"),
+    "an end of turn outside": (config(eos_token_id=99999), "eos_token_id must be .* below the vocab_size of 97"),
+    "an index of numbers": (
+        lambda p: (shard(p), (p / "model.safetensors.index.json").write_text('{"weight_map": {"a": 1}}')),
+        "no weight_map from tensor names",
+    ),
     "a negative size": (config(num_hidden_layers=-1), "num_hidden_layers"),
 }
 
@@ -118,6 +128,8 @@ BAD_DRAFTERS: dict[str, tuple[Change, str]] = {
     "no config": (lambda p: (p / "config.json").unlink(), "has no config.json"),
     "another kind": (config(speculators_model_type="dflash"), "'dflash'.*'eagle3'"),
     "no layer": (config(transformer_layer_config=None), "transformer_layer_config"),
+    "proposals as a string": (config(speculators_config={"proposal_methods": "x"}), "proposal_methods must be a list"),
+    "a block that is a list": (config(speculators_config=[1]), "speculators_config must be an object"),
     "another layer": (layer(model_type="qwen3"), "model_type is 'qwen3'"),
     "target hidden size": (config(target_hidden_size=64), "target_hidden_size is 64.*hidden_size is 48"),
     "vocabulary": (layer(vocab_size=128), "vocab_size is 128.*target's is 97"),

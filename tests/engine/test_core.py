@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
-from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError
+from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 from tests.engine.test_law12 import Oracle
@@ -144,3 +144,29 @@ def test_the_queue_is_bounded(pair: tuple[Path, Path], monkeypatch: pytest.Monke
         core.add("c", Completion((2,), 2))
     with pytest.raises(ContextExceeded):
         core.add("d", Completion((2,) * 256, 2))
+
+
+def test_an_id_that_is_here_already_is_refused(pair: tuple[Path, Path]) -> None:
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    for _ in range(2):
+        core.add("a", Completion((2, 3), 4))
+        with pytest.raises(InvalidRequest, match="already"):
+            core.add("a", Completion((2, 3), 4))
+        core.step()
+        core.check_integrity()
+        core.cancel("a")
+    core.check_integrity()
+
+
+def test_drafts_that_the_constraint_cuts_count_as_drafted(pair: tuple[Path, Path]) -> None:
+    """Or acceptance would look better the more of its drafts are thrown away unseen."""
+    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    only_five = Automaton([{5: 0}])
+    core._loop._drafter = Oracle({"a": [7] * 20}, wrong=0.0)
+    core.add("a", Completion((2, 3), 12, sampling=Sampling(temperature=0), constraint=only_five))
+    batches = []
+    while core.live:
+        batches += [outcome for _, outcome in core.step() if isinstance(outcome, TokenBatch)]
+    assert {t for batch in batches for t in batch.ids} == {5}
+    assert sum(batch.drafted for batch in batches) > 5
+    assert core.counters().accepted == sum(batch.accepted for batch in batches) == 0

@@ -288,3 +288,22 @@ def test_events_come_in_order() -> None:
     events = stream(["think</think>say" + section(call(arguments="{}"))], thinking=True)
     assert [type(e) for e in events] == [Reasoning, Content, CallStart, CallArguments, CallEnd]
     assert not any(isinstance(e, Defect) for e in events)
+
+
+@pytest.mark.parametrize("header", ["functions.search:0", "functions.search", "functions.search:{}"])
+def test_many_calls_cost_no_more_each(header: str) -> None:
+    """Look-ups of ids already given out, counted: a bounded number for each call, duplicates or not."""
+
+    class Counting(set[str]):
+        lookups = 0
+
+        def __contains__(self, item: object) -> bool:
+            self.lookups += 1
+            return super().__contains__(item)
+
+    reader = FMT.reader(TOOLS, thinking=False)
+    reader._taken = taken = Counting()
+    calls = 2000
+    message = dovetail.fold(reader.feed(section(*(call(header.format(i)) for i in range(calls)))))
+    assert len({c.id for c in message.calls}) == calls
+    assert taken.lookups <= 3 * calls
