@@ -30,9 +30,10 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
   conversation is seen twice.
 - **Start**: the circuit that copies is laid into the target's first weights
   ([why](../../../../docs/decisions/0005-the-demo-model-starts-with-a-circuit.md)).
-- **Target**: {steps} steps, {tokens:.1f} M tokens; Muon on matrices, AdamW on the rest; the last loss was {loss:.3f}.
-- **Drafter**: on the target's own hidden states, {chain} chained steps at once, against the target's distribution. It
-  chose the target's token in {agreement} of cases (chain positions 1 to {chain}).
+- **Target**: {steps} steps, {tokens:.1f} M tokens, {minutes:.0f} minutes on one core; Muon on matrices, AdamW on the
+  rest; the last loss was {loss:.3f}.
+- **Drafter**: {drafter_steps} steps, {drafter_minutes:.0f} minutes; on the target's own hidden states, {chain} chained
+  steps at once, against the target's distribution. It chose the target's token in {agreement} of cases (chain positions 1 to {chain}).
 
 ## What was measured
 {conversations} held-out conversations, first assistant turn, greedy, K={draft_tokens} (`python -m training evaluate`):
@@ -73,6 +74,9 @@ def write(run: Path, checkpoints: Path, out: Path) -> None:
         draft_vocabulary=drafter["draft_vocab_size"],
         context=target["max_position_embeddings"],
         steps=training["steps"],
+        minutes=training["minutes"],
+        drafter_steps=drafting["steps"],
+        drafter_minutes=drafting["minutes"],
         tokens=training["tokens"] / 1e6,
         loss=training["loss"],
         chain=len(drafting["agreement"]),

@@ -20,7 +20,7 @@ from training.data import FORMAT, HELD_OUT
 
 
 class Figures(msgspec.Struct):
-    """What was measured. Shares are of the calls that users asked for; `invalid` counts calls that no tool takes."""
+    """What was measured. Shares are of the calls that users asked for; `invalid` counts calls that no tool takes or that were cut off."""
 
     conversations: int = 0
     calls: int = 0
@@ -40,7 +40,7 @@ class Figures(msgspec.Struct):
             "right tool": round(self.right_tool / max(self.calls, 1), 3),
             "right tool and arguments": round(self.right_arguments / max(self.calls, 1), 3),
             "turns with exactly the calls asked for": round(self.exact / self.conversations, 3),
-            "invalid calls": self.invalid,
+            "calls that no tool takes, or cut off": self.invalid,
             "no call where none was asked for": round(self.right_answers / max(self.answers, 1), 3),
             "acceptance length": round(1 + self.accepted / max(self.drafting_steps, 1), 3),
         }

@@ -63,7 +63,7 @@ def train(
         if schedule.steps % 20 == 0:
             say(f"{schedule.progress:6.1%}  step {schedule.steps}  agreement {' '.join(f'{a:.3f}' for a in averages)}")
         if schedule.steps % 200 == 0 or schedule.progress >= 1:
-            _save(drafter, vocabulary, target.s.vocab_size, run, averages)
+            _save(drafter, vocabulary, target.s.vocab_size, run, schedule, averages)
         if schedule.progress >= 1:
             return
 
@@ -89,10 +89,13 @@ def _losses(
     return losses, hits
 
 
-def _save(drafter: Drafter, vocabulary: Tensor, vocab_size: int, run: Path, agreement: list[float]) -> None:
+def _save(
+    drafter: Drafter, vocabulary: Tensor, vocab_size: int, run: Path, schedule: Schedule, agreement: list[float]
+) -> None:
     state = drafter.state_dict()
     state["d2t"] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
     state["t2d"] = torch.zeros(vocab_size, dtype=torch.bool, device=vocabulary.device)
     state["t2d"][vocabulary] = True
     torch.save(state, run / "drafter.pt")
-    (run / "drafter.json").write_text(json.dumps({"agreement": [round(a, 3) for a in agreement]}))
+    figures = {"minutes": schedule.seconds / 60, "steps": schedule.steps, "agreement": [round(a, 3) for a in agreement]}
+    (run / "drafter.json").write_text(json.dumps(figures))

@@ -88,7 +88,7 @@ def train(
                 f"{seen / 1e6:.1f} M tokens  {rate:.0f}/s"
             )
         if schedule.steps % 200 == 0 or schedule.progress >= 1:
-            _save(model, out, schedule.steps, seen, average)
+            _save(model, out, schedule, seen, average)
         if schedule.progress >= 1:
             return
 
@@ -103,7 +103,8 @@ def _loss(model: Target, ids: Tensor, weights: Tensor) -> Tensor:
     return (losses * weight[rows]).sum() / weight.sum()
 
 
-def _save(model: Target, out: Path, steps: int, seen: int, loss: float) -> None:
+def _save(model: Target, out: Path, schedule: Schedule, seen: int, loss: float) -> None:
     out.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), out / "target.pt")
-    (out / "target.json").write_text(json.dumps({"steps": steps, "tokens": seen, "loss": round(loss, 4)}))
+    figures = {"minutes": schedule.seconds / 60, "steps": schedule.steps, "tokens": seen, "loss": round(loss, 4)}
+    (out / "target.json").write_text(json.dumps(figures))
