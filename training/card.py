@@ -33,7 +33,8 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
 - **Target**: {steps} steps, {tokens:.1f} M tokens, {minutes:.0f} minutes on one core; Muon on matrices, AdamW on the
   rest; the last loss was {loss:.3f}.
 - **Drafter**: {drafter_steps} steps, {drafter_minutes:.0f} minutes; on the target's own hidden states, {chain} chained
-  steps at once, against the target's distribution. It chose the target's token in {agreement} of cases (chain positions 1 to {chain}).
+  steps at once, against the target's distribution. It chose the target's token in
+  {agreement} of cases (chain positions 1 to {chain}).
 
 ## What was measured
 {conversations} held-out conversations, first assistant turn, greedy, K={draft_tokens} (`python -m training evaluate`):
