@@ -20,7 +20,7 @@ from training.data import FORMAT, HELD_OUT
 
 
 class Figures(msgspec.Struct):
-    """What was measured. Shares are of the calls that users asked for; `invalid` were cut off, or no tool takes them."""
+    """What was measured. Shares are of the calls asked for; `invalid` were cut off, or no tool takes them."""
 
     conversations: int = 0
     calls: int = 0
