@@ -7,7 +7,7 @@ from typing import Any
 
 REQUESTS = (
     "Please get the weather for city Paris.",
-    "Now get the weather in Oslo and find a hotel with city Rome and limit 3.",
+    "Now get the weather for city Oslo and find a hotel with limit 3 and city Rome.",
 )
 
 
