@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -11,11 +13,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
+import uvicorn
 
+from dovetail.cli import serve
 from dovetail.cli.screen import address, curl
 from dovetail.plan import resolve
 from tests.cli.conftest import Dovetail
@@ -122,3 +127,31 @@ def test_addresses_are_those_of_the_own_machine() -> None:
     assert address("0.0.0.0", 80) == "http://127.0.0.1:80"
     assert address("::", 80) == "http://[::1]:80"
     assert address("model.lan", 80) == "http://model.lan:80"
+
+
+def test_answers_that_outlast_the_grace_are_ended_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their clients get the engine's last word, and not half a line."""
+    monkeypatch.setattr(serve, "_GRACE_S", 0.2)
+    stopped = asyncio.Event()
+
+    class Engine:
+        async def stop(self) -> None:
+            stopped.set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half of ", "more_body": True})
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stopped.wait()
+        await send({"type": "http.response.body", "body": b"the answer"})
+
+    async def main() -> str:
+        listener = serve._listen("127.0.0.1", 0)
+        config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", timeout_graceful_shutdown=10)
+        server = asyncio.create_task(serve._Server(config, Engine()).serve(sockets=[listener]))  # type: ignore[arg-type]
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        await server
+        return answer.text
+
+    assert asyncio.run(main()) == "half of the answer"

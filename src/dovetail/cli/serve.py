@@ -20,11 +20,13 @@ from starlette.applications import Starlette
 import dovetail
 from dovetail.cli.plan import resolved
 from dovetail.cli.screen import PROBLEM, address, curl, plan_table
+from dovetail.completion import Engine
 from dovetail.errors import PlanError
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import Plan
 
 _GRACE_S = 10  # how long running answers may take to end once the server was told to stop
+_LAST_WORD_S = 3  # how long their clients may then take to be told that they did not
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -33,10 +35,10 @@ def run(arguments: argparse.Namespace) -> None:
     key = _api_key(plan)
     with _listen(plan.host.value, plan.port.value) as listener:
         _introduce(plan, console)
-        asyncio.run(_serve(_application(plan, key), listener, console))
+        asyncio.run(_serve(*_application(plan, key), listener, console))
 
 
-def _application(plan: Plan, key: str | None) -> Starlette:
+def _application(plan: Plan, key: str | None) -> tuple[Starlette, Engine]:
     # Brings torch, which takes seconds: a plan that cannot work is refused, and one that can is shown, before that.
     try:
         from dovetail.backends.embedded import EmbeddedEngine
@@ -57,7 +59,7 @@ def _application(plan: Plan, key: str | None) -> Starlette:
         threads=plan.threads.value,
     )
     settings = Settings(served_model_name=plan.served_model_name.value, strict=plan.strict.value, api_key=key)
-    return create_app(engine, dovetail.format(plan.format.value), dovetail.tokenizer(target), settings)
+    return create_app(engine, dovetail.format(plan.format.value), dovetail.tokenizer(target), settings), engine
 
 
 def _api_key(plan: Plan) -> str | None:
@@ -111,7 +113,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(app: Starlette, listener: socket.socket, console: Console) -> None:
+async def _serve(app: Starlette, engine: Engine, listener: socket.socket, console: Console) -> None:
     started = time.perf_counter()
     # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
     async with app.router.lifespan_context(app):
@@ -123,20 +125,33 @@ async def _serve(app: Starlette, listener: socket.socket, console: Console) -> N
             lifespan="off",
             access_log=False,
             log_level="warning",
-            timeout_graceful_shutdown=_GRACE_S,
+            timeout_graceful_shutdown=_GRACE_S + _LAST_WORD_S,
         )
-        await _Server(config).serve(sockets=[listener])
+        await _Server(config, engine).serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but a signal only ends it: uvicorn raises it again, which would cut the engine's end short."""
+    """uvicorn's server, but a signal only ends it: uvicorn raises it again, which would cut the engine's end short.
+
+    Answers that outlast the grace end with the engine's own error, which their clients can read, and not in mid-line.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         signals = (signal.SIGINT, signal.SIGTERM)
+        ending: list[asyncio.Task[None]] = []
+
+        def told_to_stop(number: int) -> None:
+            self.handle_exit(number, None)
+            loop.call_later(_GRACE_S, lambda: ending.append(loop.create_task(self._engine.stop())))
+
         for number in signals:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+            loop.add_signal_handler(number, told_to_stop, number)
         try:
             yield
         finally:
