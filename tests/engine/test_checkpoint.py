@@ -101,6 +101,8 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
         lambda p: (shard(p), (p / "model.safetensors.index.json").write_text('{"weight_map": {"a": 1}}')),
         "no weight_map from tensor names",
     ),
+    "layers beyond reason": (config(num_hidden_layers=10**9), "num_hidden_layers"),
+    "experts beyond reason": (config(n_routed_experts=10**9), "n_routed_experts"),
     "a negative size": (config(num_hidden_layers=-1), "num_hidden_layers"),
 }
 

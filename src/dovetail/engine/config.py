@@ -16,6 +16,9 @@ from dovetail.errors import CheckpointError
 _C = TypeVar("_C", list[Any], dict[str, Any])
 _T = TypeVar("_T")
 _Size = Annotated[int, msgspec.Meta(ge=1)]
+# Every layer's and expert's tensors are listed to look a checkpoint over; the largest known model has 61 and 384.
+_Layers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+_Experts = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -46,10 +49,10 @@ class TargetConfig(msgspec.Struct, frozen=True):
     hidden_size: _Size
     intermediate_size: _Size
     moe_intermediate_size: _Size
-    num_hidden_layers: _Size
+    num_hidden_layers: _Layers
     num_attention_heads: _Size
     n_shared_experts: _Size
-    n_routed_experts: _Size
+    n_routed_experts: _Experts
     num_experts_per_tok: _Size
     routed_scaling_factor: float
     kv_lora_rank: _Size
