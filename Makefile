@@ -39,10 +39,8 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# glibc gives large buffers back to the system after every op; asking for them again costs more than the arithmetic.
 train: $(VENV)/.dev
-	@MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=8000000000 MALLOC_TOP_PAD_=500000000 \
-	  $(BIN)/python -m training $(ARGS)
+	@$(BIN)/python -m training $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.errors import CheckpointError
+from dovetail.errors import CheckpointError, RenderError
 from dovetail.tokens import Detokenizer, Prompt, Segment, StopStrings, Tokenizer
 
 cuts = st.lists(st.integers(min_value=0), max_size=8)
@@ -89,3 +89,17 @@ def test_bad_tokenizers_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "tiktoken.model").write_text("")
     with pytest.raises(CheckpointError, match="tokenizer_config"):
         dovetail.tokenizer(tmp_path)
+
+
+def test_a_panic_of_the_library_is_an_error_like_others(
+    small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rust's panics come as a BaseException, which no handler on the way up would catch."""
+    panic = type("PanicException", (BaseException,), {})
+
+    def encode(text: str) -> list[int]:
+        raise panic("retry-limit-in-match over")
+
+    monkeypatch.setattr(small_tokenizer, "_encode", encode)
+    with pytest.raises(RenderError, match="cannot split"):
+        small_tokenizer.encode("x")

@@ -32,7 +32,7 @@ call tools with made-up names, and can do nothing else. Made by `make train` fro
   ([why](../../../../docs/decisions/0005-the-demo-model-starts-with-a-circuit.md)).
 - **Target**: {steps} steps, {tokens:.1f} M tokens, {minutes:.0f} minutes on one core; Muon on matrices, AdamW on the
   rest; the last loss was {loss:.3f}.
-- **Drafter**: {drafter_steps} steps, {drafter_minutes:.0f} minutes; on the target's own hidden states, {chain} chained
+- **Drafter**: {drafter_minutes:.0f} minutes; on the target's own hidden states, {chain} chained
   steps at once, against the target's distribution. It chose the target's token in
   {agreement} of cases (chain positions 1 to {chain}).
 
@@ -76,7 +76,6 @@ def write(run: Path, checkpoints: Path, out: Path) -> None:
         context=target["max_position_embeddings"],
         steps=training["steps"],
         minutes=training["minutes"],
-        drafter_steps=drafting["steps"],
         drafter_minutes=drafting["minutes"],
         tokens=training["tokens"] / 1e6,
         loss=training["loss"],

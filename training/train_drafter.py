@@ -97,5 +97,5 @@ def _save(
     state["t2d"] = torch.zeros(vocab_size, dtype=torch.bool, device=vocabulary.device)
     state["t2d"][vocabulary] = True
     torch.save(state, run / "drafter.pt")
-    figures = {"minutes": schedule.seconds / 60, "steps": schedule.steps, "agreement": [round(a, 3) for a in agreement]}
+    figures = {"minutes": schedule.seconds / 60, "agreement": [round(a, 3) for a in agreement]}
     (run / "drafter.json").write_text(json.dumps(figures))

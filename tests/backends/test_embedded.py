@@ -126,11 +126,18 @@ def test_bad_requests_are_refused_and_the_engine_goes_on(folders: tuple[Path, Pa
     with_engine(folders, test, context=64)
 
 
+class _Panic(BaseException):
+    """As a Rust library raises it."""
+
+
 class _Broken:
     """A constraint whose code fails."""
 
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error or ZeroDivisionError("division by zero")
+
     def fill(self, row: memoryview) -> None:
-        raise ZeroDivisionError("division by zero")
+        raise self._error
 
     def advance(self, token: int) -> bool:
         return True
@@ -143,6 +150,8 @@ def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Pat
     async def test(engine: EmbeddedEngine) -> None:
         with pytest.raises(EngineError, match="division"):
             await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken())))
+        with pytest.raises(EngineError, match="step failed: index out of bounds"):
+            await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken(_Panic("index out of bounds")))))
         with pytest.raises(EngineError, match="could not be added"):
             await collect(engine.complete(Completion(("two",), 9)))  # type: ignore[arg-type]
         assert await collect(engine.complete(Completion((2, 3), 9, sampling=GREEDY)))

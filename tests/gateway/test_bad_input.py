@@ -223,8 +223,9 @@ async def test_the_key_is_asked_for_under_v1_only_and_never_shown(
                 assert response.status_code == 401, (path, given)
                 assert response.json()["error"]["code"] == "invalid_api_key"
                 assert "sesame" not in response.text
-        right = {"authorization": "Bearer sesame-42"}
-        assert (await client.post("/v1/chat/completions", json=GOOD, headers=right)).status_code == 200
+        for right in ("Bearer sesame-42", "bearer sesame-42"):
+            headers = {"authorization": right}
+            assert (await client.post("/v1/chat/completions", json=GOOD, headers=headers)).status_code == 200
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/metrics")).status_code == 200
     assert "sesame" not in caplog.text

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.conversation import Message
+from dovetail.gateway.metrics import Metrics
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, written
 
@@ -51,3 +52,18 @@ async def test_it_counts_requests_tokens_drafts_and_defects(engine: ScriptedEngi
         *(("status", status) for status in ("200", "400", "404")),
         ("kind", "stray_marker"),
     }
+
+
+def test_an_engines_counts_by_position_are_one_family() -> None:
+    text = (
+        Metrics(lambda: {"running": 1, "accepted_total": 5, "accepted_total_0": 3, "accepted_total_1": 2})
+        .text()
+        .decode()
+    )
+    shown = [line for line in text.splitlines() if line.startswith("dovetail_engine")]
+    assert shown == [
+        "dovetail_engine_accepted_total 5.0",
+        'dovetail_engine_accepted_per_position_total{position="0"} 3.0',
+        'dovetail_engine_accepted_per_position_total{position="1"} 2.0',
+        "dovetail_engine_running 1.0",
+    ]

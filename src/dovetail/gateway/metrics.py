@@ -19,8 +19,6 @@ Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
-# `accepted_total_2` is the third of the numbers `accepted_total`.
-_POSITION = re.compile(r"(.*?)(?:_total_(\d+))?")
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -118,14 +116,15 @@ class _EngineGauges:
     def collect(self) -> Iterable[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, value in sorted(self._gauges().items()):
-            base, position = _POSITION.fullmatch(re.sub(r"\W", "_", name, flags=re.ASCII)).groups()  # type: ignore[union-attr]
-            labels = [] if position is None else ["position"]
-            full = f"dovetail_engine_{base}" + ("_per_position_total" if labels else "")
+            # `accepted_total_2` is the third of the numbers `accepted_total`.
+            base, split, last = re.sub(r"\W", "_", name, flags=re.ASCII).rpartition("_total_")
+            labels = {"position": last} if split else {}
+            full = f"dovetail_engine_{base}_per_position_total" if split else f"dovetail_engine_{last}"
             if full not in families:
                 # An engine counts too; Prometheus tells a counter by this ending.
                 family = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
-                families[full] = family(full, f"The engine's {base}", labels=labels)
-            families[full].add_metric([] if position is None else [position], value)
+                families[full] = family(full, f"The engine's {base or last}", labels=list(labels))
+            families[full].add_metric(list(labels.values()), value)
         return families.values()
 
 
