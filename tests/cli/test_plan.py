@@ -159,3 +159,41 @@ def test_a_drafter_that_only_the_other_engine_can_run_is_planned_for_it(plan: An
     command = plan("Qwen/Qwen3-8B", "--drafter", drafter, "--emit", "sglang", "--gpus", "H100")
     assert f"--speculative-algorithm DFLASH \\\n  --speculative-draft-model-path {drafter} " in command
     assert main(["plan", "Qwen/Qwen3-8B", "--drafter", drafter, "--emit", "vllm"]) == 2
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The one line that `dovetail` says."""
+    assert main([str(argument) for argument in arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1
+    return error
+
+
+def test_an_empty_config_is_refused(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--config is empty" in refused(capsys, "plan", pair / "target", "--config", "")
+
+
+def test_a_refusal_is_a_line_that_one_can_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write(tmp_path, QWEN3_8B)
+    for asked in (["x" * 50_000], [target, "--drafter", "x" * 50_000], [target, "--gpus", "9" * 50_000]):
+        assert len(refused(capsys, "plan", *asked)) < 2000
+    (tmp_path / "config.yaml").write_text("x" * 500 + "é: 1\n" + "[" * 20)
+    assert len(refused(capsys, "plan", tmp_path, "--config", tmp_path / "config.yaml")) < 2000
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "port: 2001-99-99", "port: !!int abc", f"port: {'9' * 5000}"], ids=len)
+@pytest.mark.parametrize("as_", ["config", "recipe", "recipes"])
+def test_yaml_that_would_crash_a_reader_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, as_: str
+) -> None:
+    file = tmp_path / "it.yaml"
+    head = "" if as_ == "config" or text.startswith("[") else "name: a\nsource: b\nsettings:\n  "
+    file.write_text(head + text)
+    command = ("recipes", file) if as_ == "recipes" else ("plan", write(tmp_path, QWEN3_8B), f"--{as_}", file)
+    assert re.search(r"it\.yaml|config file: port is ", refused(capsys, *command))
+
+
+def test_a_drafters_target_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    block = QWEN3_8B_EAGLE3["speculators_config"] | {"verifier": {"name_or_path": "~a\0b", "architectures": []}}
+    drafter = write(tmp_path, QWEN3_8B_EAGLE3, speculators_config=block)
+    assert "drafts for ~a b, which cannot be looked at" in refused(capsys, "plan", drafter)

@@ -108,7 +108,20 @@ QWEN3_235B: Config = QWEN3_8B | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
-#: An EAGLE-3 drafter for it, in the speculators format, as that library writes one.
+#: A hybrid with an MTP layer, as Qwen3-Next is: of four layers three keep a state.
+QWEN3_NEXT: Config = QWEN3_235B | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "full_attention_interval": 4,
+    "num_nextn_predict_layers": 1,
+    "max_position_embeddings": 262144,
+}
+#: An EAGLE-3 drafter for Qwen3-8B, in the speculators format, as that library writes one.
 QWEN3_8B_EAGLE3: Config = {
     "architectures": ["Eagle3Speculator"],
     "speculators_model_type": "eagle3",

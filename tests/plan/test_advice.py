@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dovetail.errors import PlanError
 from dovetail.plan import hardware, memory, recipe, resolve
 from dovetail.plan.outcome import Plan
 from tests.plan.conftest import Put
@@ -18,6 +20,8 @@ from tests.plan.made import (
     KIMI_K25,
     QWEN3_8B,
     QWEN3_8B_EAGLE3,
+    QWEN3_235B,
+    QWEN3_NEXT,
     Config,
     write,
     write_index,
@@ -128,6 +132,95 @@ def test_gpus_that_are_not_used_are_offered(tmp_path: Path) -> None:
     assert "--data-parallel-size 8 serves as many requests again on the 7 GPUs that are not used" in offer
     assert "data_parallel_size" not in planned(tmp_path, QWEN3_8B, gpus="8x H100", data_parallel_size=8)
     assert "--gpus '8x B200'" in planned(tmp_path, QWEN3_8B)["gpus"][0]
+
+
+#: What somebody says besides, that narrows what else can be.
+SAID: tuple[dict[str, Any], ...] = (
+    {},
+    {"context": 4096},
+    {"max_batch": 4},
+    {"method": "mtp"},
+    {"pipeline_parallel_size": 2},
+    {"data_parallel_size": 2},
+    {"decode_context_parallel_size": 2},
+    {"draft_tensor_parallel_size": 8},
+    {"speculate_below_context": 8192},
+    {"speculate_below_context": 8192, "method": "mtp"},
+)
+MACHINES = ("H100", "8x H100", "16x H100", "8x H200", "8x B200", "3x B200", "8x RTX PRO 6000", "4x RTX 5090", "2x48GB")
+
+
+def followed(message: str) -> list[dict[str, Any]]:
+    """The settings that a message names with values: all of them together, of those said twice one at a time."""
+    named: dict[str, list[Any]] = {}
+    for name, value in re.findall(r"--([a-z][a-z-]+) ([^\s:;,)]+)", message):
+        named.setdefault(name.replace("-", "_"), []).append(int(value) if value.isdigit() else value)
+    return [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [KIMI_K2, KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B, QWEN3_NEXT],
+    ids=lambda config: config["model_type"],
+)
+def test_advice_that_is_followed_gives_a_plan_that_is_accepted(tmp_path: Path, config: Config) -> None:
+    """And one that holds as many tokens as was said."""
+    target = write(tmp_path / "target", config)
+    offers = 0
+    for gpus, more in itertools.product(MACHINES, SAID):
+        said = {"engine": "vllm", "gpus": gpus} | more
+        try:
+            plan = resolve(target, said, recipe="none")
+        except PlanError:
+            continue  # does not fit, or nothing there to draft with
+        for each in plan.told("advice"):
+            for asked in followed(each.message):
+                if asked.keys() <= {"gpus"} or asked.get("drafter") == "PATH":
+                    continue
+                offers += 1
+                then = resolve(target, said | asked, recipe="none")  # not refused
+                promised = re.search(r"room for ([\d,]+) tokens", each.message)
+                if promised is not None:
+                    assert then.fit is not None and then.fit.each is not None
+                    assert then.fit.each.tokens == int(promised[1].replace(",", "")), (said, asked)
+    assert offers > 50
+
+
+@pytest.mark.parametrize("name", ["moonshotai/Kimi-K2.5", "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-8B"])
+def test_recipes_and_drafters_that_are_followed_give_a_plan_that_is_accepted(put: Put, name: str) -> None:
+    put("moonshotai/Kimi-K2.5", KIMI_K25)
+    put("deepseek-ai/DeepSeek-V3.2", DEEPSEEK_V32)
+    put("Qwen/Qwen3-8B", QWEN3_8B)
+    put("lightseekorg/kimi-k2.5-eagle3-mla", KIMI_EAGLE3_MLA)
+    put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
+    offers = 0
+    for gpus, more in itertools.product((None, "8x96GB", "8x RTX PRO 6000", "16x H100", "4x B200"), SAID):
+        said = {"engine": "vllm", "gpus": gpus} | more
+        try:
+            plan = resolve(name, said)
+        except PlanError:
+            continue
+        for each in plan.told("advice"):
+            if each.setting in ("recipe", "drafter"):
+                (asked,) = followed(each.message)
+                if asked != {"drafter": "PATH"}:
+                    offers += 1
+                    resolve(name, said | asked if each.setting == "drafter" else said, recipe=asked.get("recipe"))
+    assert offers > 5
+
+
+def test_replicas_are_not_offered_beside_a_gate(tmp_path: Path) -> None:
+    """All ranks must draft the same length."""
+    gate = {"method": "mtp", "speculate_below_context": 8192}
+    target = write(tmp_path / "target", QWEN3_NEXT)
+    assert "data_parallel_size" in gains(resolve(target, {"gpus": "8x H200", "method": "mtp", "engine": "vllm"}))
+    assert "data_parallel_size" not in gains(resolve(target, {"gpus": "8x H200", "engine": "vllm"} | gate))
+
+
+def test_layers_inside_the_target_are_not_offered_where_they_do_not_fit(tmp_path: Path) -> None:
+    asked = {"gpus": "8x RTX PRO 6000", "draft_tensor_parallel_size": 8}
+    offers = [str(planned(tmp_path, DEEPSEEK_V32, **asked, gpu_memory_utilization=part)) for part in (0.92, 0.95)]
+    assert ["--method mtp" in offer for offer in offers] == [False, True]
 
 
 def test_the_embedded_engine_is_offered_what_it_has() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_what_the_shell_runs_is_the_command_word_for_word(
     command = COMMANDS[form](asked)
     *argv, a = shell(command.script(), tmp_path_factory.mktemp("shell"))
     assert argv == command.argv
+    assert not any(word.startswith("-") and word in (name, target) for word in argv[3:])
     assert a == value.rstrip("\n")  # what $(…) takes away in the stub
 
 
@@ -111,7 +113,7 @@ def test_the_key_is_read_by_the_shell_and_written_nowhere(tmp_path: Path, form: 
     if form == "vllm":
         assert ran == [*command.argv, "s3cret"]  # not among the words, which everybody can read
     elif form == "sglang":
-        assert ran[-3:-1] == ["--api-key", "s3cret"]
+        assert ran[-2] == "--api-key=s3cret"  # which may begin with a hyphen
         assert any("everybody on the machine can read" in note for note in command.notes)
     else:
         assert any(note.startswith("not carried over: api_key_file") for note in command.notes)
@@ -489,9 +491,53 @@ def test_names_are_ones_that_kubernetes_takes_and_words_arrive_as_they_are(name:
     for kind in found.values():
         assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", kind["metadata"]["name"])
     container = pods(found)[0]["spec"]["containers"][0]
-    expected = vllm.command(asked | plan(host="0.0.0.0")).argv
-    assert [word.replace("$$(", "$(") for word in container["command"]] == [w.replace("$$(", "$(") for w in expected]
-    assert {"name": "A", "value": env} in container["env"] or "$(" in env
+    assert [expanded(word) for word in container["command"]] == vllm.command(asked | plan(host="0.0.0.0")).argv
+    assert [expanded(each["value"]) for each in container["env"] if each["name"] == "A"] == [env]
+
+
+def expanded(word: str) -> str:
+    """As the kubelet does: $$ is a dollar, and $(NAME) a variable (k8s.io/kubernetes, forked/golang/expansion)."""
+    return re.sub(r"\$(\$|\([^)]*\))", lambda found: "$" if found[1] == "$" else "EXPANDED", word)
+
+
+def test_what_another_reader_of_yaml_takes_for_a_number_is_text() -> None:
+    numbers = {"A": "1e3", "B": "0o17", "C": "~"}
+    text = emitted(plan(revision="7e12345", gpu_memory_utilization=1e-05, env=numbers), "k8s")
+    assert '- "7e12345"\n' in text and '- "1e-05"\n' in text
+    for value in numbers.values():
+        assert f'value: "{value}"\n' in text
+
+
+def test_over_nodes_only_our_own_words_are_expanded() -> None:
+    pod = pods(objects(plan(tensor_parallel_size=16, served_model_name="$(LWS_LEADER_ADDRESS)")))[0]
+    command = pod["spec"]["containers"][0]["command"]
+    assert "$(LWS_LEADER_ADDRESS)" in command and "$$(LWS_LEADER_ADDRESS)" in command
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_comments_hold_nothing_that_cannot_be_printed(form: str) -> None:
+    text = emitted(
+        plan(api_key_file="/keys/\x1b]0;me\x07", no_repair="\x1b[2J", host="h\x9b", env={"VLLM_USE_V1": "\x00"}), form
+    )
+    lines = [line for line in text.splitlines() if line.startswith("#")]
+    assert lines and all(line.isprintable() for line in lines)
+    if form == "k8s":
+        assert list(yaml.safe_load_all(text))
+
+
+def test_nodes_are_as_few_as_hold_all_gpus() -> None:
+    huge = plan(tensor_parallel_size=4093, pipeline_parallel_size=4091, data_parallel_size=4079)
+    sizes = objects(huge)["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["size"]
+    assert sizes == 4093 * 4091 * 4079  # primes: one GPU a node
+    assert objects(plan(tensor_parallel_size=12))["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["size"] == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_value_is_never_another_flag(form: str) -> None:
+    asked = plan(served_model_name="--trust-remote-code", revision="--api-key", load_format="-x", tokenizer="-y")
+    script = "".join(line for line in emitted(asked, form).splitlines() if not line.startswith("#"))
+    assert "--trust-remote-code" not in script.replace("=--trust-remote-code", "")
+    assert "--revision=--api-key" in script and "--tokenizer" in script.replace("-path", "") and "=-y" in script
 
 
 # --- The engines' own parsers -----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tests.plan.made import (
     QWEN3_235B,
     Config,
     write,
+    write_index,
     write_safetensors,
 )
 
@@ -523,3 +524,14 @@ def test_the_longest_context_is_what_both_can_do(tmp_path: Path) -> None:
     assert longest(KIMI_K2, KIMI_EAGLE3 | {"max_position_embeddings": 65536}) == 65536  # yarn
     assert longest(QWEN3_8B, QWEN3_8B_DFLASH | {"max_position_embeddings": 2048}) == 40960  # a table made longer
     assert longest(QWEN3_8B, QWEN3_8B | {"max_position_embeddings": 2048}) == 2048  # a model of its own
+
+
+def test_weights_that_are_another_models_are_said(tmp_path: Path) -> None:
+    folder = tmp_path / "Qwen3-8B-target"
+    folder.mkdir()
+    for size, said in ((1, "the index of .* come to 0.0 GiB"), (2**59, "the index of"), (16_400_000_000, None)):
+        write_index(folder, {"a.safetensors": ["t"]}, total_size=size)
+        case = Case(QWEN3_8B, None, {}, None, "")
+        told = [each.message for each in checked(tmp_path, case) if each.setting == "target"]
+        assert len(told) == (said is not None)
+        assert said is None or re.search(rf"{said}.* by its config.json it is 15.3: one of them", told[0])

@@ -99,6 +99,13 @@ def test_an_unknown_kind_is_taken_as_reported(driver: Path) -> None:
     assert found.gpu.bandwidth is None
 
 
+@pytest.mark.parametrize("text", ["a" + " " * 60_000 + "b", "8x" * 50_000, "9" * 5000 + "x B200"], ids=len)
+def test_gpus_without_end_are_refused_in_a_line(text: str) -> None:
+    with pytest.raises(PlanError, match=r"^gpus is .{80}: say how many of which") as refusal:
+        hardware.parse(text)
+    assert len(refusal.value.message) < 200
+
+
 def test_mixed_gpus_count_as_so_many_of_the_smallest(driver: Path) -> None:
     (driver / "rows").write_text(B200.format(0) + "1, GPU-1, NVIDIA H100 80GB HBM3, 81559, 9.0\n")
     found = hardware.detect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.plan.made import (
     QWEN3_8B_DFLASH,
     QWEN3_8B_EAGLE3,
     QWEN3_235B,
+    QWEN3_NEXT,
     Config,
     write,
 )
@@ -246,6 +248,31 @@ LAYOUTS = st.builds(
     context=st.integers(1, 262144),
     utilization=st.floats(0.1, 1.0),
 )
+#: Targets whose layers are not all alike, with an MTP layer, which sees every token.
+UNLIKE: dict[str, Config] = {
+    "three of four keep a state": {},
+    "listed": {"full_attention_interval": None, "layer_types": ["linear_attention", "full_attention"] * 24},
+    "windows": {"full_attention_interval": None, "sliding_window": 1024, "sliding_window_pattern": 6},
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_an_mtp_layer_keeps_every_token_whatever_its_target_does(tmp_path: Path, kind: str) -> None:
+    found = target.look(write(tmp_path, QWEN3_NEXT, **UNLIKE[kind]))
+    alone = memory.per_token_of(found, None, Layout())
+    row = 2 * 2 * 128 * 2  # keys and values of two heads, in bf16
+    assert alone is not None and alone > 0
+    assert memory.per_token_of(found, drafter.inside(found), Layout()) == alone + row
+    its = drafter.inside(found).attention
+    assert its is not None and (its.linear_layers, its.windowed_layers, its.window) == (0, 0, None)
+
+
+@given(linear=st.integers(0, 99), windowed=st.integers(0, 99), layers=st.integers(1, 50))
+def test_no_layers_never_give_room_back(made: Targets, linear: int, windowed: int, layers: int) -> None:
+    odd = replace(made(QWEN3_8B).attention, linear_layers=linear, windowed_layers=windowed, window=1)
+    assert (memory.cache_per_token(odd, layers, "bfloat16", Layout()) or 0) >= 0
+
+
 MODELS = [KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B]
 
 

@@ -26,6 +26,7 @@ from tests.plan.made import (
     QWEN3_8B,
     QWEN3_8B_DFLASH,
     QWEN3_8B_EAGLE3,
+    QWEN3_235B,
     write,
     write_index,
 )
@@ -482,6 +483,25 @@ def test_a_model_takes_the_fewest_gpus_that_hold_the_whole_context(
         assert plan.settings["context"] == Setting(context, "default")
 
 
+@pytest.mark.parametrize(
+    ("config", "gpus", "said", "tensor"),
+    [
+        (QWEN3_235B, "8x H200", {"data_parallel_size": 2}, 2),  # experts are spread over replicas too
+        (QWEN3_235B, "8x H200", {"pipeline_parallel_size": 4}, 1),
+        (QWEN3_235B, "8x H200", {"pipeline_parallel_size": 2}, 2),
+        (DEEPSEEK_V32, "16x H100", {"decode_context_parallel_size": 2}, 16),
+        (QWEN3_8B, "8x H100", {"data_parallel_size": 8}, 1),
+        (QWEN3_8B, "6x24GB", {"data_parallel_size": 2}, 2),
+    ],
+)
+def test_sizes_that_are_said_leave_the_others_to_be_chosen(
+    tmp_path: Path, config: dict[str, Any], gpus: str, said: dict[str, int], tensor: int
+) -> None:
+    plan = resolve(write(tmp_path / "target", config), {"gpus": gpus, "engine": "vllm"} | said, recipe="none")
+    assert plan.settings["tensor_parallel_size"] == Setting(tensor, "default")
+    assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.fits
+
+
 def test_a_context_that_is_asked_for_is_not_cut(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"does not fit on 1x 16GB GPU .*What would help"):
         resolve(write(tmp_path / "target", QWEN3_8B), {"gpus": "16GB", "context": 40960})
@@ -739,7 +759,15 @@ def test_settings_that_do_not_go_with_the_drafter_are_refused(
         ("prot: 8000", r"config file: there is no setting 'prot'; did you mean port\?"),
         ("port: eight", r"config file: port is 'eight': expected int"),
         ("- port", r"must map settings to values"),
-        ("8000: port", r"must map settings to values"),
+        ("8000: port", r"there is no setting '8000'"),
+        ("port: 1\nport: 2", r"is not YAML .*'port' is there twice \(line 2\)"),
+        ('target: "~a\\0b"', r"target is '~a\\x00b': no name and no path can hold a NUL"),
+        ('tokenizer: "~\\0"', r"tokenizer is .*NUL"),
+        ('env: {A: "\\0"}', r"no environment variable can hold a NUL"),
+        ("seed: 99999999999999999999", r"seed is 9+: expected int <= 4294967295"),
+        ("max_batched_tokens: 99999999999999", r"expected int <= 2147483647"),
+        ("speculate_below_context: 99999999999999", r"expected int <= 2147483647"),
+        (f"port: {[1] * 99}", r"^config file: port is .{80}: expected int, got array$"),
         ("port: [", r"is not YAML"),
         ("\xff", r"is not YAML"),
         (None, r"cannot be read: No such file"),

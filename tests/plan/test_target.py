@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,113 @@ def test_what_is_no_target_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(CheckpointError, match=message) as refusal:
         looked(tmp_path, config)
     assert "\n" not in refusal.value.message
+
+
+RE = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}}
+#: What contradicts itself, and would be reckoned with: changes to Qwen3-235B -> what is said of them.
+CONTRADICTIONS: dict[str, tuple[Config, str]] = {
+    "kinds of too many layers": ({"layer_types": ["linear_attention"] * 1000}, "layer_types has 1000 entries, num_hid"),
+    "kinds of too few layers": ({"layer_types": ["full_attention"] * 40}, "has 40 entries, num_hidden_layers is 94"),
+    "a pattern": ({"hybrid_override_pattern": "M*" * 50}, "hybrid_override_pattern has 100 entries"),
+    "linear layers": ({"linear_attn_config": {"kda_layers": list(range(95))}}, "kda_layers has 95 layers"),
+    "experts of layers": ({"moe_layer_freq": [1] * 5000}, "moe_layer_freq has 5000 entries, num_hidden_layers is 94"),
+    "a rope that shrinks below zero": ({"rope_scaling": {"type": "linear", "factor": -4}}, "rope_scaling: factor must"),
+    "a rope to nothing": ({"rope_scaling": {"type": "linear", "factor": 1e-300}}, "rope's factor 1e-300 makes 4.096e"),
+    "a rope without end": ({"rope_scaling": {"type": "linear", "factor": 2**39}}, "which is no context"),
+    "heads of no width": (
+        {"num_attention_heads": 8192, "head_dim": None},
+        "8192 but hidden_size is 4096, which leaves",
+    ),
+    "more key-value heads": ({"num_key_value_heads": 100}, "num_key_value_heads is 100, which does not divide the 64"),
+    "a pattern that is counted": ({"quantization_config": RE | {"ignore": ["re:a{9999999999999999}"]}}, "too large"),
+    "a pattern that is nested": ({"quantization_config": RE | {"ignore": ["re:" + "(" * 300]}}, "nested deeper than"),
+    "a pattern that is long": (
+        {"quantization_config": RE | {"ignore": ["re:" + "(" * 5000 + ")" * 5000]}},
+        "characters in one of them, at most",
+    ),
+    "many patterns": (
+        {"quantization_config": RE | {"ignore": [f"re:abcdefgh{i}" for i in range(500)]}},
+        "of regular exp",
+    ),
+    "many wildcards": ({"quantization_config": RE | {"ignore": [f"*{i}" for i in range(10001)]}}, "10001 modules with"),
+    "half a character": ({"model_type": "\ud800"}, "cannot be read as JSON: .*surrogates not allowed"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, kind: str) -> None:
+    changes, message = CONTRADICTIONS[kind]
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        looked(tmp_path, QWEN3_235B, **changes)
+    assert "\n" not in refusal.value.message and len(refusal.value.message) < 500
+
+
+def test_what_would_take_for_ever_is_matched(tmp_path: Path) -> None:
+    found = looked(tmp_path, QWEN3_8B, quantization_config=RE | {"ignore": ["re:(([a-z0-9._]+)+)+!", "re:.*o_proj"]})
+    assert found.quantization is not None
+    assert found.quantization.covers("model.layers.1.mlp.down_proj")
+    assert not found.quantization.covers("model.layers.1.self_attn.o_proj")
+    listed = looked(tmp_path, QWEN3_235B, mlp_only_layers=list(range(90, 1_000_000)))
+    assert listed.experts is not None and listed.experts.layers == 90
+
+
+def test_what_is_nested_or_long_without_end_is_refused_in_a_line(tmp_path: Path) -> None:
+    nested = json.dumps(QWEN3_8B)
+    for _ in range(800):
+        nested = f'{{"architectures": ["AForCausalLM"], "text_config": {nested}}}'
+    for text, message in ((nested, "nested too deep"), ("[" * 8_000_001, "is longer than 8 MB")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(CheckpointError, match=message) as refusal:
+            target.look(str(tmp_path))
+        assert len(refusal.value.message) < 500
+
+
+def test_files_go_before_an_index_that_says_something_else(tmp_path: Path) -> None:
+    write(tmp_path, QWEN3_8B)
+    write_index(tmp_path, {"a.safetensors": ["t"]}, total_size=1)
+    assert (target.look(str(tmp_path)).weights.bytes, target.look(str(tmp_path)).weights.source) == (1, "index")
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        file.truncate(16_400_000_000)
+    weights = target.look(str(tmp_path)).weights
+    assert (weights.bytes, weights.source) == (16_400_000_000, "files")
+
+
+@pytest.mark.parametrize("shard", ["../other/a.safetensors", "/dev/zero", "a/../../b", "", ".", ".."])
+def test_an_index_that_leaves_its_folder_is_refused(tmp_path: Path, shard: str) -> None:
+    write(tmp_path, QWEN3_8B)
+    write_index(tmp_path, {shard: ["t"]})
+    with pytest.raises(CheckpointError, match=r"index\.json has weights in '.*', which is no file of its folder"):
+        target.look(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "a.safetensors", "pytorch_model.bin", "b.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "loop", "dangling", "folder"])
+def test_weights_that_are_no_files_are_half_a_checkpoint(tmp_path: Path, name: str, kind: str) -> None:
+    write(tmp_path, QWEN3_8B)
+    if name == "b.safetensors":
+        write_index(tmp_path, {name: ["t"]}, total_size=5)
+    file = tmp_path / name
+    match kind:
+        case "pipe":
+            os.mkfifo(file)
+        case "loop":
+            file.symlink_to(name)
+        case "dangling":
+            file.symlink_to("nowhere")
+        case "folder":
+            file.mkdir()
+    with pytest.raises(CheckpointError, match=rf"{name} is no file but .* half a checkpoint, fetch it again"):
+        target.look(str(tmp_path))
+
+
+@pytest.mark.parametrize("end", [10**400, -1, None, "1"])
+def test_offsets_that_are_none_are_refused_in_a_line(tmp_path: Path, end: object) -> None:
+    write(tmp_path, QWEN3_8B)
+    header = json.dumps({"t": {"data_offsets": [0, end]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match=r"has no header of a safetensors file") as refusal:
+        target.look(str(tmp_path))
+    assert len(refusal.value.message) < 500
 
 
 def test_half_a_checkpoint_is_refused(tmp_path: Path) -> None:

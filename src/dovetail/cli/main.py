@@ -18,6 +18,7 @@ from dovetail import __version__
 from dovetail.errors import DovetailError
 
 REFUSED = 2
+_LONGEST = 2000  # characters of a message; the list of all settings is half of that
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -48,7 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _line(message: str) -> str:
-    """One line, which cannot steer the terminal: messages name what stands in other people's files."""
+    """One line, not endless, which cannot steer the terminal: messages name what stands in other people's files.
+
+    Of a long one the middle is left out: what it is about comes first, and the way out last.
+    """
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST // 2]} […] {message[-_LONGEST // 4 :]}"
     return "".join(character if character.isprintable() else " " for character in message)
 
 

@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
 def resolved(arguments: argparse.Namespace, *, engine: str | None = None) -> Plan:
     """The plan that the arguments of `serve` or `plan` ask for; on `engine` where nobody says one."""
     options = {name: value for name, value in vars(arguments).items() if name not in _NOT_SETTINGS}
-    config = Path(arguments.config) if arguments.config else None
+    if arguments.config == "":
+        raise PlanError("--config is empty: name a file, or leave it out")
+    config = None if arguments.config is None else Path(arguments.config)
     return resolve(arguments.model, options, config=config, recipe=arguments.recipe, engine=engine)
 
 

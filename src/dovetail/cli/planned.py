@@ -66,7 +66,7 @@ def _settings(plan: Plan, *, everything: bool) -> Iterator[Row]:
 
 
 def _row(name: str, setting: Setting[Any]) -> Row:
-    return name, "none" if setting.value is None else visible(shown(setting.value)), setting.source
+    return name, "none" if setting.value is None else visible(shown(setting.value)), visible(setting.source)
 
 
 def _table(console: Console, head: Row, rows: list[Row]) -> None:

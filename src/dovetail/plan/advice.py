@@ -6,13 +6,19 @@ Figures are reckoned as the fit is, or a recipe's, with who measured them; there
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from dovetail.plan import memory, pairing
+from dovetail.errors import DovetailError
+from dovetail.plan import defaults, fit, memory, pairing
 from dovetail.plan.case import Advice, Case
+from dovetail.plan.drafter import Drafter, inside
+from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Layout
-from dovetail.plan.recipe import Figure, Recipe, may_run_on
+from dovetail.plan.methods import LOOKUPS
+from dovetail.plan.recipe import Facts, Figure, Recipe, may_run_on, named
 
 _FP8_SINCE = (8, 9)  # the compute capability
 
@@ -31,15 +37,63 @@ def advise(case: Case, recipes: Iterable[Recipe], taken: Collection[str]) -> lis
 _Gains = Iterable[tuple[str, str]]
 
 
+def _followed(case: Case, its: Drafter | None = None, /, **said: Any) -> Case | None:
+    """The plan in which this is said too, None if it is refused. What nobody said is then chosen anew."""
+    kept = ("engine", "strict", *(("max_batch",) if "engine" not in said else ()))
+    settings = {name: each for name, each in case.settings.items() if each.source != "default" or name in kept}
+    settings |= {name: Setting(value, "advice") for name, value in said.items()}
+    case = Case(case.target, its or case.drafter, settings, case.gpus)
+    try:
+        sizes, _ = defaults.sizes(case)
+        settings |= {name: Setting(value, "default") for name, value in sizes.items()}
+        fit.check(case.target, case.drafter, settings, case.gpus)
+    except DovetailError:
+        return None
+    return Case(case.target, case.drafter, settings, case.gpus)
+
+
+def _with_recipe(case: Case, recipe: Recipe) -> bool:
+    """Whether the plan with this recipe, below what is said, is not refused. A drafter that it brings is not read."""
+    said = {name: each.value for name, each in case.settings.items() if each.source != "default"}
+    facts = Facts(case.target.path, drafter=said.get("drafter", UNSET), gpus=case.gpus, settings=said)
+    values = {name: value for name, value in named(recipe, facts).values.items() if name not in (*said, "env")}
+    if values.get("drafter") is not None:
+        values.setdefault("method", _SOME)
+    try:
+        drafter = inside(case.target) if values.get("method") == "mtp" else None
+    except DovetailError:
+        return False
+    return _followed(case, drafter, **values) is not None
+
+
+_SOME = "eagle3"  # of a drafter whose method is not known before it is read
+
+
+def _options(case: Case, /, **said: Any) -> str | None:
+    """How this is asked for, over as many GPUs as now; None if it is refused."""
+    then = _followed(case, **said)
+    if then is not None and then.size("tensor_parallel_size") != case.size("tensor_parallel_size"):
+        said["tensor_parallel_size"] = case.size("tensor_parallel_size")
+        then = _followed(case, **said)
+    if then is None:
+        return None
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in said.items())
+
+
 def _drafting(case: Case, recipes: list[Recipe]) -> _Gains:
     if case.method is not None:
         return
     target = case.target
     drafters = {recipe.drafters[0]: recipe for recipe in reversed(recipes) if recipe.drafters}
     for drafter, recipe in drafters.items():
+        if not _followed(case, method=recipe.settings.get("method") or _SOME) or (
+            may_run_on(recipe, case.gpus) and not _with_recipe(case, recipe)
+        ):
+            continue
         figure = next((each for each in recipe.measured if each.what == "acceptance length"), None)
         yield "drafter", f"--drafter {drafter} drafts for this model{_measured(figure)}"
-    if target.mtp_layers and target.mtp_weights is not False:
+    vllm: dict[str, Any] = {"engine": "vllm"} if case.engine == "embedded" else {}
+    if target.mtp_layers and target.mtp_weights is not False and _followed(case, inside(target), method="mtp", **vllm):
         layers = "layer" if target.mtp_layers == 1 else "layers"
         yield (
             "method",
@@ -49,6 +103,8 @@ def _drafting(case: Case, recipes: list[Recipe]) -> _Gains:
     if not recipes and not target.mtp_layers:
         kind = "EAGLE-3 in the speculators format" if case.engine == "embedded" else "EAGLE-3, DFlash and others"
         yield "drafter", f"a drafter made for this model ({kind}) saves steps of the target: --drafter PATH"
+    if not all(_followed(case, method=method, **vllm) for method in LOOKUPS):
+        return
     yield (
         "method",
         f"{_for_vllm(case)}--method suffix or --method ngram drafts from earlier text, without a drafter: it pays "
@@ -68,7 +124,7 @@ def _measured(figure: Figure | None) -> str:
 
 def _recipes(case: Case, recipes: list[Recipe]) -> _Gains:
     for recipe in recipes:
-        if may_run_on(recipe, case.gpus):
+        if may_run_on(recipe, case.gpus) and _with_recipe(case, recipe):
             figure = next((each for each in recipe.measured if each.what != "acceptance length"), None)
             yield "recipe", f"--recipe {recipe.name} is for this model: {recipe.title}{_measured(figure)}"
 
@@ -84,16 +140,17 @@ def _cache(case: Case) -> _Gains:
     capability = case.gpus.gpu.capability if case.gpus else None
     if layout.kv_dtype in ("auto", "bfloat16", "float16") and not stored and (capability or _FP8_SINCE) >= _FP8_SINCE:
         gain = _gain(case, msgspec.structs.replace(layout, kv_dtype="fp8"))
-        if gain:
-            yield "kv_cache_dtype", f"--kv-cache-dtype fp8: {gain}"
+        asked = _options(case, kv_cache_dtype="fp8")
+        if gain and asked:
+            yield "kv_cache_dtype", f"{asked}: {gain}"
     # Not for sparse attention: only some of its kernels can do it (vLLM 0.33, v1/attention/backends/mla).
     if attention.kind == "mla" and attention.index_dim is None and layout.tensor > layout.decode_context:
         gain = _gain(case, msgspec.structs.replace(layout, decode_context=layout.tensor))
-        if gain:
+        asked = _options(case, decode_context_parallel_size=layout.tensor)
+        if gain and asked:
             yield (
                 "decode_context_parallel_size",
-                f"--decode-context-parallel-size {layout.tensor}: {gain}; tensor parallelism alone does not divide an "
-                "MLA cache",
+                f"{asked}: {gain}; tensor parallelism alone does not divide an MLA cache",
             )
 
 
@@ -117,10 +174,11 @@ def _context(case: Case) -> _Gains:
     if context < longest:
         layout = msgspec.structs.replace(_layout(case), context=longest)
         whole = memory.budget(case.target, case.drafter, layout, case.gpus.gpu)
-        if whole.fits and whole.sequence is not None:
+        asked = _options(case, context=longest)
+        if whole.fits and whole.sequence is not None and asked:
             yield (
                 "context",
-                f"--context {longest} fits as well: one such sequence takes {_gigabytes(whole.sequence)} of the "
+                f"{asked} fits as well: one such sequence takes {_gigabytes(whole.sequence)} of the "
                 f"{_gigabytes(whole.room)} that each GPU has for the cache",
             )
     elif longest < case.target.context:
@@ -132,11 +190,12 @@ def _gpus(case: Case) -> _Gains:
         yield "gpus", "say which GPUs (--gpus '8x B200', or '8x96GB'), and memory and recipes are checked against them"
         return
     used, replicas = _layout(case).gpus, case.gpus.count // max(_layout(case).gpus, 1)
-    if replicas > 1 and case.value("data_parallel_size") is None:
+    asked = _options(case, data_parallel_size=replicas) if replicas > 1 else None
+    if asked and case.value("data_parallel_size") is None:
         yield (
             "data_parallel_size",
-            f"--data-parallel-size {replicas} serves as many requests again on the {case.gpus.count - used} GPUs that "
-            "are not used, --tensor-parallel-size makes each of them quicker",
+            f"{asked} serves as many requests again on the {case.gpus.count - used} GPUs that are not used; more of "
+            "them for each make it quicker (--tensor-parallel-size)",
         )
 
 

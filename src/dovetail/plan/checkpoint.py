@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -15,7 +16,9 @@ _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX)
 _TOKENIZERS = ("tokenizer.json", "tiktoken.model")
 _POINTER = b"version https://git-lfs"
-_LONGEST_HEADER = 100_000_000  # bytes; the safetensors library refuses longer ones
+_LONGEST_HEADER = 25_000_000  # bytes; models of that many tensors have more than one file, and an index
+_LONGEST_INDEX = 100_000_000
+_LONGEST_JSON = 8_000_000  # a config that names every expert of a large model has some of them
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,15 @@ class _Index(msgspec.Struct):
     metadata: _Metadata | None = None
 
 
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+
+
+class _Entry(msgspec.Struct, gc=False):
+    """Of a tensor in a header; `__metadata__` has no offsets."""
+
+    data_offsets: tuple[_Offset, _Offset] = (0, 0)
+
+
 def stored(path: str) -> Stored:
     """What the index or the files of the folder `path` say of its weights, without opening a tensor.
 
@@ -42,7 +54,7 @@ def stored(path: str) -> Stored:
     that are there in part, that are git-lfs pointers, or that are cut short.
     """
     folder = Path(path)
-    if (folder / _INDEX).is_file():
+    if os.path.lexists(folder / _INDEX):
         return _indexed(folder)
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     files = files or sorted(folder.glob("pytorch_model*.bin"))
@@ -55,34 +67,63 @@ def stored(path: str) -> Stored:
 
 
 def _indexed(folder: Path) -> Stored:
+    """By the files where they are here: an index may be another checkpoint's."""
     index = _index(folder)
-    shards = sorted(set(index.weight_map.values()))
-    here = [folder / shard for shard in shards if (folder / shard).is_file()]
+    shards = _shards(folder, index)
+    here = [folder / shard for shard in shards if os.path.lexists(os.path.join(folder, shard))]
     if here and len(here) < len(shards):
-        missing = next(shard for shard in shards if not (folder / shard).is_file())
+        missing = next(shard for shard in shards if not os.path.lexists(folder / shard))
         raise CheckpointError(
             f"{folder} is half a checkpoint: {len(here)} of the {len(shards)} files of its index are there, "
             f"{missing} is not; fetch it again"
         )
     _check_fetched(here)
     tensors = frozenset(index.weight_map)
+    size = sum(shard.stat().st_size for shard in here)
+    if size:
+        return Stored(bytes=size, source="files", tensors=tensors)
     total = index.metadata.total_size if index.metadata else None
     if total is not None and 0 < total < 2**60:
         return Stored(bytes=int(total), source="index", tensors=tensors)
-    size = sum(shard.stat().st_size for shard in here)
-    return Stored(bytes=size or None, source="files" if size else None, tensors=tensors)
+    return Stored(tensors=tensors)
+
+
+def _shards(folder: Path, index: _Index) -> list[str]:
+    """The files of the index, all of which are in the folder."""
+    shards = sorted(set(index.weight_map.values()))
+    for shard in shards:
+        if shard.startswith("/") or ".." in shard.split("/") or not shard.strip("./"):
+            raise CheckpointError(f"{folder / _INDEX} has weights in {shard!r:.80}, which is no file of its folder")
+    return shards
 
 
 def _index(folder: Path) -> _Index:
     file = folder / _INDEX
+    _check_fetched([file])
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Index)
+        return msgspec.json.decode(_content(file, _LONGEST_INDEX), type=_Index)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{file} is not an index of weights: {error}") from error
 
 
+def _content(file: Path, longest: int) -> bytes:
+    """The bytes of `file`. Raises `CheckpointError` for one that is longer, or no file at all."""
+    if not file.is_file():
+        raise CheckpointError(f"{file} is no file")
+    with file.open("rb") as opened:
+        content = opened.read(longest + 1)
+    if len(content) > longest:
+        raise CheckpointError(f"{file} is longer than {longest / 1e6:.0f} MB, which no such file is")
+    return content
+
+
 def _check_fetched(files: Sequence[Path]) -> None:
     for file in files:
+        if not file.is_file():
+            raise CheckpointError(
+                f"{file} is no file but a folder, a pipe or a link that leads nowhere: that is half a checkpoint, "
+                "fetch it again"
+            )
         if file.stat().st_size < 1024 and file.read_bytes().startswith(_POINTER):
             raise CheckpointError(f"{file} is a git-lfs pointer, not weights: run `git lfs pull` in its folder")
 
@@ -98,10 +139,10 @@ def _header(file: Path) -> frozenset[str]:
             length = int.from_bytes(opened.read(8), "little")
             if length > min(size, _LONGEST_HEADER):
                 raise CheckpointError(f"{file} is no safetensors file, or cut short within its header")
-            header = json.loads(opened.read(length))
+            header = msgspec.json.decode(opened.read(length), type=dict[str, _Entry])
         header.pop("__metadata__", None)
-        end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (OSError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
+        end = 8 + length + max((entry.data_offsets[1] for entry in header.values()), default=0)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"{file} has no header of a safetensors file") from error
     if size != end:
         raise CheckpointError(f"{file} is cut short or damaged: {size} bytes, {end} by its own header; fetch it again")
@@ -122,7 +163,10 @@ def read_config(path: str) -> Mapping[str, Any]:
 def read_json(file: Path) -> Mapping[str, Any]:
     """The object in `file`. Raises `CheckpointError` when it holds none."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = _content(file, _LONGEST_JSON).decode()
+        content = json.loads(text)
+        if r"\u" in text:
+            msgspec.json.encode(content)  # half a character, "\ud800", is no text and could not be shown
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
@@ -137,7 +181,7 @@ def check_whole(path: str, *, tokenizer: bool) -> None:
             raise CheckpointError(f"{path} is half a checkpoint: it has neither {' nor '.join(wanted)}")
     folder = Path(path)
     if not (folder / _WEIGHTS[0]).is_file():
-        shards = sorted(set(_index(folder).weight_map.values()))
+        shards = _shards(folder, _index(folder))
         if not any((folder / shard).is_file() for shard in shards):
             raise CheckpointError(f"{path} is half a checkpoint: of the {len(shards)} files of its index none is there")
 

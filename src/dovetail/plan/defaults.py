@@ -42,7 +42,8 @@ def _called(target: str) -> str:
 def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
     """The context, and over how many GPUs the target is spread, where neither is said.
 
-    As few GPUs as hold the whole context; if all of them do not, all, and as much of the context as they hold.
+    As few GPUs as hold the whole context; if all of them do not, all, and as much of the context as they hold. Where
+    stages or replicas are said, so many of each.
     """
     said: dict[str, Any] = {}
     context, whose = pairing.longest_context(case.target, case.drafter)
@@ -51,10 +52,11 @@ def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
     gpus = case.gpus
     if gpus is None or case.engine == "embedded":
         return said, []
-    if all(case.value(name) is None for name in parallel.GPUS):
+    if case.value("tensor_parallel_size") is None:
         case = _with(case, said)
-        powers = {2**i for i in range(gpus.count.bit_length())}
-        degrees = [degree for degree in sorted(powers | {gpus.count}) if _divides(case, degree)]
+        each = gpus.count // (case.size("pipeline_parallel_size") * case.size("data_parallel_size"))
+        powers = {2**i for i in range(each.bit_length())}
+        degrees = [degree for degree in sorted(powers | {each}) if degree and _divides(case, degree)]
         holding = [degree for degree in degrees if _budget(case, degree).fits]
         if degrees:
             said["tensor_parallel_size"] = min(holding) if holding else max(degrees)

@@ -87,6 +87,8 @@ def _read(path: str, fields: Fields, method: Method, architecture: str, files: S
     attention = shape.attention(own, layers or 1) if hidden and own.number("num_attention_heads") else None
     aux, aux_field = _aux_layers(fields)
     block = fields.number("block_size")
+    if method == "mtp" and attention is not None:
+        attention = _full(attention)
     dflash, eagle = fields.block("dflash_config") or _nothing, fields.block("eagle_config") or _nothing
     most = _most_tokens(method, fields, block)
     proposed = _proposed(fields)
@@ -215,9 +217,15 @@ def inside(target: Target) -> Drafter:
     weights = msgspec.structs.replace(
         target.weights, bytes=target.weights.parts.mtp, parts=Parts(mtp=target.weights.parts.mtp)
     )
-    return _of_target(
+    drafter = _of_target(
         target, "mtp", "inside the target", layers=target.mtp_layers, draft_tokens=target.mtp_layers, weights=weights
     )
+    return msgspec.structs.replace(drafter, attention=_full(target.attention))
+
+
+def _full(attention: Attention) -> Attention:
+    """That of an MTP layer, which sees all tokens whatever the layers of its target do (Qwen3-Next's)."""
+    return msgspec.structs.replace(attention, linear_layers=0, windowed_layers=0, window=None)
 
 
 def _standing_alone(model: Target) -> Drafter:

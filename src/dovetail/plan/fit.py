@@ -27,7 +27,7 @@ def check(
     advice = [] if drafter is None else pairing.check(case, drafter)
     _tree(case)
     _argmax(case)
-    advice += [*_lookup(case), *_gate(case)]
+    advice += [*_stored(case), *_lookup(case), *_gate(case)]
     return [*advice, *parallel.check(case), *_memory(case), *_kernels(case)]
 
 
@@ -38,6 +38,23 @@ def _context(case: Case) -> None:
             f"{case.said('context')} but {target.path} was made for {target.context} tokens ({target.context_note}): "
             "ask for no more than that"
         )
+
+
+_APART = 4  # times: storage formats that are not known here differ by less
+
+
+def _stored(case: Case) -> list[Advice]:
+    """What is stored can be another model's weights, or an index that says anything."""
+    weights = case.target.weights
+    low, high = sorted((weights.bytes, weights.reckoned))
+    if high <= _APART * low:
+        return []
+    said = "the index" if weights.source == "index" else "the files"
+    message = (
+        f"{said} of {case.target.path} come to {_gib(weights.bytes)} GiB, which is reckoned with; by its config.json "
+        f"it is {_gib(weights.reckoned)}: one of them is another model's"
+    )
+    return [Advice("warning", "target", message)]
 
 
 def _tree(case: Case) -> None:

@@ -71,14 +71,15 @@ KINDS: tuple[Gpu, ...] = (
 #: Of a maker's GB, taken as GiB, at least this share is there (between 0.995 and 0.999 for those above up to 192).
 _USABLE_SHARE = 0.99
 _MOST = 65536
+_LONGEST = 80  # characters
 
 
 def parse(text: str) -> Gpus:
     """ "8x B200", "8xH100", "B200", "8x96GB". Raises `PlanError` for anything else, naming what is near."""
-    match = re.fullmatch(r"\s*(?:(\d+)\s*[xX×*]\s*)?(\S.*?)\s*", text)
+    match = None if len(text) > _LONGEST else re.fullmatch(r"(?:(\d+)\s*[xX×*]\s*)?(\S.*)", text.strip())
     count = int(match[1]) if match and match[1] and len(match[1]) < 9 else 1 if match and not match[1] else 0
     if match is None or not 1 <= count <= _MOST:
-        raise PlanError(f"gpus is {text!r}: say how many of which, like '8x B200' or '8x96GB'")
+        raise PlanError(f"gpus is {text!r:.80}: say how many of which, like '8x B200' or '8x96GB'")
     size = re.fullmatch(r"(\d{1,5}) ?G(?:i?B)?", match[2], re.IGNORECASE)
     if size and int(size[1]):
         return Gpus(gpu=_of_size(int(size[1])), count=count)

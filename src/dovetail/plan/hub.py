@@ -32,6 +32,8 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 def here(name: str, *, beside: str | None = None) -> str | None:
     """The folder called `name` in the folder `beside` or here, None if there is none."""
+    if "\0" in name:
+        return None
     for folder in (*([Path(beside) / name] if beside else []), Path(os.path.expanduser(name))):
         if name and folder.is_dir():
             return str(folder.resolve())

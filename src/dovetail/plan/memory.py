@@ -204,7 +204,7 @@ def cache_per_token(attention: Attention, layers: int, dtype: str, layout: Layou
     (flashmla_sparse.py), plus the indexer's keys with theirs (deepseek_v2.py). Other layers keep keys and values of
     `kv_heads`, divided by tensor parallelism until one head is left.
     """
-    full = layers - attention.linear_layers - attention.windowed_layers
+    full = max(layers - attention.linear_layers - attention.windowed_layers, 0)
     if attention.kind == "compressed":
         return None
     return math.ceil(full / layout.pipeline) * _row(attention, dtype, layout) / layout.decode_context

@@ -23,7 +23,7 @@ from dovetail.plan.option import Option
 from dovetail.plan.renames import translated
 
 _Text = Annotated[str, Meta(min_length=1)]
-_Count = Annotated[int, Meta(ge=1)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Degree = Annotated[int, Meta(ge=1, le=4096)]
 _CacheType = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"]
 #: Of a drafter that is a checkpoint, and of those that look earlier text up.
@@ -51,7 +51,9 @@ def _repairs(value: str) -> None:
 def _variables(value: Mapping[str, Any]) -> None:
     for name in value:
         if not _VARIABLE.fullmatch(name):
-            raise PlanError(f"{name!r} is no name of an environment variable")
+            raise PlanError(f"{name!r:.80} is no name of an environment variable")
+        if isinstance(value[name], str) and "\0" in value[name]:
+            raise PlanError(f"no environment variable can hold a NUL, as {name} does")
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -336,7 +338,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "seed",
-        Annotated[int, Meta(ge=0)] | None,
+        Annotated[int, Meta(ge=0, le=2**32 - 1)] | None,
         "of sampling",
         "engine",
         {"vllm": "--seed", "sglang": "--random-seed"},
@@ -479,7 +481,7 @@ def checked(values: Mapping[str, Any], where: str, folder: Path) -> tuple[dict[s
         if name not in BY_NAME:
             near = difflib.get_close_matches(name, [*BY_NAME, *_aliases()], n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else f"; it may hold {', '.join(BY_NAME)}"
-            raise PlanError(f"{where}: there is no setting {name!r}{hint}")
+            raise PlanError(f"{where}: there is no setting {name!r:.80}{hint}")
     return {name: _checked(BY_NAME[name], value, where, folder) for name, value in today.items()}, notes
 
 
@@ -488,11 +490,13 @@ def _checked(option: Option, value: Any, where: str, folder: Path) -> Any:
         value = None
     try:
         msgspec.convert(value, option.type)
+        if isinstance(value, str) and "\0" in value:
+            raise PlanError("no name and no path can hold a NUL")
         if option.valid is not None:
             option.valid(value)
     except msgspec.ValidationError as error:
         reason = str(error).replace("`", "")
-        raise PlanError(f"{where}: {option.name} is {value!r}: {reason[:1].lower()}{reason[1:]}") from error
+        raise PlanError(f"{where}: {option.name} is {value!r:.80}: {reason[:1].lower()}{reason[1:]}") from error
     except DovetailError as error:
         raise PlanError(f"{where}: {option.name} is {value!r:.80}: {error.message}") from error
     if value is None or option.path is None:

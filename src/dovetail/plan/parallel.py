@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.errors import PlanError
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.drafter import Drafter
-from dovetail.plan.methods import READS_TARGET
+from dovetail.plan.methods import LOOKUPS, READS_TARGET
 from dovetail.plan.shape import Attention
 
 #: Architectures whose hidden states vLLM 0.33 hands on between pipeline stages (supports_aux_hidden_states_over_pp).
@@ -32,6 +32,8 @@ def check(case: Case) -> list[Advice]:
         )
     _context(case, tensor)
     advice = []
+    if case.method not in (None, *LOOKUPS):
+        _draft_size(case, tensor)
     if drafter is not None and drafter.attention is not None:
         _draft(case, drafter, drafter.attention, tensor)
         advice += _staged(case, drafter)
@@ -116,7 +118,7 @@ def _context(case: Case, tensor: int) -> None:
         )
 
 
-def _draft(case: Case, drafter: Drafter, attention: Attention, tensor: int) -> None:
+def _draft_size(case: Case, tensor: int) -> None:
     """A drafter runs whole on every GPU or divided as the target is (vLLM 0.33: config/speculative.py)."""
     its = case.value("draft_tensor_parallel_size") or tensor
     if its not in (1, tensor):
@@ -124,9 +126,12 @@ def _draft(case: Case, drafter: Drafter, attention: Attention, tensor: int) -> N
             f"{case.said('draft_tensor_parallel_size')} but tensor_parallel_size is {tensor}: a drafter runs whole on "
             f"every GPU or divided like its target: 1 or {tensor}"
         )
+
+
+def _draft(case: Case, drafter: Drafter, attention: Attention, tensor: int) -> None:
     _heads(
         attention,
-        its,
+        case.value("draft_tensor_parallel_size") or tensor,
         f"{case.said('tensor_parallel_size')} but {drafter.path} has",
         "; or --draft-tensor-parallel-size 1",
     )

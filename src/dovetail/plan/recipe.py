@@ -22,10 +22,13 @@ from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME, check, checked
+from dovetail.plan.written import read_yaml
 
 FOLDER = Path(__file__).parent / "recipes"
 
 _Text = Annotated[str, Meta(min_length=1)]
+#: Goes into every line that says where a value is from.
+_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 _Names = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 
 
@@ -79,7 +82,7 @@ class Recipe(_Data, frozen=True):
     `settings` are relative to the recipe's file.
     """
 
-    name: _Text
+    name: _Name
     source: _Text
     settings: dict[str, Any]
     title: _Text = "untitled"
@@ -120,8 +123,8 @@ class Match(NamedTuple):
 def read(file: Path) -> Recipe:
     """The recipe in `file`. Raises `PlanError`, naming the file, when it does not have a recipe's shape."""
     try:
-        recipe = msgspec.yaml.decode(file.read_bytes(), type=Recipe)
-    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+        recipe = msgspec.convert(read_yaml(file, "recipe"), Recipe)
+    except msgspec.ValidationError as error:
         raise PlanError(f"recipe {file} cannot be read: {' '.join(str(error).split())}") from error
     where = f"recipe {file}"
     said, _ = checked(recipe.settings, where, file.parent)

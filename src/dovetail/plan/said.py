@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dovetail.errors import PlanError
 from dovetail.plan.layers import Layer
 from dovetail.plan.looks import Looks
 from dovetail.plan.options import checked
+from dovetail.plan.written import read_yaml
 
 
 class Said(NamedTuple):
@@ -52,14 +51,9 @@ def drafters_apart(layer: Layer, looks: Looks) -> Layer:
 
 
 def _config_file(path: Path) -> dict[str, Any]:
-    try:
-        content = msgspec.yaml.decode(path.read_bytes())
-    except OSError as error:
-        raise PlanError(f"config file {path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, "config file")
     if content is None:
         return {}
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+    if not isinstance(content, dict):
         raise PlanError(f"config file {path} must map settings to values, like `port: 8000`")
     return content

@@ -13,9 +13,12 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail.errors import CheckpointError
+from dovetail.plan import pattern
 
 _LARGEST = 2**40  # anything above is a slip of the pen, and would be reckoned with for ever
 _MOST_LAYERS = 4096
+#: Modules that a config leaves unquantized, those of them with wildcards, characters of all its regular expressions.
+_MOST_IGNORED, _MOST_WILD, _MOST_EXPRESSED = 100_000, 10_000, 2000
 _DTYPES = {"float32": 32, "bfloat16": 16, "float16": 16}
 
 
@@ -66,7 +69,10 @@ class Fields:
     def block(self, *names: str) -> Fields | None:
         """The object under one of `names`, as fields of its own."""
         value: dict[str, Any] | None = self._kind(dict, "an object", names)
-        return None if value is None else Fields(value, f"{self.where}: {names[0]}")
+        if value is None:
+            return None
+        name = next(name for name in names if self.raw.get(name) is value)
+        return Fields(value, f"{self.where}: {name}")
 
     def items(self, *names: str) -> list[Any] | None:
         value: list[Any] | None = self._kind(list, "a list", names)
@@ -184,7 +190,9 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache: str | None = None
 
     def covers(self, module: str) -> bool:
-        return not any(_names(pattern, module) for pattern in self.ignored)
+        parts = module.split(".")
+        names = {".".join(parts[: i + 1]) for i in range(len(parts))}
+        return names.isdisjoint(self.ignored) and not any(_matches(each, module) for each in self.ignored)
 
     def bits_of(self, module: str, plain: float) -> float:
         """Bits per weight of a module, its scales included; `plain` is what an ignored one has."""
@@ -195,13 +203,35 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
         return self.bits + (scale / self.group if self.group and scale else 0)
 
 
-def _names(pattern: str, module: str) -> bool:
-    if pattern.startswith("re:"):
+_wild = re.compile(r"[*?\[]").search
+
+
+def _matches(ignored: str, module: str) -> bool:
+    if ignored.startswith("re:"):
+        return pattern.matches(ignored[3:], module)
+    return _wild(ignored) is not None and fnmatch.fnmatchcase(module, ignored)
+
+
+def _ignored(fields: Fields) -> tuple[str, ...]:
+    """Names and patterns of modules, all of which can be matched, and in a short time."""
+    names = ("ignore", "exclude_modules", "modules_to_not_convert")
+    found = tuple(dict.fromkeys(str(each) for name in names for each in fields.items(name) or ()))
+    expressions = [each[3:] for each in found if each.startswith("re:")]
+    wild = [each for each in found if _wild(each) and not each.startswith("re:")]
+    for what, size, most in (
+        ("modules", len(found), _MOST_IGNORED),
+        ("modules with wildcards", len(wild), _MOST_WILD),
+        ("characters in one of them", max(map(len, found), default=0), _MOST_EXPRESSED),
+        ("characters of regular expressions", sum(map(len, expressions)), _MOST_EXPRESSED),
+    ):
+        if size > most:
+            raise CheckpointError(f"{fields.where}: ignore has {size} {what}, at most {most} are read")
+    for each in expressions:
         try:
-            return re.match(pattern[3:], module) is not None
-        except re.error:
-            return False
-    return module == pattern or module.startswith(pattern + ".") or fnmatch.fnmatchcase(module, pattern)
+            pattern.compiled(each)
+        except pattern.UnreadPattern as error:
+            raise CheckpointError(f"{fields.where}: ignore has the regular expression {each!r:.80}: {error}") from error
+    return found
 
 
 def layers(fields: Fields) -> int:
@@ -230,10 +260,13 @@ def rope(fields: Fields) -> Rope:
     # Where layers of different kinds have ropes of their own, the full ones decide how far the model can look.
     said = said.block("full_attention") or said
     kind = said.text("rope_type", "type") or "default"
+    factor = said.real("factor")
+    if factor is not None and factor <= 0:
+        raise CheckpointError(f"{said.where}: factor must be above zero, found {factor:g}")
     return Rope(
         type=kind,
         theta=said.real("rope_theta") or fields.real("rope_theta"),
-        factor=said.real("factor"),
+        factor=factor,
         original=said.number("original_max_position_embeddings"),
         mrope=kind == "mrope" or said.raw.get("mrope_section") is not None,
     )
@@ -253,7 +286,14 @@ def context(fields: Fields, rope: Rope) -> int | None:
     )
     if not positions:
         return None
-    return positions if rope.type in _SCALED or not rope.factor else int(positions * rope.factor)
+    if rope.type in _SCALED or not rope.factor:
+        return positions
+    if not 1 <= positions * rope.factor < _LARGEST:
+        raise CheckpointError(
+            f"{fields.where}: the rope's factor {rope.factor:g} makes {positions * rope.factor:g} of {positions} "
+            "positions, which is no context"
+        )
+    return int(positions * rope.factor)
 
 
 def attention(fields: Fields, count: int) -> Attention:
@@ -287,22 +327,37 @@ def attention(fields: Fields, count: int) -> Attention:
             index_heads=fields.number("index_n_heads") or 0,
             **rest,
         )
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"{fields.where}: num_key_value_heads is {kv_heads}, which does not divide the {heads} of "
+            "num_attention_heads"
+        )
+    width = fields.number("head_dim", "kv_channels") or hidden // heads
+    if not width:
+        raise CheckpointError(
+            f"{fields.where}: num_attention_heads is {heads} but hidden_size is {hidden}, which leaves nothing for each"
+        )
     kind: Literal["mha", "mqa", "gqa"] = "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa"
-    return Attention(kind=kind, head_dim=fields.number("head_dim", "kv_channels") or hidden // heads, **rest)
+    return Attention(kind=kind, head_dim=width, **rest)
 
 
 def _layer_kinds(fields: Fields, count: int) -> tuple[int, int]:
     """How many layers keep a state of fixed size (linear attention, convolution, Mamba), and how many a window."""
     kinds = fields.items("layer_types", "layers_block_type")
     if kinds is not None:
+        _one_each(fields, "layer_types", len(kinds), count)
         windowed = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
         return sum(kind in ("linear_attention", "conv", "mamba", "recurrent") for kind in kinds), windowed
     linear = fields.block("linear_attn_config")  # Kimi Linear and K3
     if linear is not None:
-        return len(linear.items("kda_layers") or ()), 0
-    pattern = fields.text("hybrid_override_pattern")  # Nemotron-H: M a Mamba layer, - a feed-forward, * attention
-    if pattern is not None:
-        return sum(letter in "M-E" for letter in pattern), 0
+        numbers = set(linear.numbers("kda_layers") or ())
+        if len(numbers) > count:
+            raise CheckpointError(f"{linear.where}: kda_layers has {len(numbers)} layers, num_hidden_layers is {count}")
+        return len(numbers), 0
+    letters = fields.text("hybrid_override_pattern")  # Nemotron-H: M a Mamba layer, - a feed-forward, * attention
+    if letters is not None:
+        _one_each(fields, "hybrid_override_pattern", len(letters), count)
+        return sum(letter in "M-E" for letter in letters), 0
     every = fields.number("full_attention_interval")  # Qwen3-Next
     if every:
         return count - count // every, 0
@@ -310,6 +365,11 @@ def _layer_kinds(fields: Fields, count: int) -> tuple[int, int]:
     if every:
         return 0, count - count // every
     return 0, 0
+
+
+def _one_each(fields: Fields, name: str, entries: int, count: int) -> None:
+    if entries != count:
+        raise CheckpointError(f"{fields.where}: {name} has {entries} entries, num_hidden_layers is {count}")
 
 
 def experts(fields: Fields, count: int) -> Experts | None:
@@ -333,10 +393,11 @@ def experts(fields: Fields, count: int) -> Experts | None:
 def _expert_layers(fields: Fields, count: int) -> int:
     listed = fields.raw.get("moe_layer_freq")
     if isinstance(listed, list):
+        _one_each(fields, "moe_layer_freq", len(listed), count)
         return sum(bool(each) for each in listed)
     first = fields.number("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index") or 0
     every = fields.number("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
-    dense = fields.items("mlp_only_layers") or ()
+    dense = frozenset(fields.numbers("mlp_only_layers") or ())
     # decoder_sparse_step and interleave_moe_layer_step count from one, moe_layer_freq from zero.
     offset = 0 if fields.number("decoder_sparse_step", "interleave_moe_layer_step") is None else 1
     return sum((i + offset) % every == 0 and i not in dense for i in range(first, count))
@@ -352,10 +413,8 @@ def quantization(raw: Mapping[str, Any] | None, where: str) -> Quantization | No
         fields = inner
     method = (fields.text("quant_method") or ("modelopt" if inner is not None else "")).replace("_", "-").lower()
     algorithm = (fields.text("quant_algo") or "").upper()
-    ignored = [str(each) for name in ("ignore", "exclude_modules") for each in fields.items(name) or ()]
-    ignored += [str(each) for each in fields.items("modules_to_not_convert") or ()]
     cache = fields.text("kv_cache_quant_algo") or ("fp8" if fields.raw.get("kv_cache_scheme") else None)
-    rest = {"ignored": tuple(ignored), "kv_cache": cache.lower() if cache else None}
+    rest = {"ignored": _ignored(fields), "kv_cache": cache.lower() if cache else None}
     if algorithm or method.startswith("modelopt"):
         stored = _modelopt(algorithm or method.upper(), fields)
     elif method == "compressed-tensors":

@@ -25,6 +25,7 @@ _TOKENIZERS = {
 }
 _GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "ForImageTextToText")
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
+_DEEPEST = 4  # Qwen3-Omni's is the second
 _ENCODERS = ("vision_config", "visual", "audio_config", "vision_tower_config", "encoder_config")
 
 
@@ -172,8 +173,12 @@ def _first_text(listed: object) -> str | None:
 
 def _language_model(fields: Fields) -> Fields:
     """The config of the language model inside a multimodal one (Kimi-K2.5: text_config), or the config itself."""
-    inner = fields.block(*_INNER)
-    return fields if inner is None else _language_model(inner)
+    for _ in range(_DEEPEST):
+        inner = fields.block(*_INNER)
+        if inner is None:
+            return fields
+        fields = inner
+    raise CheckpointError(f"{fields.where}: that is nested too deep to be a model's")
 
 
 def _mtp_layers(fields: Fields) -> int:

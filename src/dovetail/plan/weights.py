@@ -31,9 +31,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """`bytes` as the index or the files say, or, where `source` is "shape", parameters × bits."""
+    """`bytes` as the index or the files say, or, where `source` is "shape", as `reckoned`: parameters × bits."""
 
     bytes: int
+    reckoned: int
     source: Literal["index", "files", "shape"]
     parameters: int
     active: int
@@ -61,6 +62,7 @@ def weighed(parts: list[Part], stored: Stored) -> Weights:
         sizes[part.name] = sizes.get(part.name, 0) + round(part.parameters * part.bits / 8 * stretch)
     return Weights(
         bytes=total,
+        reckoned=round(counted),
         source=source or "shape",
         # MTP layers and images' encoder are not counted in what a model is called by (DeepSeek-V3: 671B, 37B active).
         parameters=sum(part.parameters for part in parts if part.name not in ("mtp", "vision")),

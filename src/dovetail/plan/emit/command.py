@@ -34,7 +34,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def argv(self) -> list[str]:
         """The words, as the program gets them (but for what the shell expands)."""
-        return [*self.start, *(word for argument in self.arguments for word in argument)]
+        return [*self.start, *(word for argument in self.arguments for word in _joined(argument))]
 
     def script(self) -> str:
         """Lines for a POSIX shell, notes first, as comments."""
@@ -42,8 +42,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         for name, content in self.files.items():
             lines += [f"cat >{shlex.quote(name)} <<'END'", *content.rstrip("\n").split("\n"), "END"]
         words = [f"{name}={_quoted(value)}" for name, value in self.variables.items()]
-        words += [" ".join(map(_quoted, part)) for part in (self.start, *self.arguments)]
+        words += [" ".join(map(_quoted, part)) for part in (self.start, *map(_joined, self.arguments))]
         return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
+
+
+def _joined(argument: tuple[str, ...]) -> tuple[str, ...]:
+    """``--flag=value`` where the value is, or could turn out to be, what a parser takes for another flag."""
+    if len(argument) != 2 or not (isinstance(argument[1], Shell) or argument[1].startswith("-")):
+        return argument
+    joined = "=".join(argument)
+    return (Shell(joined) if isinstance(argument[1], Shell) else joined,)
 
 
 def _quoted(text: str) -> str:
@@ -52,15 +60,20 @@ def _quoted(text: str) -> str:
 
 def comment(note: str) -> list[str]:
     """A note as lines of a comment."""
-    # One line breaks into several, and never out of the comment.
+    # One line breaks into several, and never out of the comment, nor does it steer the terminal.
     return textwrap.wrap(
-        " ".join(note.split()),
+        printable(" ".join(note.split())),
         width=100,
         initial_indent="# ",
         subsequent_indent="#   ",
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def printable(text: str) -> str:
+    """`text` with a sign in place of what neither YAML nor a terminal should see."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 class Account:

@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
+import yaml  # type: ignore[import-untyped]
 
 from dovetail.plan.emit import vllm
-from dovetail.plan.emit.command import Command, comment
+from dovetail.plan.emit.command import Command, comment, printable
 from dovetail.plan.layers import Setting
 
 #: GPUs that one node is taken to have.
@@ -31,7 +32,7 @@ def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> st
     for degree in _DEGREES:
         gpus *= _value(plan, degree) or 1
     # vLLM wants as many GPUs on every node.
-    nodes = next(n for n in range(-(-gpus // NODE), gpus + 1) if gpus % n == 0)
+    nodes = gpus // next(each for each in range(NODE, 0, -1) if gpus % each == 0)
     checkpoints = [path for path in (_value(plan, which) for which in _CHECKPOINTS) if path is not None]
     folders = sorted({path for path in checkpoints if path.startswith("/")})
     hub = len(folders) < len(set(checkpoints))
@@ -39,8 +40,29 @@ def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> st
     objects = [_service(name, port), _over_nodes(pod, nodes) if nodes > 1 else _on_one_node(pod)]
     if hub:
         objects.insert(0, _claim(name, nodes))
-    documents = "---\n".join(msgspec.yaml.encode(document).decode() for document in objects)
+    documents = "---\n".join(_yaml(document) for document in objects)
     return _comments(plan, command, name, nodes) + documents
+
+
+class _Word(str):
+    """Text of somebody else's, which no reader of YAML may take for a number (`1e5`), nor the cluster for `$(NAME)`."""
+
+
+def _word(text: str) -> _Word:
+    return _Word(text.replace("$", "$$"))
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.add_representer(_Word, lambda dumper, word: dumper.represent_scalar("tag:yaml.org,2002:str", word, style='"'))
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
+    return text
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -68,12 +90,11 @@ class _Pod(msgspec.Struct, frozen=True):
         container = {
             "name": "vllm",
             "image": self.image,
-            # Kubernetes expands $(NAME); $$ keeps it from doing so where nobody meant that.
-            "command": [*(word.replace("$(", "$$(") for word in self.command.argv), *more],
+            "command": [*map(_word, self.command.argv), *map(_Word, more)],
             "env": [
                 {"name": "VLLM_API_KEY", "valueFrom": _secret(self.name, "api-key")},
                 {"name": "HF_TOKEN", "valueFrom": _secret(self.name, "hf-token", optional=True)},
-                *({"name": name, "value": value} for name, value in self.command.variables.items()),
+                *({"name": name, "value": _word(value)} for name, value in self.command.variables.items()),
             ],
             "resources": {"limits": {"nvidia.com/gpu": self.gpus}},
             **(probes if answers else {}),
@@ -175,7 +196,7 @@ def _comments(plan: Mapping[str, Setting[Any]], command: Command, name: str, nod
     keys, host = _value(plan, "api_key_file"), _value(plan, "host")
     where = '--from-literal=api-key="$(openssl rand -hex 32)"'
     if keys is not None:
-        where = " ".join(f"--from-file=api-key={shlex.quote(keys)}".splitlines())
+        where = printable(" ".join(f"--from-file=api-key={shlex.quote(keys)}".splitlines()))
     notes = [
         "First, in one line (and --from-literal=hf-token=… for models that the hub asks a token for):",
         "Clients have to send that key: a pod listens on all its addresses.",
