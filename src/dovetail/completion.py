@@ -6,7 +6,7 @@ tokens may come next, and stop strings are the only text it is given.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -15,13 +15,20 @@ import msgspec
 class Sampling(msgspec.Struct, frozen=True):
     """How to choose among the tokens that may come next.
 
-    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 cut nothing. The same `seed` gives the same tokens for the
-    same prompt on the same engine.
+    In this order: the penalties change logits, then `temperature` divides them (0 is greedy: the likeliest that is
+    left), then `min_p`, `top_k` and `top_p` cut. `min_p` cuts what is less likely than that share of the likeliest;
+    0, None and 1.0 cut nothing. `repetition_penalty` divides the positive and multiplies the negative logits of tokens
+    in prompt or output (1: as they are); `frequency_penalty` is subtracted for each time a token is in the output,
+    `presence_penalty` once. The same `seed` gives the same tokens for the same prompt on the same engine.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
 
 
@@ -40,11 +47,16 @@ class Constraint(Protocol):
     def rollback(self, count: int) -> None:
         """Forget the last `count` tokens taken."""
 
+    def forced(self, limit: int) -> Sequence[int]:
+        """At most `limit` tokens that spell what must come next, if one text must; an engine may draft them. The same
+        text may have other spellings, so they are a guess, and the state is as it was."""
+
 
 class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
     `max_tokens` bounds the new tokens. `stop` are strings that end the output where their last character is decoded.
+    `logprobs` asks for each new token's log probability, and for that many of the likeliest at its place (0: none).
     `draft_tokens` caps how many tokens are drafted a step for this request (0: none; None: as the engine is set up).
     """
 
@@ -52,6 +64,7 @@ class Completion(msgspec.Struct, frozen=True):
     max_tokens: int
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
     constraint: Constraint | None = None
     draft_tokens: int | None = None
     request_id: str = ""
@@ -60,19 +73,32 @@ class Completion(msgspec.Struct, frozen=True):
 Finish = Literal["stop", "length"]
 
 
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """What the model itself made of a token: natural logarithms, before penalties, temperature, cuts and constraint.
+
+    `top` are the likeliest tokens of its place with theirs, best first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenBatch(msgspec.Struct, frozen=True):
     """What one engine step added to one sequence.
 
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
     `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting).
+    `accepted` those of them that stood (0 of both in a step without drafting). `logprobs` has one entry for each of
+    `ids` where the completion asked for them.
     """
 
     ids: tuple[int, ...]
     finish: Finish | None = None
     drafted: int = 0
     accepted: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from dovetail.completion import Completion, TokenBatch
-from dovetail.engine.config import drafter_config, target_config
+from dovetail.engine.config import Eagle3Config, drafter_config, mtp_config, target_config
 from dovetail.engine.core import LLMCore
 from dovetail.tokens import Tokenizer
 
@@ -73,6 +73,68 @@ DRAFTER: dict[str, Any] = {
     },
 }
 
+# The same drafter as SpecForge and TorchSpec write it, and one with DeepSeek-V2's attention.
+PLAIN_DRAFTER: dict[str, Any] = DRAFTER["transformer_layer_config"] | {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 256,
+    "draft_vocab_size": 97,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 3], "use_aux_hidden_state": True},
+}
+
+MLA_DRAFTER: dict[str, Any] = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "model_type": "kimi_k2",
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 97,
+    "draft_vocab_size": 97,
+    "rope_theta": 50000.0,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2], "use_aux_hidden_state": True},
+}
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "eos_token_id": 1,
+}
+
+QWEN3: dict[str, Any] = LLAMA | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 16,
+    "use_sliding_window": False,
+}
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
 YARN = {
     "type": "yarn",
     "factor": 8.0,
@@ -100,24 +162,63 @@ class ByteTokenizer(Tokenizer):
         return chr(token + 30).encode()
 
 
-def write_target(path: Path, seed: int = 0, **changes: Any) -> Path:
+def write_target(path: Path, seed: int = 0, base: dict[str, Any] = TARGET, **changes: Any) -> Path:
     """A target folder; the weights are large enough that attention and routing differ from token to token."""
-    config = TARGET | changes
+    config = base | changes
     shapes = target_config(config, path).expected_tensors()
     _write(path, config, {name: _random(name, shape, seed) for name, shape in shapes.items()})
     return path
 
 
-def write_drafter(path: Path, target: dict[str, Any] | None = None, seed: int = 1, **changes: Any) -> Path:
-    """A drafter folder for a target made by `write_target` with the changes in `target`."""
-    config = DRAFTER | changes
+def write_llama(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """As `write_target`, of the Llama architecture."""
+    return write_target(path, seed, LLAMA, **changes)
+
+
+def write_qwen3(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """As `write_target`, of the Qwen3 architecture."""
+    return write_target(path, seed, QWEN3, **changes)
+
+
+def write_drafter(
+    path: Path,
+    target: dict[str, Any] | None = None,
+    seed: int = 1,
+    base: dict[str, Any] = DRAFTER,
+    own: Sequence[str] = ("lm_head.weight",),
+    **changes: Any,
+) -> Path:
+    """An EAGLE-3 drafter's folder for a target made by `write_target` with the changes in `target`; `own` are those of
+    the tensors it could share that it brings along."""
+    config = base | changes
     fitted = drafter_config(config, path, target_config(TARGET | (target or {}), path))
-    tensors = {name: _random(name, shape, seed) for name, shape in fitted.expected_tensors().items()}
+    assert isinstance(fitted, Eagle3Config)
+    count, vocab, hidden = fitted.draft_vocab_size, fitted.layer.vocab_size, fitted.layer.hidden_size
+    shapes = fitted.expected_tensors()
+    shapes |= {name: (count if name == "lm_head.weight" else vocab, hidden) for name in own}
+    if fitted.mask_token_id is not None:
+        shapes["mask_hidden"] = (1, 1, fitted.feature_width)
+    tensors = {name: _random(name, shape, seed) for name, shape in shapes.items()}
     if "d2t" in tensors:
-        count, vocab = fitted.draft_vocab_size, fitted.vocab_size
         kept = torch.arange(count) * vocab // count
         tensors["d2t"] = kept - torch.arange(count)
         tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, kept, True)
+    if "speculators_model_type" not in config:
+        tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}
+    _write(path, config, tensors)
+    return path
+
+
+def write_mtp_target(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """A target folder with one MTP layer, as DeepSeek-V3 is published: its embeddings and head are there once more."""
+    config = TARGET | changes | {"num_nextn_predict_layers": 1}
+    shape = target_config(config, path)
+    mtp = mtp_config(config, path, shape)
+    tensors = {
+        name: _random(name, shape, seed) for name, shape in (shape.expected_tensors() | mtp.expected_tensors()).items()
+    }
+    tensors[mtp.prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[mtp.prefix + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     _write(path, config, tensors)
     return path
 

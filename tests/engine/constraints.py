@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from dovetail.completion import Constraint
 
@@ -39,6 +40,14 @@ class Automaton:
         assert 0 < count < len(self._states)
         del self._states[-count:]
 
+    def forced(self, limit: int) -> list[int]:
+        forced: list[int] = []
+        state = self._states[-1]
+        while len(forced) < limit and len(self._moves[state]) == 1:
+            ((token, state),) = self._moves[state].items()
+            forced.append(token)
+        return forced
+
 
 class Counted:
     """Passes calls on and remembers which tokens stayed taken."""
@@ -59,3 +68,6 @@ class Counted:
     def rollback(self, count: int) -> None:
         self._inner.rollback(count)
         del self.taken[-count:]
+
+    def forced(self, limit: int) -> Sequence[int]:
+        return self._inner.forced(limit)

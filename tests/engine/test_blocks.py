@@ -1,77 +1,206 @@
-"""The block pool's invariants under random use, and the scheduler's order."""
+"""The block pool and its tables under random use: invariants, sharing, forgetting, and where blocks lie."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dovetail.completion import Completion
 from dovetail.engine.cache.blocks import BlockPool
-from dovetail.engine.request import Request
-from dovetail.engine.scheduler import Scheduler
+from dovetail.engine.cache.tables import BlockTable, Tables
 from dovetail.errors import EngineError
 
-
-@given(st.lists(st.one_of(st.integers(1, 90), st.none()), max_size=40))
-def test_pool(actions: list[int | None]) -> None:
-    """Integers allocate so many tokens; None releases somebody."""
-    pool = BlockPool(12, 16)
-    owners: dict[str, tuple[int, ...]] = {}
-    for number, tokens in enumerate(actions):
-        if tokens is None:
-            if owners:
-                name = sorted(owners)[number % len(owners)]
-                del owners[name]
-                pool.release(name)
-        else:
-            free = pool.free
-            table = pool.allocate(str(number), tokens)
-            assert (table is None) == (-(-tokens // 16) > free)
-            if table is not None:
-                owners[str(number)] = table
-                assert len(table) == -(-tokens // 16)
-        pool.check_integrity(set(owners))
-    assert pool.free == 12 - sum(map(len, owners.values()))
+SIZE = 4
 
 
-def test_runs_are_preferred() -> None:
-    pool = BlockPool(8, 16)
+class Cache(RuleBasedStateMachine):
+    """Sequences over a small alphabet come, grow, publish and go. Rows hold what was last written there: a sequence
+    must always read its own tokens, whoever shares or reuses the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables(BlockPool(12, SIZE), lookahead=self.lookahead)
+        self.rows: list[tuple[int, ...] | None] = [None] * (12 * SIZE)
+        self.sequences: dict[str, list[int]] = {}
+        self.computed: dict[str, int] = {}
+        self.number = 0
+
+    lookahead = 0
+
+    def written(self, tokens: list[int], position: int) -> tuple[int, ...]:
+        """What a row depends on: every token up to its own, and those that are looked ahead to."""
+        return tuple(tokens[: position + 1 + self.lookahead])
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20), limit=st.none() | st.integers(0, 20))
+    def begin(self, tokens: list[int], limit: int | None) -> None:
+        self.number += 1
+        name = str(self.number)
+        found, idle, _ = self.tables.would_find(name, tokens)
+        free = self.tables.pool.free
+        cached = self.tables.begin(name, tokens, limit)
+        assert cached % SIZE == 0 and cached < len(tokens)
+        assert cached <= found and (limit is None or cached <= limit)
+        if limit is None:
+            assert cached == found and self.tables.pool.free == free - idle
+        self.sequences[name], self.computed[name] = tokens, cached
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=6))
+    def grow(self, data: st.DataObject, more: list[int]) -> None:
+        name = data.draw(st.sampled_from(sorted(self.sequences)))
+        tokens = self.sequences[name]
+        tokens += more
+        end = len(tokens) - self.lookahead
+        table = self.tables[name]
+        blocks, free = list(table.blocks), self.tables.pool.free
+        if not self.tables.reserve(name, len(tokens)):
+            assert table.blocks == blocks and -(-len(tokens) // SIZE) - len(blocks) > free
+            return
+        for position, row in enumerate(table.of(self.computed[name], max(end, self.computed[name]))):
+            at = position + self.computed[name]
+            self.rows[row] = self.written(tokens, at)
+        self.computed[name] = max(end, self.computed[name])
+        self.tables.publish(name, tokens, self.computed[name])
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.sequences)))
+        del self.sequences[name], self.computed[name]
+        self.tables.release(name)
+
+    @invariant()
+    def reads_its_own(self) -> None:
+        self.tables.check_integrity(set(self.sequences))
+        for name, tokens in self.sequences.items():
+            table, computed = self.tables[name], self.computed[name]
+            rows = table.up_to(computed)
+            index = list(range(12 * SIZE))[rows] if isinstance(rows, slice) else rows.tolist()
+            assert index == table.of(0, computed)
+            assert [self.rows[row] for row in index] == [self.written(tokens, i) for i in range(computed)]
+
+
+class CacheThatLooksAhead(Cache):
+    lookahead = 1
+
+
+TestCache = Cache.TestCase
+TestCacheThatLooksAhead = CacheThatLooksAhead.TestCase
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=40), st.lists(st.integers(0, 1), min_size=1, max_size=40))
+def test_what_is_found_is_the_common_beginning(first: list[int], second: list[int]) -> None:
+    for lookahead in (0, 1):
+        tables = Tables(BlockPool(32, SIZE), lookahead=lookahead)
+        tables.begin("a", first)
+        assert tables.reserve("a", len(first))
+        tables.publish("a", first, len(first) - lookahead)
+        common = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+        common = min(len(first), len(second)) if common is None else common
+        usable = min(common - lookahead, len(second) - 1)
+        assert tables.begin("b", second) == max(0, usable) // SIZE * SIZE
+
+
+def test_without_sharing_nothing_is_found() -> None:
+    tables = Tables(BlockPool(8, SIZE), share=False)
+    for name in "ab":
+        assert tables.begin(name, [1] * 9) == 0
+        tables.reserve(name, 9)
+        tables.publish(name, [1] * 9, 9)
+    tables.check_integrity({"a", "b"})
+
+
+def test_whoever_begins_alike_is_told_to_wait() -> None:
+    tables = Tables(BlockPool(16, SIZE))
+    prompt = list(range(9))
+    tables.begin("a", prompt)
+    tables.reserve("a", 9)
+    assert tables.would_find("b", prompt) == (0, 0, True)
+    assert tables.would_find("c", [7, *prompt]) == (0, 0, False)
+    tables.publish("a", prompt, 4)
+    assert tables.would_find("b", prompt) == (4, 0, True)
+    tables.publish("a", prompt, 9)
+    assert tables.would_find("b", prompt) == (8, 0, False)
+    tables.release("a")
+    assert tables.would_find("b", prompt) == (8, 2, False)
+
+
+def test_what_was_used_longest_ago_is_forgotten_first() -> None:
+    tables = Tables(BlockPool(4, SIZE))
+    for name, prompt in {"old": [1] * 9, "new": [2] * 9}.items():
+        tables.begin(name, prompt)
+        tables.reserve(name, 8)
+        tables.publish(name, prompt, 8)
+        tables.release(name)
+    tables.begin("x", [3])
+    assert tables.reserve("x", 1)
+    assert tables.would_find("a", [1] * 9)[0] == 0
+    assert tables.would_find("b", [2] * 9)[0] == 8
+
+
+def test_a_beginning_outlives_what_follows_it() -> None:
+    pool = BlockPool(2, SIZE)
+    tables = Tables(pool)
+    tables.begin("a", [1] * 9)
+    tables.reserve("a", 8)
+    tables.publish("a", [1] * 9, 8)
+    tables.release("a")
+    assert list(pool._cached) == [1, 0]
+
+
+def test_sequences_grow_side_by_side() -> None:
+    """As long as there is room: each reads its cache in place."""
+    tables = Tables(BlockPool(64, SIZE))
     for name in "abcd":
-        pool.allocate(name, 32)
-    pool.release("a")
-    pool.allocate("e", 16)
-    pool.release("c")
-    table = pool.allocate("f", 32)
-    assert table is not None and all(b - a == 1 for a, b in pairwise(table))
-    pool.release("d")
-    assert pool.allocate("g", 48) == (1, 6, 7)
+        tables.begin(name, [ord(name)] * 5)
+    for length in range(5, 60, 3):
+        for name in "abcd":
+            assert tables.reserve(name, length)
+    for name in "abcd":
+        assert all(b - a == 1 for a, b in pairwise(tables[name].blocks))
+        assert isinstance(tables[name].up_to(50), slice)
 
 
-def test_integrity_notices() -> None:
-    pool = BlockPool(4, 16)
-    pool.allocate("a", 40)
+def test_a_scattered_table() -> None:
+    table = BlockTable(SIZE)
+    for block in (7, 3, 5):
+        table.append(block)
+    index = table.up_to(10)
+    assert isinstance(index, torch.Tensor) and index.tolist() == [28, 29, 30, 31, 12, 13, 14, 15, 20, 21]
+    assert table.of(3, 6) == [31, 12, 13]
+    table.append(4)
+    grown = table.up_to(13)
+    assert isinstance(grown, torch.Tensor) and grown[-1] == 16
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda pool: pool._holders.__setitem__(0, 2), "holders"),
+        (lambda pool: pool._keys.__setitem__(0, b"x"), "leads elsewhere"),
+        (lambda pool: pool._map.__setitem__(3, 1), "listed as free"),
+        (lambda pool: pool._by_key.__setitem__(b"x", 3), "does not carry"),
+    ],
+)
+def test_integrity_notices(break_it: object, message: str) -> None:
+    tables = Tables(BlockPool(4, SIZE))
+    tables.begin("a", [1] * 9)
+    tables.reserve("a", 9)
+    tables.check_integrity({"a"})
     with pytest.raises(EngineError, match="are running"):
-        pool.check_integrity(set())
-    pool._free.append(0)
-    with pytest.raises(EngineError, match="not the pool's 4"):
-        pool.check_integrity({"a"})
+        tables.check_integrity(set())
+    break_it(tables.pool)  # type: ignore[operator]
+    with pytest.raises(EngineError, match=message):
+        tables.check_integrity({"a"})
 
 
-def request(name: str, prompt: int, tokens: int) -> Request:
-    completion = Completion(tuple(range(prompt)), tokens)
-    return Request(name, completion, context=256, vocab_size=97, draft_tokens=3)
-
-
-def test_first_come_first_served() -> None:
-    """Nobody overtakes the first in line, however little room they need; a waiting request can be cancelled."""
-    scheduler = Scheduler(BlockPool(4, 16), max_batch=2)
-    for name, prompt, tokens in [("a", 20, 12), ("b", 30, 34), ("c", 3, 3), ("d", 1, 1)]:
-        scheduler.add(request(name, prompt, tokens))
-    assert [r.id for r in scheduler.schedule()] == ["a"]
-    assert scheduler.remove("a") and [r.id for r in scheduler.schedule()] == ["b"]
-    assert scheduler.remove("c") and scheduler.remove("b") and not scheduler.remove("b")
-    assert [r.id for r in scheduler.schedule()] == ["d"]
-    scheduler.check_integrity()
+def test_integrity_notices_unpublished_sharing() -> None:
+    pool = BlockPool(4, SIZE)
+    assert pool.take(None) == 0
+    pool.share(0)
+    with pytest.raises(EngineError, match="nobody published"):
+        pool.check_integrity([[0], [0]])

@@ -1,10 +1,12 @@
-"""A checkpoint that is not whole, or a pair that does not fit, is one `CheckpointError` before anything loads."""
+"""A checkpoint that is not whole is one `CheckpointError` before anything loads."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dovetail.engine.checkpoint import inspect_drafter, inspect_target, load_tensors
-from dovetail.engine.core import LLMCore
+from dovetail.engine.checkpoint import inspect_target, load_tensors
+from dovetail.engine.config import Yarn
+from dovetail.engine.models.registry import build_model
 from dovetail.errors import CheckpointError
-from tests.engine.checkpoints import DRAFTER, YARN, ByteTokenizer, write_drafter, write_target
+from tests.engine.checkpoints import LLAMA3, QWEN3, YARN, write_llama, write_target
 
 Change = Callable[[Path], object]
 
@@ -55,6 +58,41 @@ def truncate(path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def header(change: Callable[[dict[str, Any]], object], file: str = "model.safetensors") -> Change:
+    """Rewrite what a safetensors file says of itself, its data untouched."""
+
+    def apply(path: Path) -> None:
+        content = (path / file).read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        declared = json.loads(content[8:end])
+        change(declared)
+        written = json.dumps(declared).encode()
+        (path / file).write_bytes(len(written).to_bytes(8, "little") + written + content[end:])
+
+    return apply
+
+
+def shards(change: Change) -> Change:
+    return lambda path: (shard(path), change(path))
+
+
+def rewrite_index(change: Callable[[dict[str, str]], object]) -> Change:
+    def apply(path: Path) -> None:
+        file = path / "model.safetensors.index.json"
+        index = json.loads(file.read_text())
+        change(index["weight_map"])
+        file.write_text(json.dumps(index))
+
+    return shards(apply)
+
+
+def repeat(path: Path) -> None:
+    """The second shard holds a tensor of the first."""
+    name, tensor = next(iter(load_file(path / "a.safetensors").items()))
+    save_file(load_file(path / "b.safetensors") | {name: tensor}, path / "b.safetensors")
+
+
+NORM = "model.norm.weight"
 LAYER = "model.layers.1.mlp.experts.3.up_proj.weight"
 BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "no config": (lambda p: (p / "config.json").unlink(), "has no config.json"),
@@ -63,12 +101,50 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "no weights": (lambda p: (p / "model.safetensors").unlink(), "neither model.safetensors nor"),
     "missing shard": (lambda p: (shard(p), (p / "b.safetensors").unlink()), "lacks 1 of 2 shards.*b.safetensors"),
     "cut short": (truncate, "cut short"),
+    "a shard cut short": (
+        shards(lambda p: (p / "b.safetensors").write_bytes((p / "b.safetensors").read_bytes()[:-4])),
+        "b.safetensors is cut short",
+    ),
+    "longer than it says": (
+        lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes() + b"...."),
+        "longer than its header says",
+    ),
+    "a header that claims too much": (
+        header(lambda h: h[NORM].update(shape=[49])),
+        f"does not add up: {NORM}, F32 \\[49\\]",
+    ),
+    "two tensors in one place": (
+        header(lambda h: h[NORM].update(data_offsets=[0, 192])),
+        "does not add up",
+    ),
+    "another type than was written": (header(lambda h: h[NORM].update(dtype="BF16")), f"does not add up: {NORM}, BF16"),
+    "offsets beyond the file": (
+        header(lambda h: h[NORM].update(data_offsets=[10**15, 10**15 + 192])),
+        "does not add up",
+    ),
+    "offsets that run backwards": (header(lambda h: h[NORM].update(data_offsets=[192, 0])), "unreadable safetensors"),
+    "a shape of text": (header(lambda h: h[NORM].update(shape=["48"])), "unreadable safetensors header"),
+    "a tensor without offsets": (header(lambda h: h[NORM].pop("data_offsets")), "unreadable safetensors header"),
+    "a shard's header": (
+        shards(header(lambda h: next(iter(h.values())).update(data_offsets=None), "b.safetensors")),
+        "b.safetensors has an unreadable safetensors header",
+    ),
+    "a tensor in two shards": (shards(repeat), "is in two shards, a.safetensors and b.safetensors"),
+    "a tensor that its shard lacks": (
+        rewrite_index(lambda m: m.update({NORM: "a.safetensors" if m[NORM][0] == "b" else "b.safetensors"})),
+        f"index.json says that tensor {NORM} is in [ab].safetensors, which does not have it",
+    ),
+    "a tensor that no shard has": (
+        rewrite_index(lambda m: m.update(x="a.safetensors")),
+        "tensor x is in a.safetensors",
+    ),
+    "a shard elsewhere": (rewrite_index(lambda m: m.update(x="../a.safetensors")), "outside its folder: '../a.s"),
     "not safetensors": (lambda p: (p / "model.safetensors").write_bytes(b"hello"), "not a safetensors file"),
     "garbled header": (
         lambda p: (p / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b"[1, 2, 3]"),
         "unreadable safetensors header",
     ),
-    "unknown architecture": (config(architectures=["LlamaForCausalLM"]), "LlamaForCausalLM.*not supported.*Deepseek"),
+    "unknown architecture": (config(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel.*not supported.*Deepseek"),
     "no architecture": (config(architectures=None), "unnamed.*not supported"),
     "missing tensor": (tensors(lambda w: w.pop(LAYER)), f"{LAYER} is missing .*\\[24, 48\\]"),
     "wrong shape": (
@@ -87,7 +163,7 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "too many chosen": (config(n_group=4, topk_group=1, num_experts_per_tok=3), "num_experts_per_tok 3 exceeds.*: 2"),
     "no shared experts": (config(n_shared_experts=0), "n_shared_experts"),
     "softmax router": (config(scoring_func="softmax"), "scoring_func is 'softmax'"),
-    "rope": (config(rope_scaling={"type": "linear", "factor": 2}), "rope type 'linear'"),
+    "rope": (config(rope_scaling={"type": "dynamic", "factor": 2}), "rope type 'dynamic'"),
     "yarn without its length": (config(rope_scaling={"type": "yarn", "factor": 2}), "original_max_position"),
     "a field's type": (config(hidden_size="wide"), "hidden_size"),
     "a field missing": (config(kv_lora_rank=None), "kv_lora_rank"),
@@ -107,6 +183,43 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
 }
 
 
+LLAMA3_UPSIDE_DOWN = LLAMA3 | {"high_freq_factor": 1.0}
+BAD_LLAMAS: dict[str, tuple[dict[str, Any], str]] = {
+    "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+    "biases in the MLP": ({"mlp_bias": True}, "mlp_bias is True"),
+    "part of a head rotated": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    "the same, in its block": (
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+        "partial_rotary_factor is 0.5",
+    ),
+    "a window": ({"sliding_window": 64}, "sliding_window is 64"),
+    "a window in Qwen3": (QWEN3 | {"use_sliding_window": True}, "use_sliding_window is True"),
+    "layers with windows": (
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+        "layer_types has .*sliding_attention",
+    ),
+    "quantized": ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
+    "heads": ({"num_key_value_heads": 4}, "num_attention_heads 6 cannot share num_key_value_heads 4"),
+    "an odd head": ({"head_dim": 7}, "head_dim 7, which must be even"),
+    "no heads": ({"num_attention_heads": 0}, "num_attention_heads"),
+    "rope": ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope type 'longrope'"),
+    "linear without a factor": ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+    "llama3 without a ramp": ({"rope_scaling": LLAMA3_UPSIDE_DOWN}, "low_freq_factor and high_freq_factor must differ"),
+    "the wrong model type": ({"model_type": "qwen3"}, "LlamaForCausalLM .model_type 'qwen3'. is not supported"),
+    "two architectures": ({"architectures": ["LlamaForCausalLM", "X"]}, "LlamaForCausalLM, X .*not supported"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LLAMAS)
+def test_bad_llama(case: str, tmp_path: Path) -> None:
+    changes, message = BAD_LLAMAS[case]
+    path = write_llama(tmp_path / "target")
+    config(**changes)(path)
+    with pytest.raises(CheckpointError) as caught:
+        inspect_target(path)
+    assert re.search(message, caught.value.message) and str(path) in caught.value.message
+
+
 @pytest.mark.parametrize("case", BAD_TARGETS)
 def test_bad_target(case: str, tmp_path: Path) -> None:
     change, message = BAD_TARGETS[case]
@@ -122,59 +235,6 @@ def test_no_folder(tmp_path: Path) -> None:
         inspect_target(tmp_path / "nowhere")
 
 
-def layer(**changes: Any) -> Change:
-    return config(transformer_layer_config=DRAFTER["transformer_layer_config"] | changes)
-
-
-BAD_DRAFTERS: dict[str, tuple[Change, str]] = {
-    "no config": (lambda p: (p / "config.json").unlink(), "has no config.json"),
-    "another kind": (config(speculators_model_type="dflash"), "'dflash'.*'eagle3'"),
-    "no layer": (config(transformer_layer_config=None), "transformer_layer_config"),
-    "proposals as a string": (config(speculators_config={"proposal_methods": "x"}), "proposal_methods must be a list"),
-    "a block that is a list": (config(speculators_config=[1]), "speculators_config must be an object"),
-    "another layer": (layer(model_type="qwen3"), "model_type is 'qwen3'"),
-    "target hidden size": (config(target_hidden_size=64), "target_hidden_size is 64.*hidden_size is 48"),
-    "vocabulary": (layer(vocab_size=128), "vocab_size is 128.*target's is 97"),
-    "draft vocabulary": (config(draft_vocab_size=98), "draft_vocab_size is 98.*vocab_size is 97"),
-    "aux layers": (config(eagle_aux_hidden_state_layer_ids=[1, 29]), r"\[1, 29\].*target has 3 layers"),
-    "no aux layers": (config(eagle_aux_hidden_state_layer_ids=None), "aux_layers|aux_hidden_state"),
-    "heads": (layer(num_key_value_heads=4), "6 heads cannot share 4"),
-    "missing tensor": (tensors(lambda w: w.pop("fc.weight")), r"fc.weight is missing .*\[48, 144\]"),
-    "wrong shape": (
-        tensors(lambda w: w.update({"fc.weight": torch.zeros(48, 96)})),
-        r"\[48, 96\], expected \[48, 144\]",
-    ),
-    "no vocabulary map": (
-        lambda p: (
-            config(draft_vocab_size=40)(p),
-            tensors(lambda w: w.update({"lm_head.weight": torch.zeros(40, 48)}))(p),
-        ),
-        "d2t is missing",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD_DRAFTERS)
-def test_bad_drafter(case: str, tmp_path: Path) -> None:
-    change, message = BAD_DRAFTERS[case]
-    target = inspect_target(write_target(tmp_path / "target"))
-    path = write_drafter(tmp_path / "drafter")
-    change(path)
-    with pytest.raises(CheckpointError) as caught:
-        inspect_drafter(path, target)
-    assert re.search(message, caught.value.message) and str(path) in caught.value.message
-
-
-def test_narrow_drafter_needs_its_own_embeddings(tmp_path: Path) -> None:
-    target = inspect_target(write_target(tmp_path / "target"))
-    narrow = DRAFTER["transformer_layer_config"] | {"hidden_size": 32}
-    path = write_drafter(tmp_path / "drafter", transformer_layer_config=narrow)
-    with pytest.raises(CheckpointError, match="hidden_size is 32 and the target's is 48"):
-        inspect_drafter(path, target)
-    tensors(lambda w: w.update({"embed_tokens.weight": torch.zeros(97, 32)}))(path)
-    assert inspect_drafter(path, target).config.hidden_size == 32
-
-
 def test_shards_hold_the_same_tensors(tmp_path: Path) -> None:
     whole = inspect_target(write_target(tmp_path / "whole"))
     path = write_target(tmp_path / "shards")
@@ -185,22 +245,60 @@ def test_shards_hold_the_same_tensors(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], expected[name]) for name in names)
 
 
+def test_a_checkpoint_is_never_whole_in_memory(tmp_path: Path) -> None:
+    """Each tensor is read when it is wanted and freed when it is packed; progress is told in bytes."""
+    path = write_llama(tmp_path, num_hidden_layers=12)
+    shard(path)
+    found = inspect_target(path)
+    sizes = {name: 4 * math.prod(shape) for name, shape in found.config.expected_tensors().items()}
+    alive: dict[int, int] = {}
+    most = 0
+    told: list[tuple[int, int]] = []
+
+    class Counted(Mapping[str, torch.Tensor]):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            nonlocal most
+            tensor = weights[name]
+            storage = tensor.untyped_storage()
+            alive[id(storage)] = storage.nbytes()
+            weakref.finalize(storage, alive.pop, id(storage))
+            most = max(most, sum(alive.values()))
+            return tensor
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(weights)
+
+        def __len__(self) -> int:
+            return len(weights)
+
+    weights = load_tensors(found.tensors, sizes, lambda done, total: told.append((done, total)))
+    model = build_model(found.config, Counted(), rows=16, context=16, dtype=torch.bfloat16)
+    assert model.vocab_size == 97
+    largest_layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
+    assert most <= largest_layer < sum(sizes.values()) / 4
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (sum(sizes.values()), sum(sizes.values()))
+
+
+def test_a_file_that_shrinks_after_it_was_looked_over(tmp_path: Path) -> None:
+    found = inspect_target(write_llama(tmp_path))
+    weights = load_tensors(found.tensors, found.config.expected_tensors())
+    last = max(found.tensors, key=lambda name: found.tensors[name].start)
+    truncate(tmp_path)
+    with pytest.raises(CheckpointError, match=f"cut short: {last} is not whole"):
+        weights[last]
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        weights[last]
+
+
 def test_what_a_config_says(tmp_path: Path) -> None:
     path = write_target(tmp_path / "target", eos_token_id=[1, 5], rope_scaling=YARN, rope_theta=50000.0)
     found = inspect_target(path)
     assert found.eos_ids == (1, 5)
-    assert found.config.rope.theta == 50000.0 and found.config.rope.yarn is not None
+    assert found.config.rope.theta == 50000.0 and isinstance(found.config.rope.scaling, Yarn)
     # transformers 5 writes one block; generation_config.json has the last word on what ends a turn.
     config(rope_theta=None, rope_scaling=None, rope_parameters=YARN | {"rope_theta": 50000.0})(path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
     again = inspect_target(path)
     assert again.config == found.config and again.eos_ids == (7,)
-    assert inspect_drafter(write_drafter(tmp_path / "drafter"), found).config.speculative_tokens == 3
-
-
-def test_vocabulary_map_outside_the_vocabulary(tmp_path: Path) -> None:
-    target = write_target(tmp_path / "target")
-    path = write_drafter(tmp_path / "drafter", draft_vocab_size=41)
-    tensors(lambda w: w["d2t"].add_(60))(path)
-    with pytest.raises(CheckpointError, match="d2t points outside the target's vocabulary of 97"):
-        LLMCore(target, path, ByteTokenizer(), draft_tokens=2, threads=1)

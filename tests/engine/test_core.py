@@ -14,7 +14,7 @@ from dovetail.engine.core import LLMCore
 from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
-from tests.engine.test_law12 import Oracle
+from tests.engine.drafters import Oracle, use
 
 GREEDY = Sampling(temperature=0)
 
@@ -43,7 +43,7 @@ def test_random_schedules(pair: tuple[Path, Path], truth: dict[tuple[int, ...], 
     core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, max_batch=3, context=80, cache_bytes=1, threads=1)
     prompts = {f"r{i}": rng.choice(sorted(truth)) for i in range(rng.randint(1, 7))}
     if rng.random() < 0.5:
-        core._loop._drafter = Oracle({name: truth[p] for name, p in prompts.items()}, wrong=0.2, seed=seed)
+        use(core, Oracle({name: truth[p] for name, p in prompts.items()}, wrong=0.2, seed=seed))
     out: dict[str, list[int]] = {}
     pending, cancelled = list(prompts), set()
     while pending or core.live:
@@ -92,7 +92,7 @@ def test_a_constraint_that_ends_with_the_end_token(pair: tuple[Path, Path], temp
     for k in range(1, 6):
         core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, threads=1)
         assert run(core, {"a": completion()})["a"] == sentence
-        core._loop._drafter = Oracle({"a": sentence}, wrong=0.0)
+        use(core, Oracle({"a": sentence}, wrong=0.0))
         core.add("a", completion())
         batches = []
         while core.live:
@@ -162,7 +162,7 @@ def test_drafts_that_the_constraint_cuts_count_as_drafted(pair: tuple[Path, Path
     """Or acceptance would look better the more of its drafts are thrown away unseen."""
     core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
     only_five = Automaton([{5: 0}])
-    core._loop._drafter = Oracle({"a": [7] * 20}, wrong=0.0)
+    use(core, Oracle({"a": [7] * 20}, wrong=0.0))
     core.add("a", Completion((2, 3), 12, sampling=Sampling(temperature=0), constraint=only_five))
     batches = []
     while core.live:

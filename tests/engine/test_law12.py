@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,33 +10,13 @@ from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.core import LLMCore
-from dovetail.engine.drafting.base import Draft, Drafter
-from dovetail.engine.request import Request
+from dovetail.engine.drafting.base import Drafter
 from tests.engine.checkpoints import LATENT, ByteTokenizer, run, write_drafter, write_target
 from tests.engine.constraints import Automaton, Counted
+from tests.engine.drafters import Oracle, use
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = {"a": (2, 3, 4), "b": tuple(range(5, 40)), "c": (9,), "d": (11, 80, 7, 7, 60, 3)}
-
-
-class Oracle:
-    """A drafter that knows the true continuations and gets each token wrong with a given probability."""
-
-    aux_layers = ()
-
-    def __init__(self, truth: dict[str, list[int]], wrong: float, seed: int = 0) -> None:
-        self._truth = truth
-        self._wrong = wrong
-        self._random = random.Random(seed)
-
-    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        return [self._guess(request, count) for request, count in zip(requests, counts, strict=True)]
-
-    def _guess(self, request: Request, count: int) -> Draft:
-        done = len(request.tokens) - request.prompt_length
-        true = [*self._truth[request.id][done : done + count], *range(count)][:count]
-        count = self._random.randint(0, count)
-        return Draft([(t + 1) % 97 if self._random.random() < self._wrong else t for t in true[:count]])
 
 
 @pytest.fixture(scope="module", params=["expanded cache", "latent cache"])
@@ -56,9 +34,7 @@ def core(
     target: Path, drafter: Path | None, k: int, max_batch: int = 3, with_drafter: Drafter | None = None
 ) -> LLMCore:
     made = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=k, max_batch=max_batch, threads=1)
-    if with_drafter is not None:
-        made._loop._drafter = with_drafter
-    return made
+    return made if with_drafter is None else use(made, with_drafter)
 
 
 def completions(**fields: object) -> dict[str, Completion]:

@@ -183,6 +183,75 @@ def test_rollback_forgets(small_tokenizer: Tokenizer, start: int, count: int) ->
     assert not matcher.advance(eos(small_tokenizer)) or eos(small_tokenizer) in before
 
 
+@given(st.randoms(use_true_random=False), st.booleans(), st.sampled_from(("auto", "required")))
+@settings(max_examples=25)
+def test_what_is_forced_may_come_and_asking_leaves_no_trace(
+    small_tokenizer: Tokenizer, rng: random.Random, thinking: bool, choice: str
+) -> None:
+    asked = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
+    other = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
+    taken = 0
+    for _ in range(80):
+        forced = list(asked.forced(99))
+        assert asked.forced(1) == forced[:1]
+        assert takes(asked, forced)
+        if forced:
+            asked.rollback(len(forced))
+        options = sorted(allowed(other, small_tokenizer))
+        assert sorted(allowed(asked, small_tokenizer)) == options
+        controls = [token for token in options if token in small_tokenizer.control_literals]
+        token = forced[0] if forced and rng.random() < 0.7 else rng.choice(controls or options)
+        assert asked.advance(token)
+        assert other.advance(token)
+        taken += 1
+        if token == eos(small_tokenizer):
+            assert not asked.forced(5)
+            asked.rollback(1)
+            other.rollback(1)
+            taken -= 1
+        if taken and rng.random() < 0.2:
+            count = rng.randint(1, min(taken, 4))
+            asked.rollback(count)
+            other.rollback(count)
+            taken -= count
+
+
+def test_names_keys_and_markers_are_forced(small_tokenizer: Tokenizer) -> None:
+    said = Message("", "", (Call("functions.get_weather:0", "get_weather", '{"city": "x", "days": 3}'),))
+    ids = FMT.write(said, thinking=False).ids(small_tokenizer)
+    matcher = constraint(small_tokenizer, thinking=False)
+    assert not matcher.forced(9)  # free text, or a call
+    right = 0
+    for place, token in enumerate(ids):
+        forced = list(matcher.forced(9))
+        right += bool(forced)
+        assert forced == ids[place : place + len(forced)]
+        assert matcher.advance(token)
+    assert right > len(ids) / 4
+
+
+def test_where_another_spelling_was_taken_nothing_is_forced_until_the_answer_would_have_ended(
+    small_tokenizer: Tokenizer,
+) -> None:
+    def spelled(text: str) -> list[int]:
+        return [small_tokenizer.encode(letter)[0] for letter in text]
+
+    matcher = constraint(small_tokenizer, thinking=False)
+    head = FMT.write(Message("", "", (Call("functions.get", "", ""),)), thinking=False).ids(small_tokenizer)
+    assert takes(matcher, head[: head.index(small_tokenizer.encode("get")[0]) + 1])
+    forced = list(matcher.forced(99))
+    assert forced == small_tokenizer.encode("_weather:")
+    assert len(forced) == 3
+    assert takes(matcher, spelled("_"))
+    assert matcher.forced(1) == forced[1:2]
+    assert takes(matcher, spelled("w"))
+    assert not matcher.forced(99)
+    assert takes(matcher, spelled("e"))
+    assert b"".join(map(small_tokenizer.token_bytes, matcher.forced(99))) == b"ather:"
+    matcher.rollback(2)
+    assert matcher.forced(99) == forced[1:]
+
+
 def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokenizer) -> None:
     row = bytearray(b"\xff" * 4 * 64)
     constraint(small_tokenizer).fill(memoryview(row))
@@ -242,6 +311,7 @@ def test_a_rejected_draft_that_breaks_the_library_leaves_nothing_behind(demo_tok
         for token in demo_tokenizer.encode("a cab back at the abacus, a bad cab; " * 8):
             taken += matcher.advance(token)
             allowed(matcher, demo_tokenizer)
+    assert not matcher.forced(5)
     matcher.rollback(taken)
     assert allowed(matcher, demo_tokenizer) == before
 

@@ -10,18 +10,19 @@ while core.live:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from dovetail.completion import Completion, EngineInfo
 from dovetail.engine.cache.blocks import BlockPool
-from dovetail.engine.checkpoint import Drafter as DrafterCheckpoint
-from dovetail.engine.checkpoint import Target, inspect_drafter, inspect_target, load_tensors
+from dovetail.engine.cache.tables import Tables
+from dovetail.engine.checkpoint import inspect_target, load_tensors
 from dovetail.engine.drafting.base import Drafter
-from dovetail.engine.drafting.eagle3 import Eagle3
-from dovetail.engine.models.deepseek_v3 import DeepseekV3, cache_width
+from dovetail.engine.drafting.choose import DraftSampling
+from dovetail.engine.drafting.load import inspect_drafter, load_drafter
+from dovetail.engine.models.layers import Options
+from dovetail.engine.models.registry import build_model
 from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.step import Counters, Outcome, StepLoop
@@ -30,13 +31,17 @@ from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_PLAIN = Options()
 
 
 class LLMCore:
     """A target, perhaps a drafter, and their requests.
 
-    `context` is the most tokens a sequence may have (default: what the checkpoint declares). The KV cache holds
+    `context` is the most tokens a sequence may have (default: what the checkpoint declares). The KV caches hold
     `max_batch` sequences of full length, or as many tokens as `cache_bytes` allow, but always one full sequence.
+    A step computes at most `max_batched_tokens`, so a long prompt is computed in parts while others decode.
+    `prefix_caching` lets a prompt find what others before it began with. `drafter` is a folder, or "mtp" for what the
+    target's own checkpoint holds; it has a cache of its own, of as many tokens, and `draft_options` of its own.
     `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
     cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
     """
@@ -44,7 +49,7 @@ class LLMCore:
     def __init__(
         self,
         target: Path,
-        drafter: Path | None,
+        drafter: Path | str | None,
         tokenizer: Tokenizer,
         *,
         draft_tokens: int,
@@ -53,6 +58,11 @@ class LLMCore:
         dtype: str = "float32",
         threads: int | None = None,
         cache_bytes: int = 1 << 30,
+        max_batched_tokens: int = 512,
+        prefix_caching: bool = True,
+        draft_sampling: DraftSampling = "probabilistic",
+        options: Options = _PLAIN,
+        draft_options: Options = _PLAIN,
     ) -> None:
         torch.set_num_threads(_default_threads() if threads is None else threads)
         found = inspect_target(target)
@@ -60,9 +70,10 @@ class LLMCore:
         config = found.config
         if dtype not in _DTYPES:
             raise EngineError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-        if draft_tokens < 0 or max_batch < 1:
+        if draft_tokens < 0 or max_batch < 1 or max_batched_tokens < 1:
             raise EngineError(
-                f"draft_tokens must be 0 or more and max_batch 1 or more, found {draft_tokens}, {max_batch}"
+                "draft_tokens must be 0 or more, max_batch and max_batched_tokens 1 or more, found "
+                f"{draft_tokens}, {max_batch}, {max_batched_tokens}"
             )
         if tokenizer.vocab_size > config.vocab_size:
             raise CheckpointError(
@@ -73,13 +84,42 @@ class LLMCore:
             raise EngineError(
                 f"a context of {context} tokens is not within 2 and the model's {config.max_position_embeddings}"
             )
-        rows = _cache_rows(found, found_drafter, context, max_batch, _DTYPES[dtype].itemsize, cache_bytes)
+        width = _row_bytes(config.cache_width * config.num_hidden_layers, _DTYPES[dtype], options)
+        if found_drafter is not None:
+            width += _row_bytes(found_drafter.cache_width, _DTYPES[dtype], draft_options)
+        rows = _cache_rows(width, context, max_batch, cache_bytes)
         self._context = context
         self._draft_tokens = draft_tokens if found_drafter is not None else 0
         self._eos_ids = found.eos_ids
+        pool, draft_pool = (BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE) for _ in range(2))
         with torch.inference_mode():
-            self._model, self._drafter = _load(found, found_drafter, rows, context, _DTYPES[dtype])
-        self._scheduler = Scheduler(BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE), max_batch)
+            self._model = build_model(
+                config,
+                load_tensors(found.tensors, config.expected_tensors()),
+                rows=rows,
+                context=context,
+                dtype=_DTYPES[dtype],
+                aux_layers=() if found_drafter is None else found_drafter.aux_layers,
+                options=options,
+            )
+            self._drafter: Drafter | None = None
+            if found_drafter is not None:
+                self._drafter = load_drafter(
+                    found_drafter,
+                    self._model,
+                    draft_pool,
+                    context=context,
+                    dtype=_DTYPES[dtype],
+                    options=draft_options,
+                    prefix_caching=prefix_caching,
+                    draft_sampling=draft_sampling,
+                )
+        self._scheduler = Scheduler(
+            Tables(pool, share=prefix_caching),
+            self._drafter,
+            max_batch=max_batch,
+            max_batched_tokens=max_batched_tokens,
+        )
         self._loop = StepLoop(
             self._model,
             self._drafter,
@@ -133,12 +173,15 @@ class LLMCore:
 
     def gauges(self) -> dict[str, float]:
         """What is going on now, and totals, by name."""
-        pool, counters = self._scheduler.pool, self._loop.counters
+        pool, counters, totals = self._scheduler.tables.pool, self._loop.counters, self._scheduler.totals
         gauges: dict[str, float] = {
             "running": len(self._scheduler.running),
             "waiting": len(self._scheduler.waiting),
             "free_blocks": pool.free,
             "total_blocks": pool.total,
+            "preemptions_total": totals.preemptions,
+            "prompt_tokens_total": totals.prompt_tokens,
+            "prompt_tokens_cached_total": totals.prompt_tokens_found,
             "steps_total": counters.steps,
             "drafted_total": counters.drafted,
             "accepted_total": counters.accepted,
@@ -158,31 +201,11 @@ def _default_threads() -> int:
     return max(1, (os.cpu_count() or 1) // 2)
 
 
-def _load(
-    target: Target, drafter: DrafterCheckpoint | None, rows: int, context: int, dtype: torch.dtype
-) -> tuple[DeepseekV3, Drafter | None]:
-    weights = load_tensors(target.tensors, target.config.expected_tensors())
-    aux_layers: Sequence[int] = () if drafter is None else drafter.config.aux_layers
-    model = DeepseekV3(target.config, weights, rows=rows, context=context, dtype=dtype, aux_layers=aux_layers)
-    if drafter is None:
-        return model, None
-    names = [*drafter.config.expected_tensors(), *(n for n in ("embed_tokens.weight",) if n in drafter.tensors)]
-    return model, Eagle3(
-        drafter.config,
-        load_tensors(drafter.tensors, names),
-        embed_tokens=model.embed_tokens,
-        rows=rows,
-        context=context,
-        dtype=dtype,
-    )
+def _row_bytes(width: int, dtype: torch.dtype, options: Options) -> int:
+    return width * (options.kv_dtype or dtype).itemsize
 
 
-def _cache_rows(
-    target: Target, drafter: DrafterCheckpoint | None, context: int, max_batch: int, item: int, cache_bytes: int
-) -> int:
+def _cache_rows(row_bytes: int, context: int, max_batch: int, cache_bytes: int) -> int:
     """Rows of KV cache: whole blocks for `max_batch` full sequences, within `cache_bytes`, but at least for one."""
-    width = cache_width(target.config) * target.config.num_hidden_layers
-    if drafter is not None:
-        width += 2 * drafter.config.num_key_value_heads * drafter.config.head_dim
     blocks = -(-context // _BLOCK_SIZE)
-    return max(blocks, min(blocks * max_batch, cache_bytes // (width * item * _BLOCK_SIZE))) * _BLOCK_SIZE
+    return max(blocks, min(blocks * max_batch, cache_bytes // (row_bytes * _BLOCK_SIZE))) * _BLOCK_SIZE

@@ -40,7 +40,8 @@ class MaskRows:
             return None
         kept = 0
         for draft in drafts:
-            if not constraint.advance(draft):
+            # A constraint may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
+            if not 0 <= draft < self._vocab_size or not constraint.advance(draft):
                 break
             kept += 1
             if not self._add(constraint, logit_row + kept):

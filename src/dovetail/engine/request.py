@@ -6,25 +6,21 @@ Everything a request needs is checked in `Request.__init__`; inside the engine n
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from dovetail.completion import Completion, Constraint, Finish, Sampling
-from dovetail.engine.models.base import NO_ROWS
+from dovetail.engine.sampling import Penalties, check_sampling
 from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
 # Below this, logits divided by the temperature overflow float32 before they say anything else than greedy does.
 _COLDEST = 1e-5
-# Far above this a masked token, at -inf, divides into one that is as likely as any.
-_HOTTEST = 1e30
 
 
 class Request:
     """A completion in the engine. `tokens` are prompt and output so far.
 
-    The target has computed tokens ``0:computed``; while running that is all but the last, whose successor is not known
-    yet. `features` are auxiliary hidden states of computed tokens that the drafter has not taken in, oldest first;
-    `drafter_computed` is how many it has.
+    The target has computed tokens ``0:computed``; once the prompt is computed that is all but the last, whose successor
+    is not known yet.
     """
 
     def __init__(
@@ -40,9 +36,8 @@ class Request:
         asked = completion.draft_tokens
         self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
         self.computed = 0
-        self.features: list[Tensor] = []
-        self.drafter_computed = 0
-        self.rows = NO_ROWS
+        self.logprobs = completion.logprobs
+        self.penalties = Penalties.of(self.sampling, completion.prompt, vocab_size)
         self.stop = completion.stop
         self._stop: tuple[Detokenizer, StopStrings] | None = None
         self.generator: torch.Generator | None = None
@@ -52,6 +47,11 @@ class Request:
                 self.generator.seed()
             else:
                 self.generator.manual_seed(self.sampling.seed % 2**63)
+
+    @property
+    def pending(self) -> int:
+        """How many tokens the target has still to compute."""
+        return len(self.tokens) - self.computed
 
     @property
     def greedy(self) -> bool:
@@ -82,7 +82,6 @@ class Request:
 
 
 def _check(completion: Completion, context: int, vocab_size: int) -> None:
-    sampling = completion.sampling
     if not completion.prompt:
         raise InvalidRequest("the prompt is empty", param="prompt")
     if len(completion.prompt) >= context:
@@ -99,11 +98,4 @@ def _check(completion: Completion, context: int, vocab_size: int) -> None:
         raise InvalidRequest(
             f"draft_tokens must not be negative, found {completion.draft_tokens}", param="draft_tokens"
         )
-    if not 0 <= sampling.temperature <= _HOTTEST:
-        raise InvalidRequest(
-            f"temperature must be from 0 to {_HOTTEST:g}, found {sampling.temperature}", param="temperature"
-        )
-    if not 0 < sampling.top_p <= 1:
-        raise InvalidRequest(f"top_p must be above 0 and at most 1, found {sampling.top_p}", param="top_p")
-    if sampling.top_k is not None and sampling.top_k < 1:
-        raise InvalidRequest(f"top_k must be at least 1, found {sampling.top_k}", param="top_k")
+    check_sampling(completion.sampling, completion.logprobs)

@@ -1,18 +1,22 @@
 """Whom to run next: continuous batching, first come first served.
 
-A request is admitted when fewer than `max_batch` run and the pool has blocks for its whole life (prompt and max_tokens,
-capped by the context), so a running sequence never lacks a block and nothing is ever preempted. Drafts need no blocks
-of their own: a window never reaches past max_tokens. The first in line is never overtaken by a smaller one behind it.
+Every step has a budget of tokens. Sequences that decode come first, each with its window; what is left goes to prompts,
+in chunks, oldest first. Blocks are taken as sequences grow. When none is left, drafts are given up first; then whoever
+came last is preempted: its blocks go, its tokens stay, and it is computed again when there is room, which mostly means
+found again, since its blocks are forgotten last-used first. The oldest is never preempted for another, and alone it
+always fits, so there is always progress.
 
-Every step runs all running sequences: new ones with their whole prompt, the others with a decode window, in one batch.
+A request is admitted when fewer than `max_batch` run and its tokens so far find room beside those running. The first in
+line is never overtaken. It waits a step or more while another is computing what it begins with: then it finds it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
-from dovetail.engine.cache.blocks import BlockPool
-from dovetail.engine.models.base import SequenceRows
+from dovetail.engine.cache.tables import Tables
+from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.request import Request
 from dovetail.errors import EngineBusy, InvalidRequest
 
@@ -20,14 +24,35 @@ from dovetail.errors import EngineBusy, InvalidRequest
 MAX_WAITING = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request's part of a step: its next `length` tokens to compute, and room for that many drafts behind them."""
+
+    request: Request
+    length: int
+    room: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since start, in requests and tokens."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    prompt_tokens_found: int = 0
+
+
 class Scheduler:
     """Holds every live request, waiting or running."""
 
-    def __init__(self, pool: BlockPool, max_batch: int) -> None:
-        self.pool = pool
+    def __init__(self, tables: Tables, drafter: Drafter | None, *, max_batch: int, max_batched_tokens: int) -> None:
+        self.tables = tables
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.totals = Totals()
+        self._drafter = drafter
         self._max_batch = max_batch
+        self._max_batched_tokens = max_batched_tokens
 
     def add(self, request: Request) -> None:
         """Queue `request`. Raises `EngineBusy` when too many wait, `InvalidRequest` for an id that is here already."""
@@ -37,30 +62,103 @@ class Scheduler:
             raise EngineBusy(f"{len(self.waiting)} requests are waiting already")
         self.waiting.append(request)
 
-    def schedule(self) -> list[Request]:
-        """Admit whoever fits, and return the batch to run, oldest first."""
-        while self.waiting and len(self.running) < self._max_batch:
-            first = self.waiting[0]
-            table = self.pool.allocate(first.id, first.limit)
-            if table is None:
-                break
-            first.rows = SequenceRows(table, self.pool.block_size)
-            self.running.append(self.waiting.popleft())
-        return list(self.running)
+    def schedule(self) -> list[Turn]:
+        """The next step's batch, every request at most once. Each turn's blocks are in the request's table."""
+        budget = self._max_batched_tokens
+        preempted = self.totals.preemptions
+        turns: dict[str, Turn] = {}
+        for request in sorted(self.running, key=lambda request: request.pending > 1):
+            if request.id not in self.tables:
+                continue  # preempted by one before it
+            turn = self._turn(request, budget)
+            if turn is None or not self._make_room(turn, turns):
+                continue
+            budget -= turns[request.id].length + turns[request.id].room
+        if self.totals.preemptions == preempted:
+            while budget > 0 and self._admit():
+                turn = self._turn(self.running[-1], budget)
+                assert turn is not None
+                turns[turn.request.id] = turn
+                budget -= turn.length
+        return list(turns.values())
 
     def remove(self, request_id: str) -> bool:
         """Forget a request and free its blocks; False when it is not here."""
-        for request in self.running:
-            if request.id == request_id:
-                self.running.remove(request)
-                self.pool.release(request_id)
-                return True
-        for request in self.waiting:
-            if request.id == request_id:
-                self.waiting.remove(request)
-                return True
+        for queue in (self.running, self.waiting):
+            for request in queue:
+                if request.id == request_id:
+                    queue.remove(request)
+                    self._release(request)
+                    return True
         return False
 
     def check_integrity(self) -> None:
         """Raise `EngineError` unless exactly the running requests hold blocks."""
-        self.pool.check_integrity({request.id for request in self.running})
+        running = {request.id for request in self.running}
+        self.tables.check_integrity(running)
+        if self._drafter is not None:
+            self._drafter.check_integrity(running)
+
+    def _turn(self, request: Request, budget: int) -> Turn | None:
+        length = min(request.pending, budget)
+        if length < 1:
+            return None
+        # Drafts follow a token whose predecessors are all computed; before that there is nothing to draft from.
+        room = min(request.draft_room(), budget - length) if request.pending == 1 and request.computed else 0
+        return Turn(request, length, room)
+
+    def _make_room(self, turn: Turn, turns: dict[str, Turn]) -> bool:
+        """Put `turn` into `turns` with blocks for it, without its drafts or at others' expense if need be."""
+        request = turn.request
+        while not self.tables.reserve(request.id, request.computed + turn.length + turn.room):
+            if turn.room:
+                turn = Turn(request, turn.length, 0)
+                continue
+            last = self.running[-1]
+            self._preempt(last)
+            turns.pop(last.id, None)
+            if last is request:
+                return False
+        turns[request.id] = turn
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._release(request)
+        request.computed = 0
+        self.waiting.appendleft(request)
+        self.totals.preemptions += 1
+
+    def _admit(self) -> bool:
+        """Let the first in line run, if it can: its tokens find room, and nobody is computing what it begins with."""
+        if not self.waiting or len(self.running) >= self._max_batch:
+            return False
+        request, pool = self.waiting[0], self.tables.pool
+        found, idle, coming = self.tables.would_find(request.id, request.tokens)
+        needed = pool.blocks_for(len(request.tokens)) - found // pool.block_size + idle
+        if coming or needed > pool.free:
+            return False
+        request.computed = self._begin(request)
+        if not self.tables.reserve(request.id, len(request.tokens)):
+            # The drafter knew less of it than the target's cache holds, so it takes more blocks than it seemed.
+            self._release(request)
+            request.computed = 0
+            return False
+        self.running.append(self.waiting.popleft())
+        self.totals.prompt_tokens += len(request.tokens)
+        self.totals.prompt_tokens_found += request.computed
+        return True
+
+    def _begin(self, request: Request) -> int:
+        found = self.tables.begin(request.id, request.tokens)
+        if self._drafter is not None and request.draft_tokens:
+            known = self._drafter.start(request, found)
+            if known < found:
+                self.tables.release(request.id)
+                found = self.tables.begin(request.id, request.tokens, known)
+        return found
+
+    def _release(self, request: Request) -> None:
+        self.tables.release(request.id)
+        if self._drafter is not None:
+            self._drafter.release(request)

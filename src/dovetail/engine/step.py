@@ -1,4 +1,4 @@
-"""One step of the engine on one screen: schedule, draft, run, verify, postprocess."""
+"""One step of the engine on one screen: schedule, draft, run, verify, postprocess, observe."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dovetail.completion import TokenBatch
-from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter
+from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
 from dovetail.engine.masks import MaskRows
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.request import Request
-from dovetail.engine.sampling import probabilities
-from dovetail.engine.scheduler import Scheduler
+from dovetail.engine.sampling import logprobs, probabilities
+from dovetail.engine.scheduler import Scheduler, Turn
 from dovetail.engine.verify import verify_greedy, verify_sampled
 from dovetail.errors import EngineError
 from dovetail.tokens import Tokenizer
@@ -31,17 +31,25 @@ class Counters:
 
 @dataclass(slots=True)
 class Window:
-    """A sequence's part of one step: its tokens that the target has not computed, then the drafts to verify.
+    """A sequence's part of one step: its next `length` tokens that the target has not computed, then drafts to verify.
 
     `drafts` are those that the constraint lets stand, of `proposed`. `logit_row` is the first of its
-    ``len(drafts) + 1`` rows of logits.
+    ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `raw` are these rows as the
+    model made them, where log probabilities are asked for.
     """
 
     request: Request
+    length: int
     proposed: int
     drafts: list[int]
     draft_probs: Tensor | None
-    logit_row: int
+    logit_row: int | None
+    raw: Tensor | None = None
+
+    @property
+    def rows(self) -> slice:
+        """Its rows of logits."""
+        return slice(0, 0) if self.logit_row is None else slice(self.logit_row, self.logit_row + len(self.drafts) + 1)
 
 
 Outcome = tuple[str, TokenBatch | EngineError]
@@ -70,39 +78,48 @@ class StepLoop:
         self.counters = Counters(accepted_at=[0] * draft_tokens)
 
     def step(self) -> list[Outcome]:
-        """Add at least one token to every running sequence. Sequences that ended are gone when this returns."""
-        batch = self._scheduler.schedule()
-        drafts = self._draft(batch)
-        windows, outcomes = self._windows(batch, drafts)
+        """Bring every running sequence on: by a part of its prompt, or by at least one token. Those that ended are gone
+        when this returns."""
+        turns = self._scheduler.schedule()
+        windows, outcomes = self._windows(turns, self._draft(turns))
+        observed: list[Observed] = []
         if windows:
-            logits, aux = self._run(windows)
-            self._masks.apply(logits)
-            for window, new, features in zip(windows, _verify(windows, logits), aux, strict=True):
-                outcomes.append(self._postprocess(window, new, features))
+            logits, features = self._run(windows)
+            self._shape(windows, logits)
+            for window, new, own in zip(windows, _verify(windows, logits), features, strict=True):
+                start = window.request.computed
+                outcomes += self._postprocess(window, new)
+                if (count := window.request.computed - start) and window.request.draft_tokens:
+                    observed.append(Observed(window.request, start, count, None if own is None else own[:count]))
             self.counters.steps += 1
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self._scheduler.remove(request_id)
+        if self._drafter is not None and observed:
+            self._drafter.observe(observed)
         return outcomes
 
-    def _draft(self, batch: Sequence[Request]) -> list[Draft]:
-        """Drafts for the sequences that have been prefilled and have room; an empty draft for the others."""
-        drafts = [NO_DRAFT] * len(batch)
-        wanted = [i for i, request in enumerate(batch) if request.computed and request.draft_room() > 0]
+    def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
+        """Drafts for the sequences that have room for them; an empty draft for the others."""
+        drafts = [NO_DRAFT] * len(turns)
+        wanted = [i for i, turn in enumerate(turns) if turn.room > 0]
         if self._drafter is not None and wanted:
-            requests = [batch[i] for i in wanted]
-            proposed = self._drafter.propose(requests, [request.draft_room() for request in requests])
+            proposed = self._drafter.propose([turns[i].request for i in wanted], [turns[i].room for i in wanted])
             for i, draft in zip(wanted, proposed, strict=True):
                 drafts[i] = draft
         return drafts
 
-    def _windows(self, batch: Sequence[Request], drafts: Sequence[Draft]) -> tuple[list[Window], list[Outcome]]:
+    def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> tuple[list[Window], list[Outcome]]:
         """Cut drafts to what each constraint allows; a sequence whose constraint allows nothing at all ends."""
         self._masks.clear()
         windows: list[Window] = []
         failed: list[Outcome] = []
         row = 0
-        for request, draft in zip(batch, drafts, strict=True):
+        for turn, draft in zip(turns, drafts, strict=True):
+            request = turn.request
+            if turn.length < request.pending:
+                windows.append(Window(request, turn.length, 0, [], None, None))
+                continue
             kept: int | None = len(draft.tokens)
             probs = draft.probs
             if request.constraint is not None:
@@ -116,47 +133,69 @@ class StepLoop:
                     continue
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
                 probs = None if probs is None else probs[: kept + 1]
-            windows.append(Window(request, len(draft.tokens), draft.tokens[:kept], probs, row))
+            windows.append(Window(request, turn.length, len(draft.tokens), draft.tokens[:kept], probs, row))
             row += len(windows[-1].drafts) + 1
         return windows, failed
 
     def _run(self, windows: Sequence[Window]) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits at every position of every window; each window's auxiliary hidden states, if a drafter reads any."""
-        parts = [
-            (w.request.tokens[w.request.computed :] + w.drafts, w.request.computed, w.request.rows) for w in windows
-        ]
+        """Logits at the positions of every window that are looked at; its auxiliary hidden states, if a drafter reads
+        any."""
+        tables, parts = self._scheduler.tables, []
+        for window in windows:
+            request, end = window.request, window.request.computed + window.length
+            parts.append((request.tokens[request.computed : end] + window.drafts, request.computed, tables[request.id]))
         batch = collate(parts)
         hidden, aux = self._model.forward(batch)
         rows = [
             row
             for span, window in zip(batch.spans, windows, strict=True)
-            for row in range(span.start + span.length - len(window.drafts) - 1, span.start + span.length)
+            if window.logit_row is not None
+            for row in range(span.start + window.length - 1, span.start + span.length)
         ]
         if len(rows) < hidden.shape[0]:
             hidden = hidden[rows]
         split = [None if aux is None else aux[span.start : span.start + span.length] for span in batch.spans]
-        return self._model.logits(hidden), split
+        logits = self._model.logits(hidden) if rows else hidden.new_empty(0, self._model.vocab_size)
+        return logits, split
 
-    def _postprocess(self, window: Window, new: list[int], features: Tensor | None) -> Outcome:
-        """Take the new tokens up to the one that ends the sequence, and keep what the next step needs."""
+    def _shape(self, windows: Sequence[Window], logits: Tensor) -> None:
+        """What requests want done to their rows of logits, in place: penalties, then constraints' masks."""
+        for window in windows:
+            if window.request.logprobs is not None:
+                window.raw = logits[window.rows].clone()
+            if window.request.penalties is not None:
+                window.request.penalties.apply_(logits[window.rows], window.drafts)
+        self._masks.apply(logits)
+
+    def _postprocess(self, window: Window, new: list[int]) -> list[Outcome]:
+        """Take the new tokens up to the one that ends the sequence; nothing for a prompt of which more is to come."""
         request = window.request
+        if window.logit_row is None:
+            self._computed(request, window.length)
+            return []
         accepted = len(new) - 1
-        computed = len(request.tokens) - request.computed + accepted
+        computed = window.length + accepted
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
         self._count(window.proposed, accepted)
+        if request.penalties is not None:
+            request.penalties.add(taken)
         if request.constraint is not None:
             try:
                 refused = next((token for token in taken if not request.constraint.advance(token)), None)
             except Exception as error:  # as above
-                return request.id, _constraint_failed(error)
+                return [(request.id, _constraint_failed(error))]
             if refused is not None:
-                return request.id, EngineError(f"the constraint refused token {refused}, which its own mask allowed")
+                message = f"the constraint refused token {refused}, which its own mask allowed"
+                return [(request.id, EngineError(message))]
         if finish is None:
-            request.computed += computed
-            if features is not None and request.draft_tokens:
-                request.features.append(features[:computed])
-        return request.id, TokenBatch(tuple(taken), finish, window.proposed, accepted)
+            self._computed(request, computed)
+        said = () if window.raw is None else logprobs(window.raw, taken, request.logprobs or 0)
+        return [(request.id, TokenBatch(tuple(taken), finish, window.proposed, accepted, said))]
+
+    def _computed(self, request: Request, count: int) -> None:
+        request.computed += count
+        self._scheduler.tables.publish(request.id, request.tokens, request.computed)
 
     def _count(self, drafted: int, accepted: int) -> None:
         self.counters.drafted += drafted
@@ -170,17 +209,18 @@ def _constraint_failed(error: Exception) -> EngineError:
 
 
 def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
-    """Each window's new tokens: the drafts that stand and one more."""
+    """Each window's new tokens: the drafts that stand and one more; none for a prompt of which more is to come."""
     best: list[int] = []
-    if any(window.request.greedy for window in windows):
+    if any(window.request.greedy and window.logit_row is not None for window in windows):
         best = logits.argmax(-1).tolist()
     verdicts: list[list[int]] = []
     for window in windows:
-        request, first = window.request, window.logit_row
-        rows = slice(first, first + len(window.drafts) + 1)
-        if request.greedy:
-            verdicts.append(verify_greedy(best[rows], window.drafts))
+        request = window.request
+        if window.logit_row is None:
+            verdicts.append([])
+        elif request.greedy:
+            verdicts.append(verify_greedy(best[window.rows], window.drafts))
         else:
-            target = probabilities(logits[rows], request.sampling)
+            target = probabilities(logits[window.rows], request.sampling)
             verdicts.append(verify_sampled(target, window.drafts, window.draft_probs, request.generator))
     return verdicts

@@ -39,25 +39,26 @@ def verify_sampled(
         p = target[:count].gather(1, index).squeeze(1)
         q = torch.ones(count) if drafter is None else drafter[:count].gather(1, index).squeeze(1)
         stands: list[bool] = (torch.rand(count, generator=generator) * q < p).tolist()
-        for i, stood in enumerate(stands):
-            if not stood:
-                return [*drafts[:i], draw(_residual(target[i], _row(drafter, i, drafts[i], target[i])), generator)]
+        if not all(stands):
+            fallen = stands.index(False)
+            p, draft = target[fallen], drafts[fallen]
+            rest = _without(p, draft) if drafter is None else _residual(p, drafter[fallen])
+            return [*drafts[:fallen], draw(rest, generator)]
     last = target[count]
     if drafter is not None and len(drafter) > count:
         last = _residual(last, drafter[count])
     return [*drafts, draw(last, generator)]
 
 
-def _row(drafter: Tensor | None, i: int, draft: int, like: Tensor) -> Tensor:
-    if drafter is not None:
-        return drafter[i]
-    certain = torch.zeros_like(like)
-    certain[draft] = 1.0
-    return certain
-
-
 def _residual(p: Tensor, q: Tensor) -> Tensor:
     rest = (p - q).clamp_(min=0)
     # p below q everywhere can only be rounding of p = q, where a draft falls with probability 0; p itself is right
     # there.
-    return rest if bool(rest.any()) else p
+    return rest if float(rest.sum()) > 0 else p
+
+
+def _without(p: Tensor, draft: int) -> Tensor:
+    """The residual where q is one at the draft, which then falls with p below one: something is left."""
+    rest = p.clone()
+    rest[draft] = 0.0
+    return rest

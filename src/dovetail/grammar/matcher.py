@@ -3,6 +3,8 @@
 1. `compile(grammar, tokenizer, eos_ids)` gives a `Matcher` for one sequence (a `Constraint` to an engine).
 2. `fill(row)` writes which tokens may come next.
 3. `advance(token)` takes the one that was chosen; 4. `rollback(n)` takes the last n back when a draft was rejected.
+
+`forced(limit)`, at any time, gives the tokens of what has to come, for an engine that drafts.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ class Matcher:
         self._matcher = _compiled(vocabulary, lark).deep_copy()
         self._taken: list[int] = []
         self._ended = False
+        # What had to come after the first `_asked_at` tokens.
+        self._answer: list[int] = []
+        self._asked_at = 0
 
     def fill(self, row: memoryview) -> None:
         """As `Constraint.fill`. Raises `EngineError` when the library gives up on the grammar."""
@@ -71,10 +76,29 @@ class Matcher:
         if not count:
             return
         del self._taken[-count:]
+        if len(self._taken) < self._asked_at:
+            self._answer, self._asked_at = [], 0
         if self._matcher.is_error():
             self._rebuild()
         else:
             self._matcher.rollback(count)
+
+    def forced(self, limit: int) -> Sequence[int]:
+        """As `Constraint.forced`, spelled as the tokenizer would. A token that may go on past what is forced is left
+        out, and so is the end of the turn.
+
+        The library is asked once for as many tokens as it answered with, since its answer can be long and takes some
+        3 us a byte; where another spelling was taken, nothing is forced until then.
+        """
+        if self._ended:
+            return ()
+        followed = len(self._taken) - self._asked_at
+        if followed >= len(self._answer):
+            self._answer = self._matcher.compute_ff_tokens()
+            self._asked_at, followed = len(self._taken), 0
+        elif self._taken[self._asked_at :] != self._answer[:followed]:
+            return ()
+        return self._answer[followed : followed + limit]
 
     def _rebuild(self) -> None:
         _compiled.cache_clear()

@@ -2,35 +2,60 @@
 
 The cache holds what kv_a_proj_with_mqa made, normed and rotated: [rows, kv_lora_rank + rope], shared by all heads. A
 decode window never expands it: W_UK is applied to the query and W_UV to the mixed latents ("absorbed"), so a step reads
-each cached latent and not heads x (nope + v) numbers. A whole prompt is cheaper expanded once.
+each cached latent and not heads x (nope + v) numbers. A long prompt is cheaper expanded once.
 """
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 
-from dovetail.engine.attention.causal import PREFILL, causal_mask
-from dovetail.engine.attention.gqa import prefill
+from dovetail.engine.attention.causal import (
+    PREFILL,
+    Backend,
+    causal_mask,
+    check_cached,
+    fused,
+    fused_attention,
+    head_blocks,
+    query_blocks,
+)
 from dovetail.engine.models.base import ForwardBatch, Span
 
 
 class LatentCache:
     """The latents of one layer, and the two halves of kv_b_proj that are absorbed around them.
 
-    `key_up` is [heads, nope, kv_lora_rank], `value_up` [heads, kv_lora_rank, v].
+    `key_up` is [heads, nope, kv_lora_rank], `value_up` [heads, kv_lora_rank, v]. `dtype` is what the cache holds
+    (theirs if None).
     """
 
-    def __init__(self, key_up: Tensor, value_up: Tensor, rope_width: int, rows: int) -> None:
+    def __init__(
+        self,
+        key_up: Tensor,
+        value_up: Tensor,
+        rope_width: int,
+        rows: int,
+        dtype: torch.dtype | None = None,
+        backend: Backend = "auto",
+    ) -> None:
         self._key_up = key_up
         self._value_up = value_up
         self._rank = key_up.shape[2]
-        self.latents = torch.empty(rows, self._rank + rope_width, dtype=key_up.dtype)
+        self._backend = backend
+        # Expanding a row costs rank * (nope + v) multiplications a head, and saves each query the difference between
+        # looking at its latent and at its key and value.
+        nope, value = key_up.shape[1], value_up.shape[2]
+        saved = 2 * self._rank - nope - value
+        self._limit = max(PREFILL, self._rank * (nope + value) // saved) if saved > 0 else sys.maxsize
+        self.latents = torch.empty(rows, self._rank + rope_width, dtype=check_cached(dtype or key_up.dtype))
 
     def attend(self, batch: ForwardBatch, queries: Tensor, latents: Tensor) -> Tensor:
         """Write `latents` ([tokens, kv_lora_rank + rope]), then let `queries` ([tokens, heads, nope + rope], already
         scaled) look at them. Returns [tokens, heads * v]."""
-        self.latents.index_copy_(0, batch.rows, latents)
+        self.latents.index_copy_(0, batch.rows, latents.to(self.latents.dtype))
         if len(batch.spans) == 1:
             return self._span(batch.spans[0], queries)
         return torch.cat([self._span(s, queries[s.start : s.start + s.length]) for s in batch.spans])
@@ -38,21 +63,37 @@ class LatentCache:
     def _span(self, span: Span, queries: Tensor) -> Tensor:
         latents = self.latents[span.rows]
         length, heads, _ = queries.shape
-        context = latents.shape[0]
-        if length > PREFILL and length == context:
-            return self._expanded(queries, latents)
+        if fused(self._backend, length, self._limit):
+            return self._expanded(queries, latents.to(queries.dtype))
         nope = self._key_up.shape[1]
         absorbed = torch.bmm(queries[..., :nope].transpose(0, 1), self._key_up).transpose(0, 1)
-        absorbed = torch.cat((absorbed, queries[..., nope:]), -1).view(length * heads, -1)
-        scores = torch.mm(absorbed, latents.t()).view(length, heads, context)
+        absorbed = torch.cat((absorbed, queries[..., nope:]), -1).float()
+        latents = latents.float()
+        parts = [
+            self._products(absorbed[start:end], latents[:seen])
+            for start, end, seen in query_blocks(length, latents.shape[0], heads)
+        ]
+        mixed = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(queries.dtype)
+        return torch.bmm(mixed.transpose(0, 1), self._value_up).transpose(0, 1).reshape(length, -1)
+
+    def _products(self, queries: Tensor, latents: Tensor) -> Tensor:
+        """The last of a sequence's tokens to all of them: mixed latents [length, heads, kv_lora_rank]."""
+        length, heads, width = queries.shape
+        context = latents.shape[0]
+        scores = torch.mm(queries.view(length * heads, width), latents.t()).view(length, heads, context)
         if length > 1:
             scores[..., context - length :].add_(causal_mask(length).unsqueeze(1))
-        weights = scores.softmax(-1, dtype=torch.float32).to(latents.dtype).view(length * heads, context)
-        mixed = torch.mm(weights, latents[:, : self._rank]).view(length, heads, self._rank)
-        return torch.bmm(mixed.transpose(0, 1), self._value_up).transpose(0, 1).reshape(length, -1)
+        mixed = torch.mm(scores.softmax(-1).view(length * heads, context), latents[:, : self._rank])
+        return mixed.view(length, heads, self._rank)
 
     def _expanded(self, queries: Tensor, latents: Tensor) -> Tensor:
         compressed, rope = latents[:, : self._rank], latents[:, self._rank :]
-        nope_keys = torch.matmul(compressed, self._key_up.transpose(1, 2))
-        keys = torch.cat((nope_keys, rope.expand(nope_keys.shape[0], -1, -1)), -1)
-        return prefill(queries.transpose(0, 1), keys, torch.matmul(compressed, self._value_up))
+        parts = []
+        starts = head_blocks(queries.shape[1], latents.shape[0], queries.shape[2] + self._value_up.shape[2])
+        for start in starts:
+            heads = slice(start, start + starts.step)
+            nope_keys = torch.matmul(compressed, self._key_up[heads].mT)
+            keys = torch.cat((nope_keys, rope.expand(nope_keys.shape[0], -1, -1)), -1)
+            values = torch.matmul(compressed, self._value_up[heads])
+            parts.append(fused_attention(queries[:, heads].transpose(0, 1), keys, values))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

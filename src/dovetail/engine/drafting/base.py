@@ -1,10 +1,12 @@
 """The contract of a drafter: given sequences whose next tokens are wanted, guess some of them.
 
-A drafter is free to be wrong: verification makes the output what it would have been without it. Each step the engine
+A drafter is free to be wrong: verification makes the output what it would have been without it. It keeps whatever it
+needs of a sequence by the request's id, in its own cache. For a request that drafts at all, the engine calls
 
-1. calls `propose` for the sequences that have room for drafts, with how many each may have;
-2. after the target ran, appends to `Request.features` the auxiliary hidden states of the tokens that were kept, when
-   the drafter reads any (`aux_layers`) and the request drafts at all.
+1. `start` when the request is admitted, again after every preemption;
+2. `observe` after each step of the target, with what the step computed, in order and without gaps;
+3. `propose` at the start of a step for those that have room for drafts, any subset of them in any step;
+4. `release` when the request ends, is cancelled or is preempted.
 """
 
 from __future__ import annotations
@@ -30,10 +32,36 @@ class Draft:
 NO_DRAFT = Draft([])
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the target computed of one sequence: positions ``start:start + count``, whose successors are all known.
+
+    `features` is [count, width], the auxiliary hidden states joined; None when the drafter reads none.
+    """
+
+    request: Request
+    start: int
+    count: int
+    features: Tensor | None
+
+
 class Drafter(Protocol):
     """`aux_layers` are the target's residual streams it reads, in the order it wants them joined."""
 
     aux_layers: tuple[int, ...]
 
+    def start(self, request: Request, cached: int) -> int:
+        """`request` begins; the target finds its first `cached` tokens in its cache and need not compute them. Returns
+        how many of those the drafter can do without: the target computes the rest again."""
+
+    def observe(self, observed: Sequence[Observed]) -> None:
+        """The target computed these."""
+
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """Up to ``counts[i]`` (at least 1) tokens to follow ``requests[i].tokens``."""
+
+    def release(self, request: Request) -> None:
+        """`request` is gone; nothing happens when it never started."""
+
+    def check_integrity(self, requests: set[str]) -> None:
+        """Raise `EngineError` when something is kept for a request that is not of `requests`."""

@@ -1,147 +1,93 @@
-"""EAGLE-3 drafting (https://arxiv.org/abs/2503.01840): one Llama layer fed by three hidden states of the target.
+"""EAGLE-3 (https://arxiv.org/abs/2503.01840): mostly one layer, fed by three hidden states of the target.
 
-The alignment, which training must share (it is vLLM's `llama_eagle3`):
+What is fed where is in chain.py. Here a feature is ``fc`` of the residual streams that enter the target's layers
+`aux_layers`, joined; before it they are normed together (`norm_before_fc`) or each by itself (`fc_norm`), if at all.
+The first layer sees ``cat(input_layernorm(embedding), hidden_norm(feature))``, and its residual is the feature, or the
+normed feature when `norm_before_residual`. The hidden state that goes on is the one before the final norm (after it
+when `norm_output`), and meets no `fc`.
 
-- Slot t pairs the target's feature at index t with the embedding of token t + 1, at rope position t, and predicts token
-  t + 2. A feature is ``fc`` of the residual streams that enter the target's layers `aux_layers`, joined.
-- The layer sees ``cat(input_layernorm(embedding), hidden_norm(feature))``. Its residual is the feature, or the normed
-  feature when `norm_before_residual`.
-- Chained step j (from 1) follows at rope position t + j: the embedding is the token just drafted, and in place of the
-  feature (without `fc`) stands the previous step's hidden state before the final norm.
-
-Keys and values of chained steps are guesses; the real features of those positions overwrite them before they are read
-again. The drafter's cache uses the same rows as the target's.
+Layers are Llama's or Qwen3's, or DeepSeek-V2's with a dense MLP. Embeddings and head are the target's where the
+checkpoint brings none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.attention.gqa import HeadCache
-from dovetail.engine.config import DrafterConfig
-from dovetail.engine.drafting.base import Draft
+from dovetail.engine.config import DeepseekV3Config, Eagle3Config
 from dovetail.engine.linear import Linear
-from dovetail.engine.models.base import ForwardBatch, collate
-from dovetail.engine.models.layers import MLP, RMSNorm, interleave, rotary_table, rotate_
-from dovetail.engine.request import Request
-from dovetail.errors import CheckpointError
+from dovetail.engine.models import deepseek_v3, llama
+from dovetail.engine.models.base import ForwardBatch, Model
+from dovetail.engine.models.decoder import Layer
+from dovetail.engine.models.layers import Options, RMSNorm, Under, rotary_table
 
 
 class Eagle3:
-    """The drafter. `embed_tokens` is the target's table, for checkpoints that bring none of their own."""
+    """The network."""
 
     def __init__(
         self,
-        config: DrafterConfig,
+        config: Eagle3Config,
         weights: Mapping[str, Tensor],
+        target: Model,
         *,
-        embed_tokens: Tensor,
         rows: int,
         context: int,
         dtype: torch.dtype,
+        options: Options,
     ) -> None:
-        def weight(name: str) -> Tensor:
-            return weights[name].to(dtype)
+        layer = config.layer
 
         def norm(name: str) -> RMSNorm:
-            return RMSNorm(weight(name), config.rms_norm_eps)
+            return RMSNorm(weights[name].to(dtype), layer.rms_norm_eps)
 
-        layer = "layers.0."
-        heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        def linear(name: str) -> Linear:
+            return Linear(weights[name].to(dtype), quantization=options.quantization)
+
         self.aux_layers = config.aux_layers
-        self._vocab_size = config.vocab_size
-        self._heads, self._kv_heads, self._width = heads, kv_heads, width
-        self._normed_residual = config.norm_before_residual
         own = weights.get("embed_tokens.weight")
-        self._embed = embed_tokens if own is None else own.to(dtype)
-        self._fc = Linear(weight("fc.weight"))
-        self._input_norm = norm(layer + "input_layernorm.weight")
-        self._hidden_norm = norm(layer + "hidden_norm.weight")
-        q = interleave(weights[layer + "self_attn.q_proj.weight"].float() * width**-0.5, heads).to(dtype)
-        k = interleave(weight(layer + "self_attn.k_proj.weight"), kv_heads)
-        self._qkv = Linear(torch.cat((q, k, weight(layer + "self_attn.v_proj.weight"))))
-        self._o = Linear(weight(layer + "self_attn.o_proj.weight"))
-        self._post_norm = norm(layer + "post_attention_layernorm.weight")
-        self._mlp = MLP(*(weight(f"{layer}mlp.{part}_proj.weight") for part in ("gate", "up", "down")))
+        self._embed = target.embed_tokens if own is None else own.to(dtype)
+        self._joined_norm = norm("input_norm.weight") if config.norm_before_fc else None
+        self._stream_norms = (
+            [norm(f"fc_norm.{i}.weight") for i in range(len(self.aux_layers))] if config.fc_norm else []
+        )
+        self._fc = linear("fc.weight")
+        self._hidden_norm = norm("layers.0.hidden_norm.weight")
+        self._normed_residual = config.norm_before_residual
+        self._layers: list[Layer] = []
+        for i in range(layer.num_hidden_layers):
+            of_layer = Under(weights, f"layers.{i}.")
+            if isinstance(layer, DeepseekV3Config):
+                self._layers.append(deepseek_v3.load_layer(of_layer, layer, True, rows, dtype, options))
+            else:
+                self._layers.append(llama.load_layer(of_layer, layer, rows, dtype, options))
         self._norm = norm("norm.weight")
-        self._lm_head = Linear(weight("lm_head.weight"))
-        self._target_ids: Tensor | None = None
-        if "d2t" in weights:
-            self._target_ids = weights["d2t"] + torch.arange(config.draft_vocab_size)
-            if not bool(((self._target_ids >= 0) & (self._target_ids < config.vocab_size)).all()):
-                raise CheckpointError(f"d2t points outside the target's vocabulary of {config.vocab_size}")
-        self._table = rotary_table(config.rope, width, context)
-        self._cache = HeadCache(kv_heads, width, width, rows, dtype)
+        self._norm_output = config.norm_output
+        self._head = linear("lm_head.weight") if "lm_head.weight" in weights else target.logits
+        width = layer.qk_rope_head_dim if isinstance(layer, DeepseekV3Config) else layer.head_dim
+        self._table = rotary_table(layer.rope, width, context)
 
-    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        """Take in the features since last time, then draft a chain for each sequence."""
-        hidden = self._take_in(requests)
-        tokens: list[list[int]] = [[] for _ in requests]
-        probs: list[list[Tensor]] = [[] for _ in requests]
-        alive = list(range(len(requests)))
-        for step in range(max(counts)):
-            if step:
-                hidden = self._chain([requests[i] for i in alive], [tokens[i][-1] for i in alive], hidden, step)
-            logits = self._lm_head(self._norm(hidden)).float()
-            drafted = self._choose(logits, [requests[i] for i in alive], [probs[i] for i in alive])
-            for i, token in zip(alive, drafted, strict=True):
-                tokens[i].append(token)
-            going_on = [n for n, i in enumerate(alive) if counts[i] > step + 1]
-            if going_on and len(going_on) < len(alive):
-                hidden = hidden[going_on]
-            alive = [alive[n] for n in going_on]
-        return [Draft(t, torch.stack(p) if p else None) for t, p in zip(tokens, probs, strict=True)]
+    def enter(self, features: Tensor) -> Tensor:
+        if self._joined_norm is not None:
+            features = self._joined_norm(features)
+        if self._stream_norms:
+            streams = features.chunk(len(self._stream_norms), -1)
+            features = torch.cat([norm(stream) for norm, stream in zip(self._stream_norms, streams, strict=True)], -1)
+        return self._fc(features)
 
-    def _take_in(self, requests: Sequence[Request]) -> Tensor:
-        """Run the layer over every pending feature; returns the hidden state of each sequence's last slot."""
-        parts = []
-        features: list[Tensor] = []
-        for request in requests:
-            start, end = request.drafter_computed, len(request.tokens) - 1
-            parts.append((request.tokens[start + 1 :], start, request.rows))
-            features += request.features
-            request.features = []
-            request.drafter_computed = end
-        batch = collate(parts)
-        hidden = self._layer(batch, self._fc(torch.cat(features) if len(features) > 1 else features[0]))
-        return hidden[[span.start + span.length - 1 for span in batch.spans]]
-
-    def _chain(self, requests: Sequence[Request], drafted: Sequence[int], hidden: Tensor, step: int) -> Tensor:
-        parts = [
-            ([token], request.drafter_computed - 1 + step, request.rows)
-            for token, request in zip(drafted, requests, strict=True)
-        ]
-        return self._layer(collate(parts), hidden)
-
-    def _layer(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
-        tokens, rotated = hidden.shape[0], self._heads + self._kv_heads
+    def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
+        table = self._table[batch.positions].unsqueeze(1)
         normed = self._hidden_norm(hidden)
-        embedded = self._input_norm(F.embedding(batch.tokens, self._embed))
-        qkv = self._qkv(torch.cat((embedded, normed), -1)).view(tokens, -1, self._width)
-        rotate_(qkv[:, :rotated], self._table[batch.positions].unsqueeze(1))
-        mixed = self._cache.attend(batch, qkv[:, : self._heads], qkv[:, self._heads : rotated], qkv[:, rotated:])
-        stream = self._o(mixed).add_(normed if self._normed_residual else hidden)
-        return self._mlp.add(self._post_norm(stream), stream)
+        stream = normed if self._normed_residual else hidden
+        for i, (input_norm, attention, post_norm, mlp) in enumerate(self._layers):
+            x = input_norm(F.embedding(batch.tokens, self._embed) if i == 0 else stream)
+            stream = attention.add(batch, x if i else torch.cat((x, normed), -1), table, stream)
+            stream = mlp.add(post_norm(stream), stream)
+        return self._norm(stream) if self._norm_output else stream
 
-    def _choose(self, logits: Tensor, requests: Sequence[Request], probs: Sequence[list[Tensor]]) -> list[int]:
-        """A draft for each row: the likeliest for a greedy request, drawn at its temperature for one that samples."""
-        chosen = logits.argmax(-1)
-        for i, request in enumerate(requests):
-            if request.greedy:
-                continue
-            distribution = (logits[i] / request.sampling.temperature).softmax(-1)
-            chosen[i : i + 1] = torch.multinomial(distribution, 1, generator=request.generator)
-            probs[i].append(self._over_target_vocabulary(distribution))
-        if self._target_ids is not None:
-            chosen = self._target_ids[chosen]
-        ids: list[int] = chosen.tolist()
-        return ids
-
-    def _over_target_vocabulary(self, distribution: Tensor) -> Tensor:
-        if self._target_ids is None:
-            return distribution
-        return torch.zeros(self._vocab_size).index_copy_(0, self._target_ids, distribution)
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden if self._norm_output else self._norm(hidden)).float()

@@ -7,18 +7,20 @@ token, or a window of one token and its drafts. A model
 2. in every layer writes each token's keys and values to `rows` of that layer's cache, then lets each sequence's queries
    attend causally to its own `context` rows,
 3. returns ``(hidden, aux)``: `hidden` [tokens, hidden_size] after the final norm, ready for `logits`; `aux` [tokens,
-   len(aux_layers) * hidden_size], where auxiliary layer i is the residual stream that enters layer i (the embedding for
-   0, the last layer's output before the final norm for num_hidden_layers), or None when no layer was asked for.
+   len(aux_layers) * hidden_size], where auxiliary layer i is the residual stream that enters layer i (the embedding
+   for 0, the last layer's output before the final norm for num_hidden_layers, `hidden` itself for one more), or None
+   when no layer was asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from dovetail.engine.cache.tables import BlockTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Model(Protocol):
     def logits(self, hidden: Tensor) -> Tensor: ...
 
 
-def collate(parts: list[tuple[list[int], int, SequenceRows]]) -> ForwardBatch:
+def collate(parts: list[tuple[list[int], int, BlockTable]]) -> ForwardBatch:
     """Lay sequences out flat: for each, its new tokens, the position of the first, and where its cache lies."""
     tokens: list[int] = []
     positions: list[int] = []
@@ -70,28 +72,3 @@ def collate(parts: list[tuple[list[int], int, SequenceRows]]) -> ForwardBatch:
         rows += cache.of(position, end)
     flat = torch.tensor((tokens, positions, rows))
     return ForwardBatch(flat[0], flat[1], flat[2], tuple(spans))
-
-
-class SequenceRows:
-    """The cache rows of one sequence by position, from its block table."""
-
-    __slots__ = ("_first", "_index", "_rows")
-
-    def __init__(self, table: tuple[int, ...], block_size: int) -> None:
-        side_by_side = all(b - a == 1 for a, b in pairwise(table))
-        self._first = table[0] * block_size if table and side_by_side else 0
-        self._rows = [block * block_size + i for block in table for i in range(block_size)]
-        self._index = None if side_by_side else torch.tensor(self._rows)
-
-    def of(self, start: int, end: int) -> list[int]:
-        """Rows of positions ``start:end``."""
-        return self._rows[start:end]
-
-    def up_to(self, end: int) -> slice | Tensor:
-        """Rows of positions ``0:end``, as an index into the cache."""
-        if self._index is not None:
-            return self._index[:end]
-        return slice(self._first, self._first + end)
-
-
-NO_ROWS = SequenceRows((), 1)

@@ -1,15 +1,44 @@
-"""The small parts that models share: RMS norm, rotary positions, the gated MLP."""
+"""The small parts that models share: how they are held, RMS norm, rotary positions, the gated MLP."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.config import Rope, Yarn
-from dovetail.engine.linear import Linear
+from dovetail.engine.attention.causal import Backend
+from dovetail.engine.config import LinearScaling, Llama3Scaling, Rope, Yarn
+from dovetail.engine.linear import Linear, Quantization
+
+
+class Options(NamedTuple):
+    """How a model is held. `kv_dtype` is what its caches hold, None for the type it computes in; `quantization` how its
+    large weights are held, None for that same type."""
+
+    kv_dtype: torch.dtype | None = None
+    attention_backend: Backend = "auto"
+    quantization: Quantization | None = None
+
+
+class Under(Mapping[str, Tensor]):
+    """The weights whose names start with `prefix`, without it, as float32. Each is read when it is asked for."""
+
+    def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:
+        self._weights = weights
+        self._prefix = prefix
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._prefix + name].float()
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._weights if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class RMSNorm:
@@ -32,9 +61,9 @@ class RMSNorm:
 class MLP:
     """SwiGLU: ``down(silu(gate(x)) * up(x))``, gate and up in one product."""
 
-    def __init__(self, gate: Tensor, up: Tensor, down: Tensor) -> None:
-        self._gate_up = Linear(torch.cat((gate, up)))
-        self._down = Linear(down)
+    def __init__(self, gate: Tensor, up: Tensor, down: Tensor, quantization: Quantization | None = None) -> None:
+        self._gate_up = Linear(torch.cat((gate, up)), quantization=quantization)
+        self._down = Linear(down, quantization=quantization)
         self._width = gate.shape[0]
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -50,9 +79,14 @@ def rotary_table(rope: Rope, width: int, length: int) -> Tensor:
     """``mscale * exp(i * position * frequency)``, complex64 [length, width / 2]."""
     frequency = 1.0 / (rope.theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
     scale = 1.0
-    if rope.yarn is not None:
-        frequency = _yarn_frequency(frequency, rope, rope.yarn, width)
-        scale = _attention_factor(rope.yarn)
+    match rope.scaling:
+        case LinearScaling(factor):
+            frequency = frequency / factor
+        case Llama3Scaling():
+            frequency = _llama3_frequency(frequency, rope.scaling)
+        case Yarn():
+            frequency = _yarn_frequency(frequency, rope, rope.scaling, width)
+            scale = _attention_factor(rope.scaling)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequency)
     return torch.polar(torch.full_like(angles, scale), angles)
 
@@ -87,6 +121,13 @@ def _attention_factor(yarn: Yarn) -> float:
     if yarn.mscale and yarn.mscale_all_dim:
         return yarn_mscale(yarn.factor, yarn.mscale) / yarn_mscale(yarn.factor, yarn.mscale_all_dim)
     return yarn_mscale(yarn.factor, 1.0)
+
+
+def _llama3_frequency(frequency: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """More than high_freq_factor turns within the original length stay, fewer than low_freq_factor are stretched."""
+    turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+    kept = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return frequency / scaling.factor * (1 - kept) + frequency * kept
 
 
 def _yarn_frequency(frequency: Tensor, rope: Rope, yarn: Yarn, width: int) -> Tensor:

@@ -6,14 +6,15 @@ Source: https://arxiv.org/abs/2412.19437, section 2.1.2 (`topk_method: noaux_tc`
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dovetail.engine.config import TargetConfig
-from dovetail.engine.linear import Linear
+from dovetail.engine.config import DeepseekV3Config
+from dovetail.engine.linear import Linear, Quantization
 from dovetail.engine.models.layers import MLP, silu_and_mul
 
 # With few experts and a few tokens all experts run as one wide MLP: two products whose operands never move, where
@@ -35,7 +36,7 @@ class Expert(NamedTuple):
 class Router:
     """Which experts a token goes to, and with which weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, config: TargetConfig) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, config: DeepseekV3Config) -> None:
         self._weight = weight.float()
         self._bias = bias.float()
         self._top_k = config.num_experts_per_tok
@@ -66,18 +67,35 @@ class Router:
 class MoE:
     """Routed and shared experts together. `routed_scaling_factor` is folded into the routed down projections."""
 
-    def __init__(self, router: Router, routed: list[Expert], shared: Expert) -> None:
+    def __init__(
+        self,
+        router: Router,
+        count: int,
+        routed: Iterable[Expert],
+        shared: Expert,
+        quantization: Quantization | None = None,
+    ) -> None:
+        def linear(weight: Tensor) -> Linear:
+            return Linear(weight, quantization=quantization)
+
         self._router = router
-        self._count = len(routed)
-        self._width = routed[0].gate.shape[0]
-        self._gate_up = [torch.cat((expert.gate, expert.up)) for expert in routed]
-        self._down = [expert.down for expert in routed]
-        self._shared = MLP(*shared)
+        self._count = count
+        self._gate_up: list[Linear] = []
+        self._down: list[Linear] = []
+        self._shared = MLP(*shared, quantization)
         self._wide: tuple[Linear, Linear] | None = None
-        if self._count <= _WIDE_EXPERTS:
-            everyone = [*routed, shared]
+        everyone: list[Expert] = []
+        # One expert after the other, so that a layer is never whole in memory beside what is made of it.
+        for expert in routed:
+            self._width = expert.gate.shape[0]
+            self._gate_up.append(linear(torch.cat((expert.gate, expert.up))))
+            self._down.append(linear(expert.down))
+            if count <= _WIDE_EXPERTS:
+                everyone.append(expert)
+        if everyone:
+            everyone.append(shared)
             gates, ups = [expert.gate for expert in everyone], [expert.up for expert in everyone]
-            self._wide = Linear(torch.cat(gates + ups)), Linear(torch.cat([expert.down for expert in everyone], 1))
+            self._wide = linear(torch.cat(gates + ups)), linear(torch.cat([expert.down for expert in everyone], 1))
             self._wide_width = sum(gate.shape[0] for gate in gates)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -108,7 +126,7 @@ class MoE:
                 continue
             end = begin + count
             chosen = tokens[begin:end]
-            inner = silu_and_mul(F.linear(x[chosen], self._gate_up[expert]), self._width).mul_(share[begin:end])
-            residual.index_add_(0, chosen, F.linear(inner, self._down[expert]))
+            inner = silu_and_mul(self._gate_up[expert](x[chosen]), self._width).mul_(share[begin:end])
+            residual.index_add_(0, chosen, self._down[expert](inner))
             begin = end
         return residual

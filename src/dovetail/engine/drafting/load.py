@@ -1,0 +1,160 @@
+"""From where a drafter lies to a `Drafter`: looked over against its target by configs and headers only, then loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dovetail.engine.cache.blocks import BlockPool
+from dovetail.engine.cache.tables import Tables
+from dovetail.engine.checkpoint import Target, TensorHeader, check_tensors, headers, load_tensors, read_json
+from dovetail.engine.config import (
+    DrafterConfig,
+    Eagle3Config,
+    MTPConfig,
+    TargetConfig,
+    check_verifier,
+    drafter_config,
+    mtp_config,
+)
+from dovetail.engine.drafting.base import Drafter
+from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter
+from dovetail.engine.drafting.choose import Chooser, DraftSampling
+from dovetail.engine.drafting.draft_model import DraftModel
+from dovetail.engine.drafting.eagle3 import Eagle3
+from dovetail.engine.drafting.mtp import MTP
+from dovetail.engine.drafting.parallel import ParallelDrafter
+from dovetail.engine.models.base import Model
+from dovetail.engine.models.layers import Options
+from dovetail.engine.models.registry import build_model
+from dovetail.errors import CheckpointError
+
+#: Stands for a drafter's folder where the target's own checkpoint holds the drafter.
+INSIDE = "mtp"
+_EXTRA = ("embed_tokens.weight", "lm_head.weight", "mask_hidden")
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCheckpoint:
+    """A drafter that has been looked over and found to fit its target. `target_ids` maps its vocabulary to the
+    target's, None where they are one."""
+
+    path: Path
+    config: DrafterConfig
+    tensors: Mapping[str, TensorHeader]
+    target_ids: Tensor | None = None
+
+    @property
+    def cache_width(self) -> int:
+        """Numbers cached per token, over all layers."""
+        config = self.config
+        return config.cache_width * (config.num_hidden_layers if isinstance(config, TargetConfig) else 1)
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """What the target must hand out of its hidden states."""
+        return () if isinstance(self.config, TargetConfig) else self.config.aux_layers
+
+
+def inspect_drafter(source: Path | str, target: Target) -> DrafterCheckpoint:
+    """Look over a drafter's folder, or the drafter inside `target`, without loading it. Raises `CheckpointError`."""
+    about_target = read_json(target.path, "config.json")
+    if source == INSIDE:
+        inside = mtp_config(about_target, target.path, target.config)
+        check_tensors(target.path, target.tensors, inside.expected_tensors())
+        return DrafterCheckpoint(target.path, inside, target.tensors)
+    path = Path(source)
+    raw = read_json(path, "config.json")
+    config = drafter_config(raw, path, target.config)
+    # Some trainers call the only layer midlayer.
+    tensors = {name.replace("midlayer.", "layers.0.", 1): header for name, header in headers(path).items()}
+    if not isinstance(config, Eagle3Config):
+        check_tensors(path, tensors, config.expected_tensors())
+        return DrafterCheckpoint(path, config, tensors)
+    check_verifier(raw, path, about_target)
+    _check_eagle3(path, config, tensors, target)
+    return DrafterCheckpoint(path, config, tensors, _target_ids(path, config, tensors))
+
+
+def load_drafter(
+    found: DrafterCheckpoint,
+    target: Model,
+    pool: BlockPool,
+    *,
+    context: int,
+    dtype: torch.dtype,
+    options: Options,
+    prefix_caching: bool,
+    draft_sampling: DraftSampling,
+) -> Drafter:
+    """Read the weights of `found`; `pool` is its own, and so are `options`. `target` hands its `aux_layers` out."""
+    config = found.config
+    rows = pool.total * pool.block_size
+    choose = Chooser(target.vocab_size, found.target_ids, draft_sampling)
+    wanted = [*config.expected_tensors(), *(name for name in _EXTRA if name in found.tensors)]
+    weights = load_tensors(found.tensors, wanted)
+    if isinstance(config, TargetConfig):
+        model = build_model(config, weights, rows=rows, context=context, dtype=dtype, options=options)
+        return DraftModel(model, Tables(pool, share=prefix_caching), choose, config.max_position_embeddings)
+    tables = Tables(pool, lookahead=LOOKAHEAD, share=prefix_caching)
+    if isinstance(config, MTPConfig):
+        mtp = MTP(config, weights, target, rows=rows, context=context, dtype=dtype, options=options)
+        return ChainDrafter(mtp, tables, choose)
+    eagle3 = Eagle3(config, weights, target, rows=rows, context=context, dtype=dtype, options=options)
+    if config.mask_token_id is None:
+        return ChainDrafter(eagle3, tables, choose)
+    mask = weights["mask_hidden"].view(1, -1).to(dtype)
+    return ParallelDrafter(eagle3, tables, choose, config.mask_token_id, mask)
+
+
+def _check_eagle3(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader], target: Target) -> None:
+    hidden, wanted = config.layer.hidden_size, target.config.hidden_size
+    fc = tensors.get("fc.weight")
+    if fc is not None and fc.shape[1:] != (config.feature_width,):
+        raise CheckpointError(
+            f"{path} does not fit the target: its fc.weight has shape {list(fc.shape)}, but {len(config.aux_layers)} "
+            f"auxiliary layers of the target's hidden_size {wanted} are {config.feature_width} numbers"
+        )
+    expected = config.expected_tensors()
+    if "embed_tokens.weight" in tensors:
+        expected["embed_tokens.weight"] = (target.config.vocab_size, hidden)
+    if "lm_head.weight" in tensors:
+        expected["lm_head.weight"] = (config.draft_vocab_size, hidden)
+    elif config.draft_vocab_size != target.config.vocab_size:
+        raise CheckpointError(
+            f"{path} has no lm_head.weight, so it shares the target's head, but its draft_vocab_size is "
+            f"{config.draft_vocab_size} and the target's vocab_size is {target.config.vocab_size}"
+        )
+    for name, shared in (("embed_tokens.weight", "embeddings"), ("lm_head.weight", "head")):
+        if name not in tensors and hidden != wanted:
+            raise CheckpointError(
+                f"{path} has no {name}, so it shares the target's {shared}, but its hidden_size is {hidden} and the "
+                f"target's is {wanted}"
+            )
+    if config.mask_token_id is not None:
+        mask = tensors.get("mask_hidden")
+        leading = () if mask is None else (1,) * (len(mask.shape) - 1)
+        expected["mask_hidden"] = (*leading, config.feature_width)
+    check_tensors(path, tensors, expected)
+
+
+def _target_ids(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader]) -> Tensor | None:
+    """The target's id for each of the drafter's: ``i + d2t[i]``. t2d, where it is there, says the same again."""
+    size, vocab = config.draft_vocab_size, config.layer.vocab_size
+    if size == vocab:
+        return None
+    maps = load_tensors(tensors, [name for name in ("d2t", "t2d") if name in tensors])
+    ids = maps["d2t"] + torch.arange(size)
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab:
+        raise CheckpointError(f"{path}: d2t points to {low} to {high}, outside the target's vocabulary of {vocab}")
+    ascending = sorted(ids.tolist())
+    if len(set(ascending)) < size:
+        raise CheckpointError(f"{path}: d2t points to the same token of the target twice")
+    if "t2d" in maps and maps["t2d"].nonzero().flatten().tolist() != ascending:
+        raise CheckpointError(f"{path}: d2t and t2d do not speak of the same tokens")
+    return ids

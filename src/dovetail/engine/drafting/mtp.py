@@ -1,0 +1,65 @@
+"""Multi-token prediction in DeepSeek-V3's layout (https://arxiv.org/abs/2412.19437, section 2.2), chained.
+
+The layer after a checkpoint's own layers sees ``eh_proj(cat(enorm(embedding), hnorm(feature)))``; the feature is the
+target's hidden state after its final norm, and the state that goes on is the layer's after `shared_head.norm`, as in
+vLLM and SGLang. What is fed where is in chain.py. Embeddings and head are the target's: the copies that a checkpoint
+may hold are not read. Where it has more than one such layer only the first is used, again and again, as in vLLM.
+
+Unlike vLLM, which puts zeros in place of slot 0's embedding, this keeps it, as the paper and SGLang do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dovetail.engine.config import MTPConfig
+from dovetail.engine.linear import Linear
+from dovetail.engine.models.base import ForwardBatch, Model
+from dovetail.engine.models.deepseek_v3 import load_layer
+from dovetail.engine.models.layers import Options, RMSNorm, Under, rotary_table
+
+
+class MTP:
+    """The network."""
+
+    def __init__(
+        self,
+        config: MTPConfig,
+        weights: Mapping[str, Tensor],
+        target: Model,
+        *,
+        rows: int,
+        context: int,
+        dtype: torch.dtype,
+        options: Options,
+    ) -> None:
+        shape = config.target
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(weights[config.prefix + name].to(dtype), shape.rms_norm_eps)
+
+        self.aux_layers = config.aux_layers
+        self._target = target
+        self._embedding_norm, self._hidden_norm = norm("enorm.weight"), norm("hnorm.weight")
+        self._eh_proj = Linear(weights[config.prefix + "eh_proj.weight"].to(dtype), quantization=options.quantization)
+        self._layer = load_layer(Under(weights, config.prefix), shape, False, rows, dtype, options)
+        self._norm = norm("shared_head.norm.weight")
+        self._table = rotary_table(shape.rope, shape.qk_rope_head_dim, context)
+
+    def enter(self, features: Tensor) -> Tensor:
+        return features
+
+    def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
+        table = self._table[batch.positions].unsqueeze(1)
+        embedded = self._embedding_norm(F.embedding(batch.tokens, self._target.embed_tokens))
+        stream = self._eh_proj(torch.cat((embedded, self._hidden_norm(hidden)), -1))
+        input_norm, attention, post_norm, mlp = self._layer
+        stream = attention.add(batch, input_norm(stream), table, stream)
+        return self._norm(mlp.add(post_norm(stream), stream))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._target.logits(hidden)

@@ -1,0 +1,70 @@
+"""What all targets are: embeddings, a stack of layers, a norm, a head. The contract is in base.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dovetail.engine.config import TargetConfig
+from dovetail.engine.linear import Linear
+from dovetail.engine.models.base import ForwardBatch
+from dovetail.engine.models.layers import Options, RMSNorm
+
+
+class Attention(Protocol):
+    """Attention of one layer, with the cache it writes to and reads from."""
+
+    def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
+        """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, rotated width / 2]."""
+
+
+class FeedForward(Protocol):
+    """What follows attention."""
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """``residual + f(x)``."""
+
+
+Layer = tuple[RMSNorm, Attention, RMSNorm, FeedForward]
+
+
+class Decoder:
+    """`layers` are built one by one as they are taken; `table` holds every position's rotation."""
+
+    def __init__(
+        self,
+        config: TargetConfig,
+        weights: Mapping[str, Tensor],
+        layers: Iterable[Layer],
+        table: Tensor,
+        dtype: torch.dtype,
+        aux_layers: Sequence[int],
+        options: Options,
+    ) -> None:
+        self.vocab_size = config.vocab_size
+        self.embed_tokens = weights["model.embed_tokens.weight"].to(dtype)
+        self._aux_layers = tuple(aux_layers)
+        self._table = table
+        self._layers = list(layers)
+        self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
+        head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
+        self._lm_head = Linear(head, quantization=options.quantization)
+
+    def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
+        table = self._table[batch.positions].unsqueeze(1)
+        stream = F.embedding(batch.tokens, self.embed_tokens)
+        entering = [stream]
+        for input_norm, attention, post_norm, mlp in self._layers:
+            stream = attention.add(batch, input_norm(stream), table, stream)
+            stream = mlp.add(post_norm(stream), stream)
+            entering.append(stream)
+        entering.append(self._norm(stream))
+        aux = torch.cat([entering[i] for i in self._aux_layers], -1) if self._aux_layers else None
+        return entering[-1], aux
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._lm_head(hidden).float()

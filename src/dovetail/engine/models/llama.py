@@ -1,0 +1,103 @@
+"""Llama, Mistral, Qwen2 and Qwen3: grouped queries and a gated MLP. The contract is in base.py.
+
+As in deepseek_v3.py weights are rearranged once, at load: q, k and v are one product, the softmax scale is folded into
+the queries (or, in Qwen3, into their norm), and heads are reordered so that the dimensions that rotate together are
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dovetail.engine.attention.gqa import HeadCache
+from dovetail.engine.config import LlamaConfig, Qwen3Config
+from dovetail.engine.linear import Linear
+from dovetail.engine.models.base import ForwardBatch
+from dovetail.engine.models.decoder import Decoder, Layer
+from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, interleave, rotary_table, rotate_
+
+_PLAIN = Options()
+
+
+class Attention:
+    """Grouped-query attention of one layer, from normed hidden states to the residual stream."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        config: LlamaConfig,
+        rows: int,
+        dtype: torch.dtype,
+        options: Options = _PLAIN,
+    ) -> None:
+        heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self._heads, self._kv_heads, self._width = heads, kv_heads, width
+        normed = isinstance(config, Qwen3Config)
+        scale = width**-0.5
+        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+        if normed:
+            q_norm, k_norm = (interleave(weights[f"{part}_norm.weight"], 1) for part in "qk")
+            self._norms = (
+                RMSNorm((q_norm * scale).to(dtype), config.rms_norm_eps),
+                RMSNorm(k_norm.to(dtype), config.rms_norm_eps),
+            )
+
+        def joined(kind: str) -> Tensor:
+            q, k, v = (weights[f"{part}_proj.{kind}"] for part in "qkv")
+            q = interleave(q if normed else q * scale, heads)
+            return torch.cat((q, interleave(k, kv_heads), v)).to(dtype)
+
+        bias = joined("bias") if config.attention_bias else None
+        self._qkv = Linear(joined("weight"), bias, options.quantization)
+        o_bias = weights["o_proj.bias"].to(dtype) if config.o_bias else None
+        self._o = Linear(weights["o_proj.weight"].to(dtype), o_bias, options.quantization)
+        self._cache = HeadCache(kv_heads, width, width, rows, options.kv_dtype or dtype, options.attention_backend)
+
+    def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
+        """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, head_dim / 2]."""
+        rotated = self._heads + self._kv_heads
+        qkv = self._qkv(x).view(x.shape[0], -1, self._width)
+        if self._norms is not None:
+            for norm, part in zip(self._norms, (qkv[:, : self._heads], qkv[:, self._heads : rotated]), strict=True):
+                part.copy_(norm(part))
+        rotate_(qkv[:, :rotated], table)
+        mixed = self._cache.attend(batch, qkv[:, : self._heads], qkv[:, self._heads : rotated], qkv[:, rotated:])
+        return self._o(mixed).add_(residual)
+
+
+class Llama(Decoder):
+    """The target. `rows` is the size of every layer's cache in tokens, `context` the highest position plus one."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, Tensor],
+        *,
+        rows: int,
+        context: int,
+        dtype: torch.dtype,
+        aux_layers: Sequence[int] = (),
+        options: Options = _PLAIN,
+    ) -> None:
+        layers = (
+            load_layer(Under(weights, f"model.layers.{i}."), config, rows, dtype, options)
+            for i in range(config.num_hidden_layers)
+        )
+        table = rotary_table(config.rope, config.head_dim, context)
+        super().__init__(config, weights, layers, table, dtype, aux_layers, options)
+
+
+def load_layer(
+    own: Mapping[str, Tensor], config: LlamaConfig, rows: int, dtype: torch.dtype, options: Options
+) -> Layer:
+    """The layer whose weights are `own`, without a prefix."""
+    gate, up, down = (own[f"mlp.{part}_proj.weight"].to(dtype) for part in ("gate", "up", "down"))
+    return (
+        RMSNorm(own["input_layernorm.weight"].to(dtype), config.rms_norm_eps),
+        Attention(Under(own, "self_attn."), config, rows, dtype, options),
+        RMSNorm(own["post_attention_layernorm.weight"].to(dtype), config.rms_norm_eps),
+        MLP(gate, up, down, options.quantization),
+    )

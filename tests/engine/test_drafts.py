@@ -1,0 +1,190 @@
+"""Every drafter's drafts equal a slow, obvious reference that recomputes everything from the drafter's definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dovetail.completion import Completion, Sampling
+from dovetail.engine.attention.causal import Backend
+from dovetail.engine.core import LLMCore
+from dovetail.engine.models.layers import Options
+from tests.engine import naive
+from tests.engine.checkpoints import (
+    DRAFTER,
+    LATENT,
+    LLAMA,
+    MLA_DRAFTER,
+    PLAIN_DRAFTER,
+    QWEN3,
+    TARGET,
+    ByteTokenizer,
+    run,
+    write_drafter,
+    write_mtp_target,
+    write_target,
+)
+
+LAYER = DRAFTER["transformer_layer_config"]
+OWN = ("embed_tokens.weight", "lm_head.weight")
+PEAGLE: dict[str, Any] = {"speculators_model_type": "peagle", "mask_token_id": 96}
+EAGLE3: dict[str, dict[str, Any]] = {
+    "speculators": {},
+    "residual not normed": {"norm_before_residual": False},
+    "own vocabulary": {"draft_vocab_size": 41},
+    "two aux layers, named backwards": {"eagle_aux_hidden_state_layer_ids": [2, 1]},
+    "everything shared": {"own": ()},
+    "narrow, nothing shared": {
+        "own": OWN,
+        "target_hidden_size": 48,
+        "transformer_layer_config": LAYER | {"hidden_size": 32, "num_attention_heads": 4},
+    },
+    "norms before fc": {"norm_before_fc": True, "fc_norm": True, "norm_output": True},
+    "two layers": {"transformer_layer_config": LAYER | {"num_hidden_layers": 2}},
+    "plain": {"base": PLAIN_DRAFTER},
+    "plain, 3.1": {"base": PLAIN_DRAFTER, "fc_norm": True, "norm_output": True, "draft_vocab_size": 50},
+    "mla": {"base": MLA_DRAFTER},
+    "mla, norms": {"base": MLA_DRAFTER, "own": OWN, "fc_norm": True, "norm_output": True, "norm_before_residual": True},
+    "qwen3 layers with biases": {
+        "transformer_layer_config": LAYER | {"model_type": "qwen3", "num_hidden_layers": 2, "attention_bias": True}
+    },
+    "on llama": {"target": LLAMA},
+    "parallel": PEAGLE,
+    "parallel, more": PEAGLE
+    | {
+        "own": OWN,
+        "norm_before_fc": True,
+        "draft_vocab_size": 60,
+        "transformer_layer_config": LAYER | {"num_hidden_layers": 3},
+    },
+}
+
+
+MTP: dict[str, dict[str, Any]] = {
+    "mtp": {},
+    "mtp, latent cache": LATENT | {"num_hidden_layers": 2},
+}
+DRAFT_MODELS: dict[str, dict[str, Any]] = {
+    "draft model": {"base": TARGET, "num_hidden_layers": 2, **LATENT},
+    "draft model, llama": {"base": LLAMA, "num_hidden_layers": 1, "hidden_size": 24},
+    "draft model, qwen3": {"base": QWEN3, "num_hidden_layers": 1, "tie_word_embeddings": True},
+}
+
+
+def made(case: str, folder: Path) -> tuple[Path, Path | str]:
+    """Folders of a target and a drafter."""
+    if case in MTP:
+        return write_mtp_target(folder / "target", eos_token_id=0, **MTP[case]), "mtp"
+    base = EAGLE3.get(case, {}).get("target", TARGET)
+    target = write_target(folder / "target", base=base, eos_token_id=0)
+    if case in DRAFT_MODELS:
+        return target, write_target(folder / "drafter", seed=5, **DRAFT_MODELS[case])
+    return target, write_drafter(folder / "drafter", **EAGLE3[case])
+
+
+def reference(core: LLMCore, target: Path, drafter: Path | str) -> naive.Reference:
+    assert core._drafter is not None
+    if isinstance(drafter, str):
+        model = naive.load(target, core._drafter.aux_layers)
+        return naive.chained(naive.MTPReference(target, model), model)
+    if not core._drafter.aux_layers:
+        return naive.alone(naive.load(drafter))
+    model = naive.load(target, core._drafter.aux_layers)
+    network = naive.Eagle3Reference(drafter, model)
+    return naive.parallel(network, model) if "mask_token_id" in network.raw else naive.chained(network, model)
+
+
+CASES = [*EAGLE3, *MTP, *DRAFT_MODELS]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_drafts_equal_the_reference(case: str, tmp_path: Path) -> None:
+    """In a batch of prompts of all lengths in parts, with too little room, greedy and sampled, and found again."""
+    target, drafter = made(case, tmp_path)
+    core = LLMCore(
+        target,
+        drafter,
+        ByteTokenizer(),
+        draft_tokens=4,
+        threads=1,
+        context=128,
+        max_batch=4,
+        cache_bytes=1,
+        max_batched_tokens=24,
+    )
+    with torch.inference_mode():
+        seen = naive.check_drafts(core, reference(core, target, drafter))
+    sampled = Sampling(temperature=0.8, seed=3)
+    greedy = Sampling(temperature=0)
+    naive.through_everything(
+        core,
+        {
+            "a": Completion(tuple(range(2, 50)), 60, sampling=greedy),
+            "b": Completion(tuple(range(2, 44)), 60, sampling=greedy),
+            "c": Completion((9,), 20, sampling=sampled),
+            "d": Completion((*range(2, 18), *range(60, 82)), 60, sampling=sampled),
+        },
+    )
+    assert sum(length > 0 for length in seen) > 40 and max(seen) == 4
+    gauges = core.gauges()
+    assert gauges["preemptions_total"] > 0 and gauges["prompt_tokens_cached_total"] > 0
+
+
+@pytest.mark.parametrize("case", ["speculators", "draft model", "parallel"])
+def test_greedy_drafts_for_sampled_requests(case: str, tmp_path: Path) -> None:
+    target, drafter = made(case, tmp_path)
+    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_sampling="greedy")
+    with torch.inference_mode():
+        seen = naive.check_drafts(core, reference(core, target, drafter), "greedy")
+    naive.through_everything(core, {"a": Completion((2, 3), 20, sampling=Sampling(temperature=1, seed=1))})
+    assert sum(seen) > 20
+
+
+@pytest.mark.parametrize("backend", ["matmul", "sdpa"])
+@pytest.mark.parametrize("case", ["speculators", "mla", "mtp, latent cache", "draft model"])
+def test_attention_backends_of_its_own(case: str, backend: Backend, tmp_path: Path) -> None:
+    target, drafter = made(case, tmp_path)
+    options = Options(attention_backend=backend)
+    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_options=options)
+    with torch.inference_mode():
+        seen = naive.check_drafts(core, reference(core, target, drafter))
+    naive.through_everything(core, {"a": Completion(tuple(range(2, 50)), 30, sampling=Sampling(temperature=0))})
+    assert sum(seen) > 30
+
+
+@pytest.mark.parametrize("case", ["speculators", "mla", "parallel", "mtp", "draft model, llama"])
+def test_a_cache_type_of_its_own(case: str, tmp_path: Path) -> None:
+    """Nearly the same drafts from a cache of half the size, and exactly the same output."""
+    target, drafter = made(case, tmp_path)
+    wanted = {"a": Completion(tuple(range(2, 50)), 60, sampling=Sampling(temperature=0))}
+    counted, outputs, types = [], [], []
+    for options in (Options(), Options(kv_dtype=torch.bfloat16)):
+        core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_options=options)
+        outputs.append(run(core, wanted))
+        counted.append(core.counters().accepted)
+        types.append([{t.dtype for t in tensors(part)} for part in (core._model, core._drafter)])
+    assert outputs[0] == outputs[1] == run(LLMCore(target, None, ByteTokenizer(), draft_tokens=0, threads=1), wanted)
+    assert abs(counted[0] - counted[1]) <= 5
+    assert types[0] == [{torch.float32}, {torch.float32}] and types[1] == [{torch.float32}, {torch.bfloat16}]
+
+
+def tensors(part: Any) -> list[torch.Tensor]:
+    """What the caches of a model's or a drafter's layers are made of."""
+    part = getattr(part, "_network", getattr(part, "_model", part))
+    layers = part._layers if hasattr(part, "_layers") else [part._layer]
+    caches = [getattr(layer[1], "_latent", None) or layer[1]._cache for layer in layers]
+    return [t for cache in caches for name, t in vars(cache).items() if name in ("keys", "values", "latents")]
+
+
+@pytest.mark.parametrize("options", [Options(), Options(quantization="int8")])
+@pytest.mark.parametrize("case", ["speculators", "mla", "parallel, more", "mtp", "draft model, qwen3"])
+def test_other_types(case: str, options: Options, tmp_path: Path) -> None:
+    """In bfloat16, and with weights of 8 bits in float32."""
+    target, drafter = made(case, tmp_path)
+    dtype = "float32" if options.quantization else "bfloat16"
+    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, dtype=dtype, draft_options=options)
+    out = run(core, {"a": Completion(tuple(range(2, 50)), 20, sampling=Sampling(temperature=0))})
+    assert len(out["a"]) == 20 and core.counters().drafted > 20
