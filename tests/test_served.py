@@ -178,6 +178,68 @@ def test_whatever_is_sampled_is_valid(client: openai.OpenAI) -> None:
     assert checked
 
 
+HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 40}
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_several_sampled_choices_with_log_probabilities(client: openai.OpenAI, draft_tokens: int) -> None:
+    """Each choice is what its seed gives alone; what is told of its tokens spells it."""
+    request = HELLO | {"temperature": 2, "logprobs": True, "top_logprobs": 5}
+    request |= {"extra_body": {"dovetail": {"draft_tokens": draft_tokens, "return_token_ids": True}}}
+    choices = client.chat.completions.create(**request, n=3, seed=11)
+    assert [choice.index for choice in choices.choices] == [0, 1, 2]
+    ids = [choice.message.dovetail["token_ids"] for choice in choices.choices]
+    assert ids[0] != ids[1] != ids[2]
+    tokenizer = dovetail.tokenizer(DEMO / "target")
+    told = 0
+    for i, choice in enumerate(choices.choices):
+        alone = client.chat.completions.create(**request, seed=11 + i)
+        assert alone.choices[0].message == choice.message
+        assert choice.logprobs is not None and choice.logprobs.content is not None
+        told += len(choice.logprobs.content)
+        for entry in choice.logprobs.content:
+            assert entry.logprob <= 0 and len(entry.top_logprobs) == 5
+            values = [likely.logprob for likely in entry.top_logprobs]
+            assert values == sorted(values, reverse=True) and entry.logprob <= values[0]
+        spelled = [bytes(entry.bytes or ()) for entry in choice.logprobs.content]
+        assert spelled == list(map(tokenizer.token_bytes, ids[i]))
+    assert choices.usage.completion_tokens == told
+
+
+def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.OpenAI) -> None:
+    """Greedy, so that the text is the same; the first of the likeliest is then the token itself."""
+    request = HELLO | {"temperature": 0, "logprobs": True, "top_logprobs": 2}
+    off, on = (
+        client.chat.completions.create(**request, extra_body={"dovetail": {"draft_tokens": k}}).choices[0].logprobs
+        for k in (0, 3)
+    )
+    assert len(on.content) == len(off.content) > 5
+    for drafted, plain in zip(on.content, off.content, strict=True):
+        assert drafted.token == plain.token == drafted.top_logprobs[0].token
+        assert drafted.logprob == pytest.approx(plain.logprob, abs=1e-3)
+
+
+def test_penalties_and_min_p_change_what_is_said(client: openai.OpenAI) -> None:
+    def said(temperature: float, **asked: float) -> str:
+        extra = {"dovetail": {"draft_tokens": asked.pop("draft_tokens", 3)}} | asked
+        request = HELLO | {"temperature": temperature, "seed": 3, "extra_body": extra}
+        answer = client.chat.completions.create(**request).choices[0].message
+        return (answer.content or "") + (getattr(answer, "reasoning_content", None) or "")
+
+    plain, nonsense = said(0), said(2)
+    assert said(0, repetition_penalty=5) == said(0, repetition_penalty=5, draft_tokens=0) != plain
+    for penalty in ("frequency_penalty", "presence_penalty"):
+        assert said(2, **{penalty: 2}) not in (plain, nonsense)
+    # Of what is as likely as the likeliest, there is only the likeliest.
+    assert said(2, min_p=1.0) == plain
+
+
+def test_what_the_engine_alone_refuses_names_the_field(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**HELLO, extra_body={"repetition_penalty": 1e9})
+    assert refused.value.param == "repetition_penalty"
+
+
 def test_a_client_that_leaves_frees_its_blocks(url: str, client: openai.OpenAI) -> None:
     total = gauge(url, "total_blocks")
     stream = client.chat.completions.create(

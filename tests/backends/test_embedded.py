@@ -144,6 +144,9 @@ class _Broken:
 
     def rollback(self, count: int) -> None: ...
 
+    def forced(self, limit: int) -> list[int]:
+        raise self._error
+
 
 @pytest.mark.filterwarnings("default")
 def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Path, Path]) -> None:

@@ -12,7 +12,7 @@ import httpx
 import openai
 import uvicorn
 
-from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch
+from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
@@ -23,6 +23,7 @@ MODEL = "scripted"
 
 class ScriptedEngine:
     """Says `ids`, in batches of the sizes in `sizes` over and over, as an engine would: to its end or to max_tokens.
+    Where there are `scripts`, each sequence says the next of them instead. Log probabilities are `logprob_of`'s.
 
     It takes every token through the request's constraint first, so a script that the grammar forbids fails the test.
     `before` is awaited ahead of each batch with its number, and may wait or raise. `running` and `freed` tell what was
@@ -32,6 +33,7 @@ class ScriptedEngine:
     def __init__(self, tokenizer: Tokenizer, *, context: int = 4096, draft_tokens: int = 3) -> None:
         self.info = EngineInfo(context, tokenizer.vocab_size, (tokenizer.control["<|im_end|>"],), draft_tokens)
         self.ids: tuple[int, ...] = ()
+        self.scripts: list[tuple[int, ...]] = []
         self.sizes: Sequence[int] = (1,)
         self.before: Callable[[int], Awaitable[None]] | None = None
         self.seen: list[Completion] = []
@@ -53,7 +55,8 @@ class ScriptedEngine:
         self.seen.append(completion)
         self.running += 1
         try:
-            for number, batch in enumerate(self._batches(completion)):
+            ids = self.scripts.pop(0) if self.scripts else self.ids
+            for number, batch in enumerate(self._batches(completion, ids)):
                 if self.before is not None:
                     await self.before(number)
                 for token in batch.ids:
@@ -65,15 +68,22 @@ class ScriptedEngine:
             self.running -= 1
             self.freed.append(completion.request_id)
 
-    def _batches(self, completion: Completion) -> Iterator[TokenBatch]:
-        ids = self.ids[: completion.max_tokens]
+    def _batches(self, completion: Completion, ids: tuple[int, ...]) -> Iterator[TokenBatch]:
+        ids = ids[: completion.max_tokens]
         finish: Finish = "stop" if ids and ids[-1] in self.info.eos_ids else "length"
         at = number = 0
         while at < len(ids):
             size = self.sizes[number % len(self.sizes)]
             piece = ids[at : at + size]
             at, number = at + size, number + 1
-            yield TokenBatch(piece, finish if at >= len(ids) else None, drafted=3, accepted=len(piece) - 1)
+            logprobs = tuple(self.logprob_of(token, completion.logprobs) for token in piece)
+            told = () if completion.logprobs is None else logprobs
+            yield TokenBatch(piece, finish if at >= len(ids) else None, 3, len(piece) - 1, told)
+
+    def logprob_of(self, token: int, top: int | None) -> TokenLogprob:
+        """Any numbers, but the same for the same token."""
+        likeliest = tuple(((token + i) % self.info.vocab_size, -0.5 * i) for i in range(top or 0))
+        return TokenLogprob(token, -token / 64, likeliest)
 
 
 def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:

@@ -40,6 +40,12 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
     message, finish = folded(turn, steps)
     whole = json.loads(chunks.whole(turn, steps))["choices"][0]
     assert (message, finish) == (whole["message"], whole["finish_reason"])
+    # Each token has its log probability once, in order, whatever of its text was held back or is not shown.
+    told = told_logprobs(turn, steps)
+    assert told == whole["logprobs"]["content"]
+    taken = [token for step in steps for token in step.ids]
+    assert [entry["logprob"] for entry in told] == [-token / 64 for token in taken]
+    assert b"".join(bytes(entry["bytes"] or ()) for entry in told) == b"".join(map(tok.token_bytes, taken))
 
     engine.sizes = (1,)
     _, one_by_one = run(engine, tok, stop)
@@ -51,7 +57,7 @@ def run(
     engine: ScriptedEngine, tok: Tokenizer, stop: list[str], *, tools: Any = TOOLS, thinking: bool = True
 ) -> tuple[Turn, list[Step]]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": tools, "stop": stop}
-    body["chat_template_kwargs"] = {"thinking": thinking}
+    body |= {"chat_template_kwargs": {"thinking": thinking}, "logprobs": True, "top_logprobs": 2}
     chat = Chat(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
     turn = chat.prepare(decode(json.dumps(body).encode()))
 
@@ -86,6 +92,15 @@ def folded(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
     return message, events[-1]["choices"][0]["finish_reason"]
 
 
+def told_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
+    """A stream's log probabilities, one after the other."""
+    stream = chunks.Stream(turn)
+    *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
+    told = [event["choices"][0]["logprobs"] for event in events]
+    assert told[0] is None and all(some is None or (some["content"] and some["refusal"] is None) for some in told)
+    return [entry for some in told if some is not None for entry in some["content"]]
+
+
 def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> None:
     engine = ScriptedEngine(small_tokenizer)
     engine.ids = written(Message(), small_tokenizer)
@@ -96,7 +111,7 @@ def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> 
         CallArguments(1, "{}"),
         CallArguments(0, "[]"),
     ]
-    message, _ = folded(turn, [Step(events, (), 0, 0, "tool_calls")])
+    message, _ = folded(turn, [Step(0, events, (), 0, 0, "tool_calls")])
     assert [(call["id"], call["function"]["arguments"]) for call in message["tool_calls"]] == [("a", "[]"), ("b", "{}")]
 
 

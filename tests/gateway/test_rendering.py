@@ -52,7 +52,7 @@ def prepared(tok: Tokenizer, fmt: Format | None = None, settings: Settings | Non
 
 
 def prompt(tok: Tokenizer, **given: Any) -> str:
-    return tok.decode(prepared(tok, **given).completion.prompt)
+    return tok.decode(prepared(tok, **given).completions[0].prompt)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -232,9 +232,9 @@ def test_a_template_that_ignores_the_switch_is_read_as_it_is(tok: Tokenizer) -> 
             return super()._render(messages, tools, True, open_turn)
 
     turn = prepared(tok, Always(), tools=[TOOL], chat_template_kwargs={"thinking": False})
-    events = turn.reader.feed("hm</think>ok")
+    events = turn.readers[0].feed("hm</think>ok")
     assert [type(event).__name__ for event in events] == ["Reasoning", "Content"]
-    constraint = turn.completion.constraint
+    constraint = turn.completions[0].constraint
     assert constraint is not None and constraint.advance(tok.control["</think>"])
 
 
@@ -272,7 +272,7 @@ class Writing(KimiK25):
     ],
 )
 def test_a_model_may_open_its_reasoning_at_the_beginning_only(tok: Tokenizer, body: Any, may: bool) -> None:
-    constraint = prepared(tok, Writing(), tools=[TOOL], **body).completion.constraint
+    constraint = prepared(tok, Writing(), tools=[TOOL], **body).completions[0].constraint
     assert constraint is not None and constraint.advance(tok.control["<think>"]) is may
 
 
@@ -296,10 +296,10 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
         with pytest.raises(InvalidRequest, match="cannot be constrained yet") as refused:
             prepared(tok, fmt, tools=[TOOL], **body)
         assert refused.value.param == param
-        assert prepared(tok, fmt, tools=[TOOL], dovetail={"strict": "off"}, **body).completion.constraint is None
-    assert prepared(tok, Headed(), tools=[TOOL]).completion.constraint is not None
+        assert prepared(tok, fmt, tools=[TOOL], dovetail={"strict": "off"}, **body).completions[0].constraint is None
+    assert prepared(tok, Headed(), tools=[TOOL]).completions[0].constraint is not None
     unconstrained = prepared(tok, Open(), tools=[TOOL], dovetail={"strict": "off"}, **half)
-    assert [type(event).__name__ for event in unconstrained.reader.feed("hm</think>ok")] == ["Reasoning", "Content"]
+    assert [type(event).__name__ for event in unconstrained.readers[0].feed("hm</think>ok")] == ["Reasoning", "Content"]
 
 
 @pytest.mark.parametrize("name", RENDERING)
@@ -323,7 +323,7 @@ def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer) -> None
     with pytest.raises(InvalidRequest, match="do not show tools") as refused:
         prepared(tok, Forgetful(), tools=[unseen])
     assert refused.value.param == "tools"
-    assert prepared(tok, Forgetful(), tools=[unseen], tool_choice="none").completion.prompt
+    assert prepared(tok, Forgetful(), tools=[unseen], tool_choice="none").completions[0].prompt
 
 
 def test_a_tool_named_like_a_word_of_the_conversation_is_not_shown_by_that(tok: Tokenizer) -> None:
@@ -344,8 +344,8 @@ def test_a_format_that_cannot_be_asked_may_show_tools(tok: Tokenizer) -> None:
             return super()._render(messages, *arguments, **options)
 
     long = [USER, {"role": "assistant", "content": "a"}, {**USER, "tools": [TOOL]}]
-    assert prepared(tok, Choosy(), messages=long, tools=[TOOL]).completion.constraint
-    assert prepared(tok, Choosy(), messages=long).completion.constraint is None
+    assert prepared(tok, Choosy(), messages=long, tools=[TOOL]).completions[0].constraint
+    assert prepared(tok, Choosy(), messages=long).completions[0].constraint is None
 
 
 def named(name: str, **schema: Any) -> dict[str, Any]:
@@ -366,19 +366,19 @@ def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     for tools in (None, [TOOL]):
         turn = prepared(tok, Told(), messages=messages, tools=tools)
-        assert turn.completion.constraint is not None
-        assert all(map(turn.completion.constraint.advance, ids[:-1]))
-        events = [*turn.reader.feed(tok.decode(ids)), *turn.reader.finish("stop")]
+        assert turn.completions[0].constraint is not None
+        assert all(map(turn.completions[0].constraint.advance, ids[:-1]))
+        events = [*turn.readers[0].feed(tok.decode(ids)), *turn.readers[0].finish("stop")]
         assert [(made.name, made.arguments) for made in fold(events).calls] == [("g", "{}")]
     for choice in ("required", {"type": "function", "function": {"name": "g"}}):
-        chosen = prepared(tok, Told(), messages=messages, tool_choice=choice).completion.constraint
+        chosen = prepared(tok, Told(), messages=messages, tool_choice=choice).completions[0].constraint
         assert chosen is not None
         with pytest.raises(InvalidRequest) as refused:
             prepared(tok, messages=messages, tool_choice=choice)  # KimiK25 does not show them
         assert refused.value.param == "tool_choice"
-    assert prepared(tok, messages=messages).completion.constraint is None
+    assert prepared(tok, messages=messages).completions[0].constraint is None
     hidden = [{**USER, "tools": [named("g")]}]
-    assert prepared(tok, Told(), messages=hidden).completion.constraint is None
+    assert prepared(tok, Told(), messages=hidden).completions[0].constraint is None
 
 
 def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
@@ -386,9 +386,9 @@ def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
     turn = prepared(tok, Told(), messages=[USER, later], tools=[TOOL])
     for arguments, fits in ("{}", False), ('{"x":1}', True):
         said = written(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
-        constraint = prepared(tok, Told(), messages=[USER, later], tools=[TOOL]).completion.constraint
+        constraint = prepared(tok, Told(), messages=[USER, later], tools=[TOOL]).completions[0].constraint
         assert constraint is not None and all(map(constraint.advance, said)) is fits
-    assert turn.completion.constraint is not None
+    assert turn.completions[0].constraint is not None
 
 
 def test_what_is_wrong_with_a_messages_tools_is_named_there(tok: Tokenizer) -> None:

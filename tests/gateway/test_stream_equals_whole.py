@@ -233,17 +233,20 @@ async def test_what_the_client_asks_reaches_the_engine(engine: ScriptedEngine, t
     async with in_process(engine, tok) as client:
         await post(client)
         await post(client, temperature=0, top_p=0.5, top_k=7, seed=3)
+        await post(client, min_p=0.25, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5)
         await post(client, max_tokens=9, stop="x", dovetail={"draft_tokens": 0})
         await post(client, top_k=-1)
         await post(client, user="me", metadata={"a": "b"}, store=False, n=1, logprobs=False, a_field_of_a_proxy=1)
-    plain, sampled, bounded, off, _ = engine.seen
+    plain, sampled, penalised, bounded, off, _ = engine.seen
+    wanted = Sampling(min_p=0.25, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5)
+    assert penalised.sampling == wanted
     assert plain.sampling == Sampling(temperature=1, top_p=1, top_k=None, seed=None)
     assert plain.max_tokens == engine.info.context - len(plain.prompt)
     assert plain.draft_tokens is None and plain.constraint is None
     assert sampled.sampling == Sampling(temperature=0, top_p=0.5, top_k=7, seed=3)
     assert (bounded.max_tokens, bounded.stop, bounded.draft_tokens) == (9, ("x",), 0)
     assert off.sampling.top_k is None
-    assert len({completion.request_id for completion in engine.seen}) == 5
+    assert len({completion.request_id for completion in engine.seen}) == 6
 
 
 async def test_the_constraint_is_the_one_asked_for(engine: ScriptedEngine, tok: Tokenizer) -> None:

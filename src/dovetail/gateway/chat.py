@@ -1,7 +1,8 @@
 """One chat turn: render -> complete -> parse, as one stream of `Step`s, whoever reads it and however.
 
-`Chat.prepare` turns a request into a `Turn` (it computes, so it is run off the event loop); `Chat.steps` runs the turn.
-A whole answer is the fold of the same steps, so streaming and not streaming cannot disagree.
+`Chat.prepare` turns a request into a `Turn` (it computes, so it is run off the event loop); `Chat.steps` runs the turn:
+each of its choices is a sequence of its own in the engine, and their steps come as they are made. A whole answer is the
+fold of the same steps, so streaming and not streaming cannot disagree.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Literal, cast
 
 import msgspec
 
-from dovetail.completion import Completion, Engine, TokenBatch
+from dovetail.completion import Completion, Engine, Sampling, TokenBatch
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.events import CallStart, Event
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
 from dovetail.gateway import rendering
+from dovetail.gateway.logprobs import ContentLogprob, Speller
+from dovetail.gateway.merging import merged
 from dovetail.gateway.requests import ChatRequest
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.stopping import SegmentStop
@@ -32,24 +35,36 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one engine step added to the answer. `finish` is set on the last one."""
+    """What one engine step added to choice number `choice`. `finish` is set on the last one of each.
 
+    `logprobs` has one entry for each of `ids` where they were asked for.
+    """
+
+    choice: int
     events: list[Event]
     ids: tuple[int, ...]
     drafted: int
     accepted: int
     finish: FinishReason | None
+    logprobs: tuple[ContentLogprob, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A request that is ready to run. `id` names the answer, and the sequence in the engine."""
+    """A request that is ready to run. `id` names the answer.
+
+    There is a completion and a reader for each choice; the completions differ in request id, seed and matcher.
+    """
 
     id: str
     created: int
     request: ChatRequest
-    completion: Completion
+    completions: tuple[Completion, ...]
     repairs: tuple[Repair, ...]
-    reader: Reader
+    readers: tuple[Reader, ...]
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.completions[0].prompt
 
 
 class Chat:
@@ -60,6 +75,7 @@ class Chat:
         self._format = fmt
         self._tokenizer = tokenizer
         self._settings = settings
+        self._speller = Speller(tokenizer)
 
     def warm_up(self) -> None:
         """Builds the grammar library's view of the vocabulary, once: about a second for 160,000 tokens."""
@@ -93,7 +109,8 @@ class Chat:
                 parallel_tool_calls=request.parallel_tool_calls is not False,
             )
             eos_ids = self._engine.info.eos_ids
-            constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
+            choices = range(request.n or 1)
+            constraints = [matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None for _ in choices]
         if grammar is not None and not rendering.can_follow(grammar, request, self._format, left_open):
             raise InvalidRequest(
                 f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out the "
@@ -101,23 +118,32 @@ class Chat:
                 param="continue_final_message" if request.continue_final_message else "dovetail.strict",
             )
         turn_id = f"chatcmpl-{uuid.uuid4().hex}"
-        completion = Completion(
-            prompt=ids,
-            max_tokens=max_tokens,
-            sampling=request.sampling,
-            stop=request.stop_strings,
-            constraint=constraint,
-            draft_tokens=self._draft_tokens(extension.draft_tokens),
-            request_id=turn_id,
+        names = [turn_id if choice == 0 else f"{turn_id}-{choice}" for choice in choices]
+        completions = tuple(
+            Completion(
+                prompt=ids,
+                max_tokens=max_tokens,
+                sampling=_for_choice(request.sampling, choice),
+                stop=request.stop_strings,
+                logprobs=request.likeliest,
+                constraint=constraints[choice],
+                draft_tokens=self._draft_tokens(extension.draft_tokens),
+                request_id=names[choice],
+            )
+            for choice in choices
         )
-        reader = self._format.reader(
-            declared.tools,
-            thinking=left_open,
-            tool_choice=request.tool_choice if declared.tools else "none",  # an answer may look like a call and be none
-            tokenizer=self._tokenizer,
-            call_prefix=f"call_{turn_id.removeprefix('chatcmpl-')[:16]}_",
+        readers = tuple(
+            self._format.reader(
+                declared.tools,
+                thinking=left_open,
+                # An answer may look like a call and be none.
+                tool_choice=request.tool_choice if declared.tools else "none",
+                tokenizer=self._tokenizer,
+                call_prefix=f"call_{turn_id.removeprefix('chatcmpl-')[:16]}_{f'{choice}_' if choice else ''}",
+            )
+            for choice in choices
         )
-        return Turn(turn_id, int(time.time()), request, completion, tuple(repairs), reader)
+        return Turn(turn_id, int(time.time()), request, completions, tuple(repairs), readers)
 
     def _check_length(self, prompt: Prompt) -> None:
         """Refuse what cannot fit before it is tokenized: that takes a second for a megabyte, and nobody else runs."""
@@ -154,14 +180,20 @@ class Chat:
             raise InvalidRequest(f"{where} is {asked}, and this server drafts at most {most}", param=where)
         return asked
 
-    async def steps(self, turn: Turn) -> AsyncGenerator[Step]:
-        """The answer, one engine step at a time. Closing the generator closes the engine's, which frees its blocks.
+    def steps(self, turn: Turn) -> AsyncGenerator[Step]:
+        """The answer, one engine step of one choice at a time, to the last of every choice. Closing the generator
+        closes the engine's, which frees their blocks; so does a choice that fails.
 
-        Nothing is read ahead here. An engine may run on meanwhile, as far as `max_tokens` and no further.
+        Nothing is read ahead here, but for a step of each other choice. An engine may run on meanwhile, as far as
+        `max_tokens` and no further.
         """
-        output = _Output(turn, Detokenizer(self._tokenizer), self._end_ids)
+        choices = [self._choice(turn, choice) for choice in range(len(turn.completions))]
+        return choices[0] if len(choices) == 1 else merged(choices)
+
+    async def _choice(self, turn: Turn, choice: int) -> AsyncGenerator[Step]:
+        output = _Output(turn, choice, Detokenizer(self._tokenizer), self._end_ids, self._speller)
         # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
-        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(turn.completion))
+        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(turn.completions[choice]))
         async with aclosing(batches):
             async for batch in batches:
                 step = output.take(batch)
@@ -180,14 +212,26 @@ class Chat:
         return frozenset((*self._engine.info.eos_ids, *named))
 
 
-class _Output:
-    """Token batches -> steps: detokenize, cut at stop strings and the end of the turn, read."""
+def _for_choice(sampling: Sampling, choice: int) -> Sampling:
+    """Seeds go up by one, in 64 bits, so that choices differ and can be had again."""
+    if sampling.seed is None:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice + 2**63) % 2**64 - 2**63)
 
-    def __init__(self, turn: Turn, detokenizer: Detokenizer, end_ids: frozenset[int]) -> None:
+
+class _Output:
+    """A choice's token batches -> steps: detokenize, cut at stop strings and the end of the turn, read."""
+
+    def __init__(
+        self, turn: Turn, choice: int, detokenizer: Detokenizer, end_ids: frozenset[int], speller: Speller
+    ) -> None:
+        completion = turn.completions[choice]
+        self._choice = choice
         self._detokenizer = detokenizer
         self._end_ids = end_ids
-        self._reader = turn.reader
-        self._stop = SegmentStop(turn.completion.stop) if turn.completion.stop else None
+        self._reader = turn.readers[choice]
+        self._stop = SegmentStop(completion.stop) if completion.stop else None
+        self._speller = None if completion.logprobs is None else speller
         self._called = False
 
     def take(self, batch: TokenBatch) -> Step:
@@ -216,4 +260,9 @@ class _Output:
         # A turn that was cut at a stop string did not end in order to have its calls run.
         if finish == "stop" and self._called and not matched:
             reason = "tool_calls"
-        return Step(events, ids, batch.drafted, batch.accepted, reason)
+        logprobs: tuple[ContentLogprob, ...] = ()
+        if self._speller is not None:
+            if len(batch.logprobs) != len(batch.ids):
+                raise EngineError("the engine gave no log probabilities, though they were asked for")
+            logprobs = self._speller.spell(batch.logprobs[: len(ids)])
+        return Step(self._choice, events, ids, batch.drafted, batch.accepted, reason, logprobs)

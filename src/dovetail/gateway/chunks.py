@@ -3,6 +3,7 @@
 What is ours is in one field, `dovetail`: of the message, and in a stream of the last delta, so that deltas add up to
 the message. It is there when something was off (`defects` in the output, `repairs` to the history) or when token ids
 were asked for. A stream's first delta has `content` "", so a whole message without content has "" too, and not null.
+What tokens have log probabilities is told with the first delta that follows them: some show nothing, or nothing yet.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning, fold
 from dovetail.formats.history import Repair
 from dovetail.gateway.chat import FinishReason, Step, Turn
+from dovetail.gateway.logprobs import ChoiceLogprobs, ContentLogprob
 
 DONE = b"data: [DONE]\n\n"
 
@@ -63,12 +65,12 @@ class Choice(msgspec.Struct, frozen=True):
     index: int = 0
     message: ChatMessage | UnsetType = UNSET
     delta: ChatMessage | UnsetType = UNSET
-    logprobs: None = None
+    logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason | None = None
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Engine steps this answer took, and the draft tokens verified and accepted in them."""
+    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them."""
 
     steps: int
     drafted: int
@@ -94,32 +96,30 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class _Tally:
-    """What is counted over an answer's steps."""
+    """What is counted over the steps of one choice."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._steps = self._drafted = self._accepted = 0
-        self._ids: list[int] = []
+        self.steps = self.drafted = self.accepted = 0
+        self.ids: list[int] = []
+        self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
 
     def add(self, step: Step) -> None:
-        self._steps += 1
-        self._drafted += step.drafted
-        self._accepted += step.accepted
-        self._ids.extend(step.ids)
+        self.steps += 1
+        self.drafted += step.drafted
+        self.accepted += step.accepted
+        self.finish = step.finish
+        self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
-
-    def usage(self) -> Usage:
-        prompt, new = len(self._turn.completion.prompt), len(self._ids)
-        return Usage(prompt, new, prompt + new, Speculation(self._steps, self._drafted, self._accepted))
 
     def extension(self) -> Extension | UnsetType:
         ids = self._turn.request.extension.return_token_ids
         extension = Extension(
             defects=tuple(self._defects) or UNSET,
             repairs=self._turn.repairs or UNSET,
-            prompt_token_ids=self._turn.completion.prompt if ids else UNSET,
-            token_ids=tuple(self._ids) if ids else UNSET,
+            prompt_token_ids=self._turn.prompt if ids else UNSET,
+            token_ids=tuple(self.ids) if ids else UNSET,
         )
         return UNSET if extension == _NOTHING else extension
 
@@ -127,9 +127,27 @@ class _Tally:
 _NOTHING = Extension()
 
 
+def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
+    """The prompt counts once, however many choices there are."""
+    prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
+    steps, drafted, accepted = (
+        sum(counts) for counts in zip(*((c.steps, c.drafted, c.accepted) for c in choices), strict=True)
+    )
+    return Usage(prompt, new, prompt + new, Speculation(steps, drafted, accepted))
+
+
 def whole(turn: Turn, steps: Sequence[Step]) -> bytes:
     """The answer to a request that does not stream."""
-    tally = _Tally(turn)
+    tallies = [_Tally(turn) for _ in turn.completions]
+    choices = tuple(
+        _choice(index, [step for step in steps if step.choice == index], tally) for index, tally in enumerate(tallies)
+    )
+    usage = _usage(turn, tallies)
+    response = Response(turn.id, "chat.completion", turn.created, turn.request.model, choices, usage)
+    return msgspec.json.encode(response)
+
+
+def _choice(index: int, steps: Sequence[Step], tally: _Tally) -> Choice:
     for step in steps:
         tally.add(step)
     said = fold(event for step in steps for event in step.events)
@@ -143,9 +161,8 @@ def whole(turn: Turn, steps: Sequence[Step]) -> bytes:
         or UNSET,
         dovetail=tally.extension(),
     )
-    choice = Choice(message=message, finish_reason=steps[-1].finish)
-    response = Response(turn.id, "chat.completion", turn.created, turn.request.model, (choice,), tally.usage())
-    return msgspec.json.encode(response)
+    logprobs = tuple(entry for step in steps for entry in step.logprobs)
+    return Choice(index, message, logprobs=ChoiceLogprobs(logprobs) if logprobs else None, finish_reason=tally.finish)
 
 
 class Stream:
@@ -153,24 +170,41 @@ class Stream:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._tally = _Tally(turn)
+        self._tallies = [_Tally(turn) for _ in turn.completions]
+        # Of each choice, those that no delta has told yet.
+        self._logprobs: list[tuple[ContentLogprob, ...]] = [() for _ in turn.completions]
+        self._unfinished = len(turn.completions)
         options = turn.request.stream_options
         self._include_usage = bool(options and options.include_usage)
 
+    @property
+    def done(self) -> bool:
+        """Whether every choice has finished."""
+        return not self._unfinished
+
     def start(self) -> bytes:
-        return self._chunk(Choice(delta=ChatMessage(role="assistant", content="")))
+        first = ChatMessage(role="assistant", content="")
+        return b"".join(self._chunk(Choice(choice, delta=first)) for choice in range(len(self._tallies)))
 
     def step(self, step: Step) -> bytes:
-        """The chunks of one step: b"" when it only held something back; on the last one everything up to [DONE]."""
-        self._tally.add(step)
-        chunks = [self._chunk(Choice(delta=delta)) for delta in _deltas(step.events)]
+        """The chunks of one step: b"" when it only held something back; on the last of all up to [DONE]."""
+        tally = self._tallies[step.choice]
+        tally.add(step)
+        self._logprobs[step.choice] += step.logprobs
+        chunks = [self._delta(step.choice, delta) for delta in _deltas(step.events)]
         if step.finish is not None:
-            last = ChatMessage(dovetail=self._tally.extension())
-            chunks.append(self._chunk(Choice(delta=last, finish_reason=step.finish)))
-            if self._include_usage:
-                chunks.append(self._chunk(usage=self._tally.usage()))
-            chunks.append(DONE)
+            chunks.append(self._delta(step.choice, ChatMessage(dovetail=tally.extension()), step.finish))
+            self._unfinished -= 1
+            if self.done:
+                if self._include_usage:
+                    chunks.append(self._chunk(usage=_usage(self._turn, self._tallies)))
+                chunks.append(DONE)
         return b"".join(chunks)
+
+    def _delta(self, choice: int, delta: ChatMessage, finish: FinishReason | None = None) -> bytes:
+        told, self._logprobs[choice] = self._logprobs[choice], ()
+        logprobs = ChoiceLogprobs(told) if told else None
+        return self._chunk(Choice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
     def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
         turn = self._turn

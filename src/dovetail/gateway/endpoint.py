@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from dovetail.errors import PayloadTooLarge, UnknownModel
 from dovetail.gateway import chunks
 from dovetail.gateway.boundary import error_json, told
-from dovetail.gateway.chat import Chat, FinishReason, Step, Turn
+from dovetail.gateway.chat import Chat, Step, Turn
 from dovetail.gateway.metrics import Metrics, RequestMetrics
 from dovetail.gateway.requests import decode
 from dovetail.gateway.settings import Settings
@@ -43,23 +43,24 @@ class ChatCompletions:
         metrics = self._metrics.request()
         try:
             body = await _body(Request(scope, receive), self._settings.max_body_bytes)
-            finish = await _while_connected(receive, self._answer(body, send, metrics, scope["request_id"]))
+            await _while_connected(receive, self._answer(body, send, metrics, scope["request_id"]))
         except ClientDisconnect:
             metrics.disconnected()
         except Exception as error:
             metrics.failed(error)
             raise
         else:
-            metrics.finished(finish)
+            metrics.finished()
 
-    async def _answer(self, body: bytes, send: Send, metrics: RequestMetrics, request_id: str) -> FinishReason:
+    async def _answer(self, body: bytes, send: Send, metrics: RequestMetrics, request_id: str) -> None:
         turn = await asyncio.to_thread(self._prepare, body)
-        metrics.prepared(len(turn.completion.prompt), turn.repairs)
+        metrics.prepared(len(turn.prompt), turn.repairs)
         _LOG.debug("request %s: repairs: %s", request_id, _counts(turn) or "none")
         async with aclosing(self._chat.steps(turn)) as steps, aclosing(_counted(steps, metrics)) as counted:
             if turn.request.stream:
-                return await _stream(turn, counted, send, request_id)
-            return await _whole(turn, counted, send)
+                await _stream(turn, counted, send, request_id)
+            else:
+                await _whole(turn, counted, send)
 
     def _prepare(self, body: bytes) -> Turn:
         request = decode(body)
@@ -75,23 +76,21 @@ async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> Asyn
         yield step
 
 
-async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> FinishReason:
-    taken = [step async for step in steps]
-    body = chunks.whole(turn, taken)
+async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> None:
+    body = chunks.whole(turn, [step async for step in steps])
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_repairs(turn)]})
     await send({"type": "http.response.body", "body": body})
-    return taken[-1].finish or "stop"
 
 
-async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str) -> FinishReason:
+async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str) -> None:
     stream = chunks.Stream(turn)
     # The status waits for the first step, so that an engine that is busy answers 503 and not a broken stream.
     step = await anext(steps)
     await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_repairs(turn)]})
     try:
         data = stream.start() + stream.step(step)
-        while step.finish is None:
+        while not stream.done:
             if data:
                 # Returns when the connection takes more: a slow client holds this loop up, and nothing piles up in it.
                 await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -102,7 +101,6 @@ async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_i
         await send({"type": "http.response.body", "body": data})
         raise
     await send({"type": "http.response.body", "body": data})
-    return step.finish
 
 
 def _counts(turn: Turn) -> str:
@@ -130,15 +128,15 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, FinishReason]) -> FinishReason:
-    """The result of `work`; when the client leaves first, `work` is cancelled and `ClientDisconnect` raised."""
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Waits for `work`; when the client leaves first, `work` is cancelled and `ClientDisconnect` raised."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
-        return working.result()
+        working.result()
     finally:
         working.cancel()
         leaving.cancel()

@@ -63,7 +63,8 @@ class RequestMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._arrived = time.perf_counter()
-        self._last: float | None = None
+        self._last: dict[int, float] = {}  # of each choice
+        self._finish: FinishReason = "stop"
 
     def prepared(self, prompt_tokens: int, repairs: Iterable[Repair]) -> None:
         self._metrics._prompt.inc(prompt_tokens)
@@ -74,11 +75,11 @@ class RequestMetrics:
         metrics = self._metrics
         if step.ids:
             now = time.perf_counter()
-            if self._last is None:
+            if not self._last:
                 metrics._first.observe(now - self._arrived)
-            else:
-                metrics._gap.observe((now - self._last) / len(step.ids))
-            self._last = now
+            elif step.choice in self._last:
+                metrics._gap.observe((now - self._last[step.choice]) / len(step.ids))
+            self._last[step.choice] = now
             metrics._completion.inc(len(step.ids))
         metrics._steps.inc()
         if step.drafted:
@@ -87,9 +88,12 @@ class RequestMetrics:
         for event in step.events:
             if isinstance(event, Defect):
                 metrics._defects.labels(event.kind).inc()
+        if step.choice == 0 and step.finish is not None:
+            self._finish = step.finish
 
-    def finished(self, reason: FinishReason) -> None:
-        self._end(reason)
+    def finished(self) -> None:
+        """All is said; a request with several choices counts as its first."""
+        self._end(self._finish)
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, EngineBusy):

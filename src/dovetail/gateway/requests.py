@@ -22,9 +22,12 @@ from dovetail.formats.base import Strict, resolve_tool_choice
 from dovetail.formats.history import KINDS, checked_kinds
 
 MAX_STOP_STRINGS = 4
+MAX_CHOICES = 16
+MAX_TOP_LOGPROBS = 20
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _StopString = Annotated[str, msgspec.Meta(min_length=1)]
+_Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -60,6 +63,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: _StopString | Annotated[list[_StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
@@ -70,14 +80,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     dovetail: Extension | None = None
     # Not supported yet; see _NEUTRAL for the values that ask for nothing.
-    n: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     response_format: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    repetition_penalty: Any = None
-    min_p: Any = None
     logit_bias: Any = None
     modalities: Any = None
     functions: Any = None
@@ -120,8 +123,17 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             seed=self.seed,
         )
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are to be told of each place; None: no log probabilities at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -139,14 +151,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 #: Of each field that is not supported yet: the values that ask for nothing, and what to tell who asks for something.
 _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "n": ((None, 1), "n must be 1: one answer per request is supported"),
-    "logprobs": ((None, False), "logprobs are not supported yet"),
-    "top_logprobs": ((None, 0), "top_logprobs are not supported yet"),
     "response_format": ((None, {"type": "text"}), 'response_format must be {"type": "text"} (no other yet)'),
-    "frequency_penalty": ((None, 0), "frequency_penalty must be 0: penalties are not supported yet"),
-    "presence_penalty": ((None, 0), "presence_penalty must be 0: penalties are not supported yet"),
-    "repetition_penalty": ((None, 1), "repetition_penalty must be 1: penalties are not supported yet"),
-    "min_p": ((None, 0), "min_p must be 0: it is not supported yet"),
     "logit_bias": ((None, {}), "logit_bias is not supported yet"),
     "modalities": ((None, ["text"]), 'modalities must be ["text"]'),
     "functions": ((None, []), "functions is the deprecated name: use tools"),
@@ -192,6 +197,8 @@ def decode(body: bytes) -> ChatRequest:
     for name, (neutral, complaint) in _NEUTRAL.items():
         if (value := getattr(request, name)) not in neutral:
             raise InvalidRequest(f"{complaint} (got {_shown(value)})", param=name)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs are told only where logprobs is true", param="top_logprobs")
     _check_template_kwargs(request.chat_template_kwargs or {})
     if isinstance(request.extension.repair, dict):
         _check_repair(request.extension.repair)

@@ -1,0 +1,108 @@
+"""Several streams as one: all that each says, in its order; and whatever ends one of them ends them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.gateway.merging import merged
+
+
+class Stream:
+    """Numbers from 0; before each it gives way as often as `waits` says. `at` is how many it was asked for."""
+
+    def __init__(self, waits: list[int], error: Exception | None = None) -> None:
+        self.at = 0
+        self.closed = False
+        self._waits = waits
+        self._error = error
+
+    async def items(self, name: int) -> AsyncGenerator[tuple[int, int]]:
+        try:
+            for number, times in enumerate(self._waits):
+                self.at += 1
+                for _ in range(times):
+                    await asyncio.sleep(0)
+                yield name, number
+            if self._error is not None:
+                raise self._error
+        finally:
+            await asyncio.sleep(0)
+            self.closed = True
+
+
+WAITS = st.lists(st.integers(0, 3), max_size=6)
+
+
+@settings(deadline=None)
+@given(st.lists(WAITS, min_size=1, max_size=5), st.integers(0, 12))
+def test_everything_comes_in_order_and_nothing_is_read_far_ahead(waits: list[list[int]], leave_after: int) -> None:
+    streams = [Stream(w) for w in waits]
+    total = sum(map(len, waits))
+
+    async def read() -> None:
+        taken: list[tuple[int, int]] = []
+        everything = merged([stream.items(name) for name, stream in enumerate(streams)])
+        async for item in everything:
+            taken.append(item)
+            for name, stream in enumerate(streams):
+                assert stream.at <= sum(of == name for of, _ in taken) + 1
+            if len(taken) == leave_after:
+                break
+        await everything.aclose()
+        assert len(asyncio.all_tasks()) == 1
+        if leave_after == 0 or leave_after > total:
+            assert len(taken) == total
+        for name in range(len(waits)):
+            assert [number for of, number in taken if of == name] == list(range(sum(of == name for of, _ in taken)))
+
+    asyncio.run(read())
+    assert all(stream.closed or not stream.at for stream in streams)
+
+
+def test_one_that_fails_ends_the_others() -> None:
+    streams = [Stream([0, 1]), Stream([0], ValueError("here")), Stream([0, 10**9])]
+
+    async def read() -> None:
+        with pytest.raises(ValueError, match="here"):
+            async for _ in merged([stream.items(name) for name, stream in enumerate(streams)]):
+                pass
+        assert all(stream.closed for stream in streams)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(read())
+
+
+def test_cancelling_the_reader_ends_them_all() -> None:
+    streams = [Stream([10**9]), Stream([0, 10**9])]
+
+    async def read() -> None:
+        async for _ in merged([stream.items(name) for name, stream in enumerate(streams)]):
+            pass
+
+    async def main() -> None:
+        reading = asyncio.create_task(read())
+        while not all(stream.at for stream in streams):
+            await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert all(stream.closed for stream in streams)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_slow_one_does_not_hold_the_others_up() -> None:
+    async def read() -> None:
+        slow, quick = Stream([10**9]), Stream([0] * 5)
+        everything = merged([slow.items(0), quick.items(1)])
+        assert [await anext(everything) for _ in range(5)] == [(1, number) for number in range(5)]
+        await everything.aclose()
+        assert slow.closed
+
+    asyncio.run(read())
