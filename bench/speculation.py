@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from bench.memory import bandwidth
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.tokens import tokenizer as load_tokenizer
@@ -66,7 +67,7 @@ def measure(
     core = LLMCore(
         checkpoints / "target", checkpoints / "drafter", tokenizer, draft_tokens=draft_tokens, max_batch=max(batches)
     )
-    bandwidth = _bandwidth()
+    rate = bandwidth()
     config = json.loads((checkpoints / "target" / "config.json").read_text())
     share = config["num_experts_per_tok"] / config["n_routed_experts"]
     one = _weight_bytes(checkpoints / "target", share)
@@ -79,12 +80,12 @@ def measure(
         for _ in range(repeats):
             for k, done in runs.items():
                 done.append(_run(core, prompts, batch, k, max_tokens))
-        rows.append(_row(batch, runs[0], runs[draft_tokens], bandwidth, one, window + draft_tokens * drafter))
-    machine = {"bandwidth_gb_s": bandwidth / 1e9, "threads": torch.get_num_threads()}
+        rows.append(_row(batch, runs[0], runs[draft_tokens], rate, one, window + draft_tokens * drafter))
+    machine = {"bandwidth_gb_s": rate / 1e9, "threads": torch.get_num_threads()}
     return rows, machine | {"one_mb": one / 1e6, "window_mb": window / 1e6, "drafter_mb": drafter / 1e6}
 
 
-def _row(batch: int, off: list[_Run], on: list[_Run], bandwidth: float, bytes_off: float, bytes_on: float) -> Row:
+def _row(batch: int, off: list[_Run], on: list[_Run], rate: float, bytes_off: float, bytes_on: float) -> Row:
     def decode(runs: list[_Run]) -> float:
         return statistics.median(r.decode_tokens / r.decode_seconds for r in runs)
 
@@ -107,8 +108,8 @@ def _row(batch: int, off: list[_Run], on: list[_Run], bandwidth: float, bytes_of
         ),
         acceptance_length=length,
         # With more than one sequence other things than bytes decide.
-        limit_off=bandwidth / bytes_off if batch == 1 else None,
-        limit_on=length * bandwidth / bytes_on if batch == 1 else None,
+        limit_off=rate / bytes_off if batch == 1 else None,
+        limit_on=length * rate / bytes_on if batch == 1 else None,
     )
 
 
@@ -146,17 +147,6 @@ def _run(core: LLMCore, prompts: Sequence[tuple[int, ...]], batch: int, draft_to
             decode_tokens += new
             decode_seconds += elapsed
     return _Run(tokens, time.perf_counter() - started, decode_tokens, decode_seconds, 1 + accepted / max(drafting, 1))
-
-
-def _bandwidth() -> float:
-    """Bytes per second that the engine's threads read from memory: the best of a few sums over 512 MB."""
-    data = torch.ones(1 << 27)
-    best = 0.0
-    for _ in range(5):
-        before = time.perf_counter()
-        data.sum()
-        best = max(best, data.nbytes / (time.perf_counter() - before))
-    return best
 
 
 def _weight_bytes(folder: Path, expert_share: float) -> float:

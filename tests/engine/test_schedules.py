@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
-from tests.engine.checkpoints import LATENT, ByteTokenizer, write_drafter, write_target
+from dovetail.engine.drafting.forced import Forced
+from dovetail.engine.drafting.lookup import Lookup
+from tests.engine.checkpoints import (
+    LATENT,
+    MLA_DRAFTER,
+    ByteTokenizer,
+    write_drafter,
+    write_llama,
+    write_mtp_target,
+    write_qwen3,
+    write_target,
+)
 from tests.engine.constraints import Automaton
 from tests.engine.drafters import Oracle, use
 from tests.engine.loop import continuation
@@ -35,12 +46,19 @@ class Fixture:
 
     def __init__(self, root: Path) -> None:
         self.targets = {
-            "heads": write_target(root / "heads"),
+            "heads": write_mtp_target(root / "heads"),
             "latent": write_target(root / "latent", **LATENT),
+            "llama": write_llama(root / "llama"),
+            "qwen3": write_qwen3(root / "qwen3"),
         }
-        self.drafters = {
+        self.drafters: dict[str, Path | str | None] = {
             "eagle3": write_drafter(root / "eagle3"),
             "eagle3, its own words": write_drafter(root / "small", draft_vocab_size=41),
+            "eagle3, mla": write_drafter(root / "mla", base=MLA_DRAFTER),
+            "parallel": write_drafter(root / "parallel", speculators_model_type="peagle", mask_token_id=96),
+            "draft model": write_llama(root / "draft", num_hidden_layers=1),
+            "mtp": "mtp",
+            "none": None,
         }
         self._models = {
             name: LLMCore(path, None, TOKENIZER, draft_tokens=0, max_batch=1, threads=1)._model
@@ -66,17 +84,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return Fixture(tmp_path_factory.mktemp("tiny"))
 
 
-@settings(deadline=None)
+# 200 in `make test`, 10,000 in `make fuzz`.
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(seed=st.integers(0, 2**64))
 def test_schedules(tiny: Fixture, seed: int) -> None:
     rng = random.Random(seed)
     target = rng.choice(sorted(tiny.targets))
-    drafter = rng.choice([*sorted(tiny.drafters), "oracle", "none"])
+    drafter = rng.choice([*sorted(tiny.drafters), "oracle", "lookup"])
+    if drafter == "mtp":
+        target = "heads"
     wanted = {f"r{i}": (rng.randrange(len(PROMPTS)), rng.choice(WANTED)) for i in range(rng.randint(1, 7))}
     k = rng.randint(1, 5)
     core = LLMCore(
         tiny.targets[target],
-        tiny.drafters.get(drafter, tiny.drafters["eagle3"] if drafter == "oracle" else None),
+        tiny.drafters.get(drafter, tiny.drafters["eagle3"]),
         TOKENIZER,
         draft_tokens=k,
         max_batch=rng.randint(1, 4),
@@ -89,6 +110,10 @@ def test_schedules(tiny: Fixture, seed: int) -> None:
     truth = {name: tiny.truth(target, *what) for name, what in wanted.items()}
     if drafter == "oracle":
         use(core, Oracle(truth, wrong=rng.choice((0, 0.2)), seed=seed))
+    if drafter == "lookup":
+        use(core, Forced(Lookup()))
+    elif rng.random() < 0.5:
+        use(core, Forced(core._drafter))
     out: dict[str, list[int]] = {}
     pending, cancelled = list(wanted), set()
     for _ in range(5_000):
