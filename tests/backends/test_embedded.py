@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
+import torch
 
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, Engine, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.models.layers import Options
+from dovetail.engine.options import CoreOptions, held
 from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
 
@@ -27,7 +32,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return target, drafter
 
 
-def with_engine(folders: tuple[Path, Path], test: Callable[[EmbeddedEngine], Awaitable[None]], **options: int) -> None:
+def with_engine(
+    folders: tuple[Path, Path | str], test: Callable[[EmbeddedEngine], Awaitable[None]], **options: Any
+) -> None:
     async def main() -> None:
         engine = EmbeddedEngine(*folders, **{"draft_tokens": 3, "threads": 1} | options)
         await engine.start()
@@ -37,6 +44,48 @@ def with_engine(folders: tuple[Path, Path], test: Callable[[EmbeddedEngine], Awa
             await engine.stop()
 
     asyncio.run(main())
+
+
+def test_its_options_are_those_of_the_core() -> None:
+    ours, its = get_type_hints(CoreOptions), get_type_hints(LLMCore.__init__)
+    names = [name for name, each in inspect.signature(LLMCore).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    assert ours == {name: its[name] for name in names}
+
+
+def test_how_a_model_is_held_is_said_in_words() -> None:
+    assert held() == held("auto", "auto") == Options()
+    assert held("bfloat16", "sdpa", "int8") == Options(torch.bfloat16, "sdpa", "int8")
+    for words, message in [
+        (("fp8", None, None), "kv_cache_dtype 'fp8' is not one of auto, float32, bfloat16"),
+        ((None, "FLASH_ATTN", None), "attention_backend 'FLASH_ATTN' is not one of auto, matmul, sdpa"),
+        ((None, None, "awq"), "quantization 'awq' is not one of int8"),
+    ]:
+        with pytest.raises(EngineError, match=message):
+            held(*words)
+
+
+def test_it_tells_how_far_loading_is(folders: tuple[Path, Path]) -> None:
+    told: list[tuple[int, int]] = []
+
+    async def test(engine: EmbeddedEngine) -> None:
+        total = told[-1][1]
+        assert told[-1] == (total, total) and total > 0
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+    with_engine(folders, test, progress=lambda done, total: told.append((done, total)))
+
+
+def test_it_drafts_from_what_a_sequence_says_where_it_has_no_drafter(folders: tuple[Path, Path]) -> None:
+    completion = Completion((2, 3, 4, 5) * 6, 60, sampling=GREEDY)
+
+    async def test(engine: EmbeddedEngine) -> None:
+        assert engine.info.draft_tokens == 5
+        expected = run(LLMCore(folders[0], None, ByteTokenizer(), draft_tokens=5), {"alone": completion})
+        assert await collect(engine.complete(completion)) == expected["alone"]
+        assert engine.gauges()["drafted_total"] >= engine.gauges()["accepted_total"] > 0
+        await all_free(engine)
+
+    with_engine((folders[0], "lookup"), test, draft_tokens=5)
 
 
 async def collect(stream: AsyncIterator[TokenBatch]) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dovetail.cli.main import main
-from dovetail.plan import hardware, hub
+from dovetail.plan import embedded, hardware, hub
 from dovetail.plan.options import OPTIONS
 from tests.cli.conftest import Dovetail
 from tests.plan.made import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
@@ -19,7 +19,7 @@ from tests.plan.made import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs `dovetail plan` at 80 columns, on a machine without GPUs, with a hub that has some models."""
+    """Runs `dovetail plan` at 80 columns, on a machine of 24 GB without GPUs, with a hub that has some models."""
     on_the_hub = {
         "moonshotai/Kimi-K2.5": KIMI_K25,
         "lightseekorg/kimi-k2.5-eagle3-mla": KIMI_EAGLE3_MLA,
@@ -28,6 +28,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     }
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: write(tmp_path / name, on_the_hub[name]))
     monkeypatch.setattr(hardware, "detect", lambda: None)
+    monkeypatch.setattr(embedded, "memory_here", lambda: 24 * 10**9)
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments: str | Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import CheckpointError
-from dovetail.plan import hardware, hub
+from dovetail.plan import embedded, hardware, hub
 from tests.plan.made import Config, write
 
 Put = Callable[[str, Config], Path]
@@ -16,8 +16,9 @@ Put = Callable[[str, Config], Path]
 
 @pytest.fixture
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine has, a plan finds none."""
+    """Whatever this machine has, a plan finds none, and 24 GB of memory."""
     monkeypatch.setattr(hardware, "detect", lambda: None)
+    monkeypatch.setattr(embedded, "memory_here", lambda: 24 * 10**9)
 
 
 @pytest.fixture

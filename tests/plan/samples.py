@@ -25,6 +25,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "max_batch": (1, 128),
     "max_batched_tokens": (4096, 32768),
     "gpu_memory_utilization": (0.9, 1.0),
+    "kv_cache_memory_bytes": (1 << 30, 10**11),
     "mm_processor_cache_gb": (0, 4),
     "seed": (0, 42),
     "env": ({"NCCL_P2P_LEVEL": "SYS"}, {"OMP_NUM_THREADS": 8}),

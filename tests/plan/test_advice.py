@@ -26,8 +26,10 @@ from tests.plan.made import (
     write,
     write_index,
 )
+from tests.plan.pair import write_target
 
 pytestmark = pytest.mark.usefixtures("no_gpus")
+DEMO_TARGET = str(Path(memory.__file__).parents[1] / "data" / "demo" / "target")
 
 
 def gains(plan: Plan) -> dict[str, list[str]]:
@@ -224,7 +226,15 @@ def test_layers_inside_the_target_are_not_offered_where_they_do_not_fit(tmp_path
 
 
 def test_the_embedded_engine_is_offered_what_it_has() -> None:
-    found = gains(resolve(str(Path(memory.__file__).parents[1] / "data" / "demo" / "target"), {}))
-    assert found.keys() == {"drafter", "method"}
-    assert "EAGLE-3 in the speculators format" in found["drafter"][0]
-    assert found["method"][0].startswith("with --engine vllm, --method suffix")
+    found = gains(resolve(DEMO_TARGET, {}))
+    assert found.keys() == {"drafter"}
+    assert "(EAGLE-3, P-EAGLE, or a smaller one of its kind)" in found["drafter"][0]
+    (offer,) = gains(resolve(DEMO_TARGET, {"method": "none"}))["method"]
+    assert offer.startswith("--method suffix drafts from earlier text") and "arctic" not in offer
+
+
+def test_its_own_mtp_layers_are_offered_before_lookups(tmp_path: Path, small_tokenizer_file: Path) -> None:
+    target = write_target(tmp_path, small_tokenizer_file, num_nextn_predict_layers=1)
+    plan = resolve(str(target), {})
+    assert (plan.value("engine"), plan.value("method")) == ("embedded", "suffix")
+    assert gains(plan)["method"][0].startswith("--method mtp drafts with the target's own 1 MTP layer")

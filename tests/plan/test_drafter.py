@@ -289,8 +289,12 @@ def test_mtp_layers_inside_a_target_are_a_drafter(tmp_path: Path) -> None:
 # Which engine runs what, or why not; None where it does.
 RUNS: list[tuple[Config, str, str | None]] = [
     (QWEN3_8B_EAGLE3, "embedded", None),
-    (KIMI_EAGLE3, "embedded", "Llama-style EAGLE-3 in the speculators format"),
-    (QWEN3_8B_DFLASH, "embedded", "Llama-style EAGLE-3"),
+    (KIMI_EAGLE3, "embedded", None),
+    (KIMI_EAGLE3_MLA, "embedded", None),
+    (speculators("peagle"), "embedded", None),
+    (QWEN3_8B, "embedded", None),
+    (QWEN3_8B_DFLASH, "embedded", "EAGLE-3, P-EAGLE, MTP layers inside the target and draft models"),
+    (speculators("mtp"), "embedded", "MTP layers inside the target only"),
     (QWEN3_8B_EAGLE3, "vllm", None),
     (KIMI_EAGLE3, "vllm", None),
     (KIMI_EAGLE3_MLA, "vllm", None),

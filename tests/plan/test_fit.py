@@ -395,7 +395,9 @@ def test_the_embedded_engine_runs_on_one_device(tmp_path: Path) -> None:
             PlanError, match=rf"{name} is 2 .*but the embedded engine runs on one device: --engine vllm"
         ):
             checked(tmp_path, Case(QWEN3_8B, None, {name: 2}, None, ""), engine="embedded")
-    with pytest.raises(PlanError, match=r"engine embedded cannot run .*Llama-style EAGLE-3 in the speculators format"):
+    with pytest.raises(
+        PlanError, match=r"engine embedded cannot run .*drafts with EAGLE-3, P-EAGLE, MTP layers inside"
+    ):
         checked(tmp_path, Case(QWEN3_8B, QWEN3_8B_DFLASH, {}, None, ""), engine="embedded")
 
 

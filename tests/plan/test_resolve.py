@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import Plan, Setting, engines, hardware, recipe, resolve
+from dovetail.plan import Plan, Setting, embedded, hardware, recipe, resolve
 from dovetail.plan.options import BY_NAME
 from tests.plan import pair as made
 from tests.plan.conftest import Put
@@ -67,7 +67,7 @@ def test_a_target_alone_runs_on_defaults(pair: Path) -> None:
     assert plan.settings["target"] == Setting(str(pair / "target"), "command line")
     assert set(sources(plan).values()) == {"command line", "default"}
     assert plan.settings.keys() == BY_NAME.keys()
-    expected = {"drafter": None, "method": None, "draft_tokens": 0, "engine": "embedded", "dtype": "float32"}
+    expected = {"drafter": None, "method": "suffix", "draft_tokens": 5, "engine": "embedded", "dtype": "float32"}
     expected |= {"format": "kimi_k25", "context": 1024, "max_batch": 16, "served_model_name": "target"}
     assert {name: plan.value(name) for name in expected} == expected
     assert (plan.gate.value, plan.reason) == (None, None)
@@ -178,6 +178,7 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
         "max_batch": (1, 64),
         "max_batched_tokens": (2048, 4096),
         "gpu_memory_utilization": (0.8, 0.9),
+        "kv_cache_memory_bytes": (10**11, None),
         "async_scheduling": (True, False),
         "prefix_caching": (True, False),
         "chunked_prefill": (True, False, None),
@@ -392,11 +393,18 @@ def test_a_recipe_may_choose_mtp_and_may_be_overruled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "reason"),
     [
-        (QWEN3_8B, {}, "architecture Qwen3ForCausalLM (model_type 'qwen3') is not supported"),
+        (QWEN3_8B, {"dtype": "bfloat16"}, "holds no weights, which the embedded engine would load"),
+        (QWEN3_8B, {}, "has 8B parameters, which take 33 GB in the embedded engine, and this machine has 24"),
+        (QWEN3_8B, {"gpus": "H100", "dtype": "bfloat16"}, "gpus is H100 (command line) and the embedded engine"),
+        (QWEN3_235B, {}, "architecture Qwen3MoeForCausalLM (model_type 'qwen3_moe') is not supported"),
         (KIMI_K25, {}, "architecture KimiK25ForConditionalGeneration"),
         (made.TARGET, {"tensor_parallel_size": 2}, "tensor_parallel_size is 2 (command line) and the embedded engine"),
-        (made.TARGET, {"method": "ngram"}, "the embedded engine does not look earlier text up (method is ngram"),
-        (made.TARGET | {"num_nextn_predict_layers": 1}, {"method": "mtp"}, "drafts by mtp, and the embedded engine"),
+        (made.TARGET, {"method": "ngram"}, "method is ngram (command line) and the embedded engine looks earlier"),
+        (QWEN3_8B | {"num_nextn_predict_layers": 1}, {"method": "mtp"}, "needs the MTP layers of a DeepSeek-V3"),
+        (made.TARGET, {"dtype": "float16"}, "dtype is float16 (command line) and the embedded engine has float32 or"),
+        (made.TARGET, {"quantization": "fp8"}, "quantization is fp8 (command line) and the embedded engine has int8"),
+        (made.TARGET, {"kv_cache_dtype": "fp8"}, "and the embedded engine has auto or bfloat16"),
+        (made.TARGET, {"attention_backend": "FLASH_ATTN"}, "and the embedded engine has auto or matmul or sdpa"),
         (made.TARGET | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantization_config is set"),
     ],
 )
@@ -406,23 +414,39 @@ def test_vllm_is_taken_where_the_embedded_engine_cannot_and_the_plan_says_why(
     target = write(tmp_path / "target", config)
     plan = resolve(target, options)
     assert plan.settings["engine"] == Setting("vllm", "default")
-    assert reason in (plan.reason or "")
-    assert f"vLLM is needed: {plan.reason.removeprefix('vLLM is needed: ')}" in said(plan, "note")
-    assert plan.value("dtype") is None  # left to the engine
-    with pytest.raises(PlanError) as refusal:
+    assert re.fullmatch(rf"vLLM is (needed|taken): .*{re.escape(reason)}.*", plan.reason or "")
+    assert plan.reason is not None and plan.reason in said(plan, "note")
+    assert plan.value("dtype") == options.get("dtype")  # left to the engine
+    with pytest.raises(DovetailError, match=r"--engine vllm|another drafter or engine|half a checkpoint"):
         resolve(target, options | {"engine": "embedded"})
-    assert re.search(r"--engine vllm|another drafter or engine", refusal.value.message)
+
+
+def test_gpus_that_are_found_take_vllm_except_for_the_demo(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "detect", lambda: hardware.parse("2x H100"))
+    plan = resolve(str(pair / "drafter"), {})
+    assert plan.value("engine") == "vllm"
+    assert "this machine has 2x H100 and the embedded engine computes on the CPU" in (plan.reason or "")
+    assert resolve(str(pair / "drafter"), {"engine": "embedded"}).value("engine") == "embedded"
+    assert resolve(None, {}).value("engine") == "embedded"
+    assert resolve(None, {"gpus": "H100"}).value("engine") == "vllm"
+
+
+def test_gpus_of_a_recipe_take_vllm(pair: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\nsource: here\nsettings: {gpus: 8x B200}")
+    plan = resolve(str(pair / "target"), {}, recipe=str(tmp_path / "mine.yaml"))
+    assert "gpus is 8x B200 (recipe mine) and the embedded engine" in (plan.reason or "")
+    assert resolve(str(pair / "target"), {"gpus": "auto"}).value("engine") == "embedded"
 
 
 def test_a_model_that_this_machine_cannot_hold_takes_vllm(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "memory_here", lambda: 1000)
+    monkeypatch.setattr(embedded, "memory_here", lambda: 1000)
     plan = resolve(str(pair / "drafter"), {})
     assert plan.value("engine") == "vllm"
     assert "parameters, which take" in (plan.reason or "")
-    monkeypatch.setattr(engines, "memory_here", lambda: None)
+    monkeypatch.setattr(embedded, "memory_here", lambda: None)
     assert resolve(str(pair / "drafter"), {}).value("engine") == "embedded"
     monkeypatch.undo()
-    assert (engines.memory_here() or 10**9) > 10**8
+    assert (embedded.memory_here() or 10**9) > 10**8
 
 
 def test_an_engine_that_is_asked_for_otherwise_is_taken_where_nobody_says(pair: Path) -> None:
@@ -431,8 +455,9 @@ def test_an_engine_that_is_asked_for_otherwise_is_taken_where_nobody_says(pair: 
 
 
 def test_what_an_engine_has_no_setting_for_is_said(pair: Path, qwen: Path) -> None:
-    plan = resolve(str(pair / "target"), {"seed": 1, "kv_cache_dtype": "fp8", "revision": "main", "gpus": "H100"})
-    assert {each.setting for each in plan.told("warning")} == {"kv_cache_dtype", "seed"}
+    options = {"seed": 1, "local_argmax": True, "revision": "main", "gpus": "H100", "engine": "embedded"}
+    plan = resolve(str(pair / "target"), options)
+    assert {each.setting for each in plan.told("warning")} == {"local_argmax", "seed"}
     assert "seed is 1 (command line): the embedded engine has no such setting" in said(plan, "warning")
     plan = resolve(str(qwen / "target-a"), {"threads": 2, "seed": 1})
     assert "threads is 2 (command line): vLLM has no such setting" in said(plan, "warning")
@@ -500,6 +525,29 @@ def test_sizes_that_are_said_leave_the_others_to_be_chosen(
     plan = resolve(write(tmp_path / "target", config), {"gpus": gpus, "engine": "vllm"} | said, recipe="none")
     assert plan.settings["tensor_parallel_size"] == Setting(tensor, "default")
     assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.fits
+
+
+def test_memory_that_is_said_for_the_cache_is_what_it_has(tmp_path: Path) -> None:
+    target = write(tmp_path / "target", QWEN3_8B)
+    plan = resolve(target, {"gpus": "H100", "kv_cache_memory_bytes": 10**10})
+    assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.room == 10**10
+    with pytest.raises(PlanError, match=r"does not fit on 1x H100"):
+        resolve(target, {"gpus": "H100", "kv_cache_memory_bytes": 10**9, "context": 40960})
+    all_of_it = resolve(target, {"gpus": "H100", "kv_cache_memory_bytes": 10**12}).fit
+    assert all_of_it is not None and all_of_it.each is not None and all_of_it.each.room < 80 * 10**9
+
+
+def test_the_cache_of_the_embedded_engine_is_reckoned_as_it_is_stored(pair: Path) -> None:
+    def bytes_a_token(**said: Any) -> float:
+        fit = resolve(str(pair / "drafter"), said).fit
+        assert fit is not None and fit.cache_per_token is not None
+        return fit.cache_per_token
+
+    whole, half = bytes_a_token(), bytes_a_token(kv_cache_dtype="bfloat16")
+    assert whole == 2 * half == 2 * bytes_a_token(dtype="bfloat16")
+    its = bytes_a_token(kv_cache_dtype="auto", draft_kv_cache_dtype="bfloat16")
+    assert half < its < whole
+    assert bytes_a_token(kv_cache_dtype="bfloat16", draft_kv_cache_dtype="auto") == whole + half - its
 
 
 def test_a_context_that_is_asked_for_is_not_cut(tmp_path: Path) -> None:
@@ -677,6 +725,12 @@ def test_a_drafter_that_cannot_be_looked_at_is_taken_if_it_is_said_how_it_drafts
     assert "org/drafter was not looked at, so whether it fits is unchecked" in said(plan, "warning")
     with pytest.raises(CheckpointError, match=r"no folder .*nowhere"):
         resolve("Qwen/Qwen3-8B", {"drafter": str(tmp_path / "nowhere"), "method": "eagle3"})
+    put("org/small", made.TARGET)
+    for method, engine in (("eagle3", "embedded"), ("dflash", "vllm")):
+        said_so = {"drafter": "org/drafter", "method": method, "format": "kimi_k25"}
+        assert resolve("org/small", said_so).value("engine") == engine
+    with pytest.raises(PlanError, match=r"method is dflash \(command line\) and the embedded engine drafts by eagle3,"):
+        resolve("org/small", {"drafter": "org/drafter", "method": "dflash", "engine": "embedded"})
 
 
 def test_weights_of_a_model_on_the_hub_may_be_elsewhere(put: Put, small_tokenizer_file: Path) -> None:
@@ -696,7 +750,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"port": 70000}, r"port is 70000: expected int <= 65535"),
     ({"draft_tokens": 65}, r"draft_tokens is 65: expected int <= 64"),
     ({"draft_tokens": -1}, r"draft_tokens is -1: expected int >= 0"),
-    ({"draft_tokens": 3}, r"draft_tokens is 3 \(command line\) but drafter is none \(default\): name a drafter"),
+    (
+        {"draft_tokens": 3, "engine": "vllm"},
+        r"draft_tokens is 3 \(command line\) but drafter is none \(default\): name a drafter",
+    ),
     ({"drafter": "none", "draft_tokens": 1}, r"drafter is none \(command line\)"),
     ({"method": "none", "draft_tokens": 1}, r"draft_tokens is 1 \(command line\) but drafter is none"),
     ({"strict": "very"}, r"strict is 'very'"),
@@ -711,13 +768,23 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"zzz": 3}, r"there is no setting 'zzz'; it may hold target, drafter"),
     ({"api_key_file": "/nonexistent/key"}, r"there is no file /nonexistent/key"),
     (
-        {"dtype": "float16"},
-        r"dtype is float16 \(command line\) but the embedded engine computes in float32 or bfloat16",
+        {"dtype": "float16", "engine": "embedded"},
+        r"dtype is float16 \(command line\) and the embedded engine has float32 or bfloat16: --engine vllm",
     ),
-    ({"dtype": "auto"}, r"dtype is auto"),
+    ({"dtype": "auto", "engine": "embedded"}, r"dtype is auto"),
+    ({"quantization": "fp8", "engine": "embedded"}, r"quantization is fp8 .*the embedded engine has int8: --engine"),
+    ({"kv_cache_dtype": "fp8", "engine": "embedded"}, r"kv_cache_dtype is fp8 .*the embedded engine has auto or bf"),
+    ({"draft_kv_cache_dtype": "nvfp4", "engine": "embedded"}, r"draft_kv_cache_dtype is nvfp4 .*has auto or bfloat16"),
+    ({"attention_backend": "SDPA", "engine": "embedded"}, r"attention_backend is SDPA .*has auto or matmul or sdpa"),
+    ({"draft_attention_backend": "x", "engine": "embedded"}, r"draft_attention_backend is x .*auto or matmul or sdpa"),
+    (
+        {"chunked_prefill": False, "max_batched_tokens": 1024},
+        r"chunked_prefill is False .*max_batched_tokens is 1024 .*a step has up to 16384 tokens \(max_batch is 16",
+    ),
+    ({"draft_tokens": 9}, r"draft_tokens is 9 \(command line\), at most 8 can be drafted a step by the embedded"),
     ({"gpus": "8x B2000"}, r"^command line: gpus is '8x B2000': no kind is called 'B2000'; did you mean B200"),
     ({"engine": "embedded", "tensor_parallel_size": 2}, r"the embedded engine runs on one device: --engine vllm"),
-    ({"engine": "embedded", "method": "ngram"}, r"engine is embedded .*does not look earlier text up.*--engine vllm"),
+    ({"engine": "embedded", "method": "ngram"}, r"engine is embedded .*looks earlier text up by suffix: --engine vllm"),
     ({"method": "mtp"}, r"method is mtp \(command line\) but .* has no MTP layers inside"),
     (
         {"local_argmax": True, "draft_sampling": "probabilistic"},
@@ -854,7 +921,7 @@ def test_two_drafters_are_refused(pair: Path, tmp_path: Path) -> None:
 def test_a_folder_of_ones_own_is_whole_or_refused(tmp_path: Path, write_target: WriteTarget) -> None:
     def refused(model: Path, message: str, **options: Any) -> None:
         with pytest.raises(CheckpointError, match=message) as refusal:
-            resolve(str(model), options)
+            resolve(str(model), {"engine": "embedded"} | options)
         assert "\n" not in refusal.value.message
 
     refused(tmp_path / "nowhere", r"there is no folder .*nowhere")

@@ -14,9 +14,11 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from dovetail.completion import Completion, EngineInfo, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.options import CoreOptions
 from dovetail.errors import DovetailError, EngineBusy, EngineError
 from dovetail.tokens import tokenizer
 
@@ -42,31 +44,23 @@ class _Stop:
 
 
 class EmbeddedEngine:
-    """`target` and `drafter` are checkpoint folders, `tokenizer_path` another's whose tokenizer replaces the target's.
+    """`tokenizer_path` is the folder of a tokenizer that replaces the target's; the rest is as for `LLMCore`.
 
-    The rest is as for `LLMCore`.
+    `progress` is called in the worker's thread.
     """
 
     def __init__(
         self,
         target: Path,
-        drafter: Path | None,
+        drafter: Path | str | None,
         *,
-        draft_tokens: int,
         tokenizer_path: Path | None = None,
-        max_batch: int = 16,
-        context: int | None = None,
-        dtype: str = "float32",
-        threads: int | None = None,
+        **options: Unpack[CoreOptions],
     ) -> None:
         self._target = target
         self._tokenizer_path = tokenizer_path or target
         self._drafter = drafter
-        self._draft_tokens = draft_tokens
-        self._max_batch = max_batch
-        self._context = context
-        self._dtype = dtype
-        self._threads = threads
+        self._options = options
         self._core: LLMCore | None = None
         self._worker: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,16 +139,7 @@ class EmbeddedEngine:
 
     def _load(self, loaded: asyncio.Future[LLMCore]) -> LLMCore | None:
         try:
-            core = LLMCore(
-                self._target,
-                self._drafter,
-                tokenizer(self._tokenizer_path),
-                draft_tokens=self._draft_tokens,
-                max_batch=self._max_batch,
-                context=self._context,
-                dtype=self._dtype,
-                threads=self._threads,
-            )
+            core = LLMCore(self._target, self._drafter, tokenizer(self._tokenizer_path), **self._options)
         except DovetailError as error:
             self._call(_fail, loaded, error)
             return None

@@ -9,11 +9,13 @@ import ipaddress
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.text import Text
 from starlette.applications import Starlette
 
@@ -27,9 +29,22 @@ from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import Plan
 from dovetail.plan.engines import not_here
+from dovetail.plan.methods import LOOKUPS
+from dovetail.plan.options import BY_NAME
+
+if TYPE_CHECKING:
+    from dovetail.engine.options import CoreOptions
 
 _GRACE_S = 10  # how long running answers may take to end once the server was told to stop
 _LAST_WORD_S = 3  # how long their clients may then take to be told that they did not
+#: Setting -> `LLMCore`'s keyword, of those that need no more than a name.
+_KEYWORDS = {
+    name: word
+    for name, option in BY_NAME.items()
+    if (word := option.words.get("embedded")) and "." not in word and name not in ("target", "drafter", "method")
+    # Says what max_batched_tokens is where nobody says that.
+    if name != "chunked_prefill"
+}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,7 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
     key = _api_key(plan)
     with _listen(plan.value("host"), plan.value("port")) as listener:
         _introduce(plan, console)
-        asyncio.run(_serve(*_application(plan, key), listener, console))
+        loading = _Loading(console)
+        asyncio.run(_serve(*_application(plan, key, loading), listener, console, loading))
 
 
 def _refuse_others(plan: Plan) -> None:
@@ -60,7 +76,28 @@ def _refuse_others(plan: Plan) -> None:
             raise PlanError(missing)
 
 
-def _application(plan: Plan, key: str | None) -> tuple[Starlette, Engine]:
+class _Loading:
+    """A bar that shows how much of the weights is read, on a terminal only. Called by whoever reads them."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("loading"), BarColumn(), DownloadColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("loading", total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` bytes are read."""
+        self._bar.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def _application(
+    plan: Plan, key: str | None, progress: Callable[[int, int], None] | None = None
+) -> tuple[Starlette, Engine]:
     # Brings torch, which takes seconds: a plan that cannot work is refused, and one that can is shown, before that.
     try:
         from dovetail.backends.embedded import EmbeddedEngine
@@ -69,18 +106,10 @@ def _application(plan: Plan, key: str | None) -> tuple[Starlette, Engine]:
             raise
         raise PlanError(f"the embedded engine needs {error.name}: pip install 'dovetail[engine]'") from error
 
-    target, drafter = Path(plan.folders["target"]), plan.folders.get("drafter")
-    engine = EmbeddedEngine(
-        target,
-        # A drafter that is never asked would only cost memory.
-        Path(drafter) if drafter is not None and plan.value("draft_tokens") else None,
-        draft_tokens=plan.value("draft_tokens"),
-        tokenizer_path=Path(plan.folders["tokenizer"]),
-        max_batch=plan.value("max_batch"),
-        context=plan.value("context"),
-        dtype=plan.value("dtype"),
-        threads=plan.value("threads"),
-    )
+    target, tokenizer = Path(plan.folders["target"]), Path(plan.folders["tokenizer"])
+    options = core_options(plan)
+    options["progress"] = progress
+    engine = EmbeddedEngine(target, _drafter(plan), tokenizer_path=tokenizer, **options)
     settings = Settings(
         served_model_name=plan.value("served_model_name"),
         strict=plan.value("strict"),
@@ -90,6 +119,38 @@ def _application(plan: Plan, key: str | None) -> tuple[Starlette, Engine]:
     # A format that was found by looking at the target may be more than its name says: a chat template, say.
     fmt = dovetail.format(target if plan.settings["format"].source == "default" else plan.value("format"))
     return create_app(engine, fmt, dovetail.tokenizer(plan.folders["tokenizer"]), settings), engine
+
+
+def _drafter(plan: Plan) -> Path | str | None:
+    """As `LLMCore` takes it. One that is never asked would only cost memory."""
+    from dovetail.engine.core import LOOKUP
+    from dovetail.engine.drafting.load import INSIDE
+
+    if not plan.value("draft_tokens"):
+        return None
+    if plan.value("method") in LOOKUPS:
+        return LOOKUP
+    return Path(plan.folders["drafter"]) if "drafter" in plan.folders else INSIDE
+
+
+def core_options(plan: Plan) -> CoreOptions:
+    """What the plan says to `LLMCore`; what it leaves to the engine is absent.
+
+    The drafter is quantized as the target is, and so are its cache and kernels where nothing else is said.
+    """
+    from dovetail.engine.options import held
+
+    given: Any = {word: plan.value(name) for name, word in _KEYWORDS.items() if plan.value(name) is not None}
+    ours = {name: plan.value(name) for name in ("kv_cache_dtype", "attention_backend")}
+    its = {name: plan.value(f"draft_{name}") or value for name, value in ours.items()}
+    quantization = plan.value("quantization")
+    options: CoreOptions = {
+        "draft_tokens": plan.value("draft_tokens"),
+        "options": held(**ours, quantization=quantization),
+        "draft_options": held(**its, quantization=quantization),
+    }
+    options.update(given)
+    return options
 
 
 def _api_key(plan: Plan) -> str | None:
@@ -144,10 +205,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(app: Starlette, engine: Engine, listener: socket.socket, console: Console) -> None:
+async def _serve(app: Starlette, engine: Engine, listener: socket.socket, console: Console, loading: _Loading) -> None:
     started = time.perf_counter()
-    # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
-    async with app.router.lifespan_context(app):
+    async with contextlib.AsyncExitStack() as stack:
+        with loading:
+            # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
+            await stack.enter_async_context(app.router.lifespan_context(app))
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
         config = uvicorn.Config(
             app,

@@ -10,6 +10,7 @@ while core.live:
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,9 +21,12 @@ from dovetail.engine.cache.tables import Tables
 from dovetail.engine.checkpoint import inspect_target, load_tensors
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.choose import DraftSampling
+from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.drafting.load import inspect_drafter, load_drafter
+from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
+from dovetail.engine.options import DTYPES
 from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.step import Counters, Outcome, StepLoop
@@ -30,8 +34,9 @@ from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PLAIN = Options()
+#: Stands for a drafter's folder where the sequence is looked up in itself.
+LOOKUP = "lookup"
 
 
 class LLMCore:
@@ -40,8 +45,10 @@ class LLMCore:
     `context` is the most tokens a sequence may have (default: what the checkpoint declares). The KV caches hold
     `max_batch` sequences of full length, or as many tokens as `cache_bytes` allow, but always one full sequence.
     A step computes at most `max_batched_tokens`, so a long prompt is computed in parts while others decode.
-    `prefix_caching` lets a prompt find what others before it began with. `drafter` is a folder, or "mtp" for what the
-    target's own checkpoint holds; it has a cache of its own, of as many tokens, and `draft_options` of its own.
+    `prefix_caching` lets a prompt find what others before it began with. `drafter` is a folder, "mtp" for what the
+    target's own checkpoint holds, "lookup" for what the sequence itself says, or None: nothing drafts. One that is a
+    model has a cache of its own, of as many tokens, and `draft_options` of its own. Any of them drafts what a
+    constraint forces. `progress(done, total)` is told of the bytes of the target that are read.
     `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
     cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
     """
@@ -63,13 +70,14 @@ class LLMCore:
         draft_sampling: DraftSampling = "probabilistic",
         options: Options = _PLAIN,
         draft_options: Options = _PLAIN,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         torch.set_num_threads(_default_threads() if threads is None else threads)
         found = inspect_target(target)
-        found_drafter = None if drafter is None else inspect_drafter(drafter, found)
+        found_drafter = None if drafter is None or drafter == LOOKUP else inspect_drafter(drafter, found)
         config = found.config
-        if dtype not in _DTYPES:
-            raise EngineError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+        if dtype not in DTYPES:
+            raise EngineError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         if draft_tokens < 0 or max_batch < 1 or max_batched_tokens < 1:
             raise EngineError(
                 "draft_tokens must be 0 or more, max_batch and max_batched_tokens 1 or more, found "
@@ -84,36 +92,37 @@ class LLMCore:
             raise EngineError(
                 f"a context of {context} tokens is not within 2 and the model's {config.max_position_embeddings}"
             )
-        width = _row_bytes(config.cache_width * config.num_hidden_layers, _DTYPES[dtype], options)
+        width = _row_bytes(config.cache_width * config.num_hidden_layers, DTYPES[dtype], options)
         if found_drafter is not None:
-            width += _row_bytes(found_drafter.cache_width, _DTYPES[dtype], draft_options)
+            width += _row_bytes(found_drafter.cache_width, DTYPES[dtype], draft_options)
         rows = _cache_rows(width, context, max_batch, cache_bytes)
         self._context = context
-        self._draft_tokens = draft_tokens if found_drafter is not None else 0
+        self._draft_tokens = 0 if drafter is None else draft_tokens
         self._eos_ids = found.eos_ids
         pool, draft_pool = (BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE) for _ in range(2))
         with torch.inference_mode():
             self._model = build_model(
                 config,
-                load_tensors(found.tensors, config.expected_tensors()),
+                load_tensors(found.tensors, config.expected_tensors(), progress),
                 rows=rows,
                 context=context,
-                dtype=_DTYPES[dtype],
+                dtype=DTYPES[dtype],
                 aux_layers=() if found_drafter is None else found_drafter.aux_layers,
                 options=options,
             )
-            self._drafter: Drafter | None = None
+            self._drafter: Drafter | None = Forced(Lookup()) if drafter == LOOKUP else None
             if found_drafter is not None:
-                self._drafter = load_drafter(
+                loaded = load_drafter(
                     found_drafter,
                     self._model,
                     draft_pool,
                     context=context,
-                    dtype=_DTYPES[dtype],
+                    dtype=DTYPES[dtype],
                     options=draft_options,
                     prefix_caching=prefix_caching,
                     draft_sampling=draft_sampling,
                 )
+                self._drafter = Forced(loaded)
         self._scheduler = Scheduler(
             Tables(pool, share=prefix_caching),
             self._drafter,

@@ -20,6 +20,16 @@ Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+#: What an engine's own numbers are, where their names do not say.
+_ENGINE_HELP = {
+    "free_blocks": "Blocks of KV cache that no running request holds",
+    "total_blocks": "Blocks of KV cache",
+    "preemptions_total": "Requests that gave their KV cache up to others, to be computed again",
+    "prompt_tokens_total": "Tokens of prompts that were begun, again after preemption",
+    "prompt_tokens_cached_total": "Of those, tokens found in the KV cache and not computed",
+    "drafted_total": "Draft tokens verified",
+    "accepted_total": "Draft tokens accepted",
+}
 
 
 class Metrics:
@@ -127,7 +137,8 @@ class _EngineGauges:
             if full not in families:
                 # An engine counts too; Prometheus tells a counter by this ending.
                 family = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
-                families[full] = family(full, f"The engine's {base or last}", labels=list(labels))
+                said = f"The engine's {base}" if split else _ENGINE_HELP.get(last, f"The engine's {last}")
+                families[full] = family(full, said, labels=list(labels))
             families[full].add_metric(list(labels.values()), value)
         return families.values()
 

@@ -15,6 +15,7 @@ from dovetail.errors import DovetailError
 from dovetail.plan import defaults, fit, memory, pairing
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.drafter import Drafter, inside
+from dovetail.plan.embedded import LOOKUP
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Layout
 from dovetail.plan.methods import LOOKUPS
@@ -81,9 +82,9 @@ def _options(case: Case, /, **said: Any) -> str | None:
 
 
 def _drafting(case: Case, recipes: list[Recipe]) -> _Gains:
-    if case.method is not None:
+    target, embedded = case.target, case.engine == "embedded"
+    if case.method is not None and case.settings["method"].source != "default":
         return
-    target = case.target
     drafters = {recipe.drafters[0]: recipe for recipe in reversed(recipes) if recipe.drafters}
     for drafter, recipe in drafters.items():
         if not _followed(case, method=recipe.settings.get("method") or _SOME) or (
@@ -92,28 +93,26 @@ def _drafting(case: Case, recipes: list[Recipe]) -> _Gains:
             continue
         figure = next((each for each in recipe.measured if each.what == "acceptance length"), None)
         yield "drafter", f"--drafter {drafter} drafts for this model{_measured(figure)}"
-    vllm: dict[str, Any] = {"engine": "vllm"} if case.engine == "embedded" else {}
-    if target.mtp_layers and target.mtp_weights is not False and _followed(case, inside(target), method="mtp", **vllm):
+    if target.mtp_layers and target.mtp_weights is not False and _followed(case, inside(target), method="mtp"):
         layers = "layer" if target.mtp_layers == 1 else "layers"
         yield (
             "method",
-            f"{_for_vllm(case)}--method mtp drafts with the target's own {target.mtp_layers} MTP {layers}: nothing to "
+            f"--method mtp drafts with the target's own {target.mtp_layers} MTP {layers}: nothing to "
             f"download, {_gigabytes(target.weights.parts.mtp)} more of weights",
         )
     if not recipes and not target.mtp_layers:
-        kind = "EAGLE-3 in the speculators format" if case.engine == "embedded" else "EAGLE-3, DFlash and others"
+        kind = "EAGLE-3, P-EAGLE, or a smaller one of its kind" if embedded else "EAGLE-3, DFlash and others"
         yield "drafter", f"a drafter made for this model ({kind}) saves steps of the target: --drafter PATH"
-    if not all(_followed(case, method=method, **vllm) for method in LOOKUPS):
+    methods = (LOOKUP,) if embedded else LOOKUPS[::-1]
+    if case.method is not None or not all(_followed(case, method=method) for method in methods):
         return
+    named = " or ".join(f"--method {method}" for method in methods)
+    package = "" if embedded else " (suffix needs the package arctic-inference)"
     yield (
         "method",
-        f"{_for_vllm(case)}--method suffix or --method ngram drafts from earlier text, without a drafter: it pays "
-        "where answers repeat their prompt, as edits of code do (suffix needs the package arctic-inference)",
+        f"{named} drafts from earlier text, without a drafter: it pays where answers repeat their prompt, as edits of "
+        f"code do{package}",
     )
-
-
-def _for_vllm(case: Case) -> str:
-    return "with --engine vllm, " if case.engine == "embedded" else ""
 
 
 def _measured(figure: Figure | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.errors import PlanError
 from dovetail.plan import memory, pairing, parallel
 from dovetail.plan.case import Advice, Case
+from dovetail.plan.embedded import LOOKUP_TOKENS
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import OPTIONS
@@ -20,8 +21,9 @@ _SHORTEST = 4096  # tokens; a context that had to be cut below that is nobody's 
 def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
     """What needs no look at anything. `target` is a folder or a hub id; settings left to an engine are None."""
     embedded = engine == "embedded"
-    lengths = {None: 0, "suffix": _SUFFIX_TOKENS}
+    lengths = {None: 0, "suffix": LOOKUP_TOKENS if embedded else _SUFFIX_TOKENS}
     return {option.name: None for option in OPTIONS} | {
+        "method": method,
         "draft_tokens": lengths.get(method, _DRAFT_TOKENS),
         "prompt_lookup_min": CLEAN_LOOKUP if method == "ngram" else None,
         "dtype": "float32" if embedded else None,

@@ -14,7 +14,7 @@ import msgspec
 from dovetail.errors import CheckpointError
 from dovetail.plan import shape, target
 from dovetail.plan.checkpoint import Stored, read_config, stored
-from dovetail.plan.methods import BLOCK_METHODS, Method, method_of
+from dovetail.plan.methods import BLOCK_METHODS, OF_EMBEDDED, Method, method_of
 from dovetail.plan.shape import Attention, Fields, Quantization, Rope
 from dovetail.plan.target import Target
 from dovetail.plan.weights import Part, Parts, Weights, weighed
@@ -268,15 +268,17 @@ def cannot_run(drafter: Drafter, engine: str) -> str | None:
     From vLLM 0.33 (config/speculative.py, models/registry.py), SGLang 0.5.23 (speculative/spec_info.py, models/) and
     TensorRT-LLM's documentation of speculative decoding; the embedded engine's own check says the rest.
     """
-    mla = drafter.attention is not None and drafter.attention.kind == "mla"
     if drafter.hidden is None or drafter.attention is None or drafter.vocab is None:
         return "its config leaves out hidden_size, num_attention_heads or vocab_size, so no engine can build it"
     if drafter.method in ("medusa", "mlp_speculator"):
         return f"{drafter.method} heads were dropped by engines that still run EAGLE-3"
     if engine == "embedded":
-        if drafter.method != "eagle3" or drafter.written_as != "speculators" or mla:
-            return "the embedded engine drafts with Llama-style EAGLE-3 in the speculators format"
+        if drafter.method not in OF_EMBEDDED:
+            return "the embedded engine drafts with EAGLE-3, P-EAGLE, MTP layers inside the target and draft models"
+        if drafter.method == "mtp" and drafter.written_as != "inside the target":
+            return "the embedded engine drafts with MTP layers inside the target only"
     elif engine == "vllm":
+        mla = drafter.attention.kind == "mla"
         if drafter.method == "domino":
             return "vLLM 0.33 has no Domino; SGLang runs it as DFLASH"
         if drafter.written_as == "speculators" and drafter.method in ("eagle3", "peagle") and mla:

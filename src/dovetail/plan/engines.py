@@ -1,64 +1,19 @@
-"""What the engines can run: why the embedded one cannot, what of a plan each has no setting for, what is missing."""
+"""Whether a plan can run on its engine: what that has no setting for, and what is missing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
-from dovetail.engine.config import drafter_config, target_config
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.plan import embedded
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.checkpoint import check_whole, has_weights, read_config
-from dovetail.plan.drafter import cannot_run
-from dovetail.plan.methods import LOOKUPS
+from dovetail.plan.checkpoint import check_whole, has_weights
 from dovetail.plan.options import BY_NAME
 from dovetail.plan.parallel import SIZES
 
 #: What people call the engines that a plan can be for.
 NAMES = {"embedded": "the embedded engine", "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-DRAFT_TOKENS = 8  # as many as its windows hold
-DTYPES = ("float32", "bfloat16")
-
-
-def cannot(case: Case, folders: Mapping[str, str]) -> str | None:
-    """Why it cannot run the pair at these degrees of parallelism, None where it can. `folders`: where the pair lies."""
-    target, drafter = case.target, case.drafter
-    try:
-        shape = target_config(read_config(folders["target"]), Path(target.path))
-        if case.method in LOOKUPS:
-            return f"the embedded engine does not look earlier text up ({case.said('method')})"
-        if drafter is not None:
-            why = cannot_run(drafter, "embedded")
-            if why is not None:
-                return f"{drafter.path} drafts by {drafter.method}, and {why}"
-            drafter_config(read_config(folders["drafter"]), Path(drafter.path), shape)
-    except CheckpointError as error:
-        return error.message
-    for name in SIZES:
-        if case.size(name) > 1:
-            return f"{case.said(name)} and the embedded engine runs on one device"
-    return _too_large(case)
-
-
-def _too_large(case: Case) -> str | None:
-    here = memory_here()
-    width = 2 if case.value("dtype") == "bfloat16" else 4
-    needed = case.target.weights.parameters * width
-    if here is None or needed <= here:
-        return None
-    return (
-        f"{case.target.path} has {case.target.weights.parameters / 1e9:,.0f}B parameters, which take "
-        f"{needed / 1e9:,.0f} GB in the embedded engine, and this machine has {here / 1e9:,.0f}"
-    )
-
-
-def memory_here() -> int | None:
-    """Bytes of this machine's memory, None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def check(case: Case, folders: Mapping[str, str]) -> list[Advice]:
@@ -82,17 +37,10 @@ def check(case: Case, folders: Mapping[str, str]) -> list[Advice]:
 
 def _embedded(case: Case, folders: Mapping[str, str]) -> list[Advice]:
     """Weights have to be here: only a plan for a model on the hub is made without them, and serving it is refused."""
-    why = cannot(case, folders)
+    why = embedded.cannot(case, folders)
     if why is not None:
         raise PlanError(f"{case.said('engine')} but {why}: --engine vllm")
-    tokens = case.size("draft_tokens")
-    if tokens > DRAFT_TOKENS:
-        raise PlanError(
-            f"{case.said('draft_tokens')}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
-            "--draft-tokens"
-        )
-    if case.value("dtype") not in DTYPES:
-        raise PlanError(f"{case.said('dtype')} but the embedded engine computes in {' or '.join(DTYPES)}: --dtype")
+    embedded.check(case)
     advice = []
     for which, name in (("target", case.target.path), ("drafter", case.drafter.path if case.drafter else "")):
         if which in folders:
@@ -132,7 +80,7 @@ def _whole(case: Case, folders: Mapping[str, str]) -> list[Advice]:
 
 
 #: Settings that Dovetail sees to itself, that only say how a checkpoint is found, or of which is spoken elsewhere.
-_OURS = ("tokenizer", "revision", "trust_remote_code", "method", "gpus", *SIZES)
+_OURS = ("tokenizer", "revision", "trust_remote_code", "gpus", *SIZES)
 
 
 def _without_words(case: Case, aside: tuple[str, ...]) -> list[Advice]:

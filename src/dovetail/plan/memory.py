@@ -45,6 +45,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = "auto"
     draft_kv_dtype: str | None = None
     utilization: float = 0.92
+    cache_bytes: int | None = None
     context: int | None = None
     max_batch: int | None = None
     max_batched_tokens: int | None = None
@@ -67,6 +68,7 @@ def layout(settings: Mapping[str, Setting[Any]]) -> Layout:
         "kv_dtype": "kv_cache_dtype",
         "draft_kv_dtype": "draft_kv_cache_dtype",
         "utilization": "gpu_memory_utilization",
+        "cache_bytes": "kv_cache_memory_bytes",
         "context": "context",
         "max_batch": "max_batch",
         "max_batched_tokens": "max_batched_tokens",
@@ -133,6 +135,8 @@ def budget(target: Target, drafter: Drafter | None, layout: Layout, gpu: Gpu) ->
     draft_weights = _drafter_weights(drafter, layout)
     spare = allowance(target, layout, batch, batched_tokens)
     room = usable - weights - draft_weights - spare
+    if layout.cache_bytes is not None:  # which vLLM then takes in place of the share
+        room = min(layout.cache_bytes, gpu.memory - weights - draft_weights - spare)
     per_token = per_token_of(target, drafter, layout)
     per_sequence = _windowed(target.attention, target.dtype, layout, context)
     if drafter is not None and drafter.attention is not None and drafter.layers:

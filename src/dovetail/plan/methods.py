@@ -39,6 +39,8 @@ _ARCHITECTURES: tuple[tuple[str, Method], ...] = (
 BLOCK_METHODS = ("dflash", "dspark", "domino")
 #: Methods that read the target's hidden states, so that target and drafter must be made for each other.
 READS_TARGET = ("eagle", "eagle3", "peagle", "mtp", "medusa", "mlp_speculator", *BLOCK_METHODS)
+#: Methods of drafters that the embedded engine runs.
+OF_EMBEDDED = ("eagle3", "peagle", "mtp", "draft_model")
 #: Methods that look earlier text up and have no weights.
 LOOKUPS = ("ngram", "suffix")
 #: Of n-gram lookup, the shortest match with which tool calls were reported clean; matches of 2 corrupted about half of

@@ -108,8 +108,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "engine",
         _Text,
-        "what completes prompts: Dovetail's own, vLLM, or a server that runs (default: embedded where that can, else "
-        "vllm)",
+        "what completes prompts: Dovetail's own, vLLM, or a server that runs (default: embedded where that can and no "
+        "GPUs are named or found, else vllm)",
         "what runs",
         gateway=True,
         metavar="embedded|vllm|URL",
@@ -118,9 +118,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "method",
         _Method | None,
-        "how tokens are drafted (default: as the drafter says)",
+        "how tokens are drafted (default: as the drafter says; embedded: suffix where there is none)",
         "drafting",
         {
+            "embedded": "drafter",
             "vllm": "--speculative-config.method",
             "sglang": "--speculative-algorithm",
             "trtllm": "speculative_config.decoding_type",
@@ -129,7 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "draft_tokens",
         Annotated[int, Meta(ge=0, le=64)],
-        "tokens to draft a step (default: the drafter's, else 3; embedded: at most 8)",
+        "tokens to draft a step (default: the drafter's, else 3; embedded: 5 by suffix, and at most 8)",
         "drafting",
         {
             "embedded": "draft_tokens",
@@ -142,9 +143,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "draft_sampling",
         Literal["greedy", "probabilistic"] | None,
-        "how the drafter picks: its best token, or one by its distribution, which more sampled drafts survive",
+        "how the drafter picks: its best token, or one by its distribution, which more sampled drafts survive "
+        "(embedded: probabilistic)",
         "drafting",
-        {"vllm": "--speculative-config.draft_sample_method", "sglang": "--speculative-use-rejection-sampling"},
+        {
+            "embedded": "draft_sampling",
+            "vllm": "--speculative-config.draft_sample_method",
+            "sglang": "--speculative-use-rejection-sampling",
+        },
     ),
     Option(
         "draft_top_k",
@@ -167,7 +173,11 @@ OPTIONS: tuple[Option, ...] = (
         _Text | None,
         "the drafter's attention kernels, where they differ from the target's",
         "drafting",
-        {"vllm": "--speculative-config.attention_backend", "sglang": "--speculative-draft-attention-backend"},
+        {
+            "embedded": "draft_options.attention_backend",
+            "vllm": "--speculative-config.attention_backend",
+            "sglang": "--speculative-draft-attention-backend",
+        },
         metavar="NAME",
     ),
     Option(
@@ -175,7 +185,11 @@ OPTIONS: tuple[Option, ...] = (
         _CacheType | None,
         "what the drafter's KV cache is stored as, where it differs from the target's",
         "drafting",
-        {"vllm": "--speculative-config.kv_cache_dtype", "sglang": "--speculative-draft-kv-cache-dtype"},
+        {
+            "embedded": "draft_options.kv_dtype",
+            "vllm": "--speculative-config.kv_cache_dtype",
+            "sglang": "--speculative-draft-kv-cache-dtype",
+        },
     ),
     Option(
         "draft_tensor_parallel_size",
@@ -210,9 +224,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "quantization",
         _Text | None,
-        "how weights are quantized, where the checkpoint does not say",
+        "how weights are quantized, where the checkpoint does not say (embedded: int8, as they load)",
         "engine",
-        {"vllm": "--quantization", "sglang": "--quantization"},
+        {"embedded": "options.quantization", "vllm": "--quantization", "sglang": "--quantization"},
         metavar="NAME",
     ),
     Option(
@@ -226,17 +240,37 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "attention_backend",
         _Text | None,
-        "attention kernels, by vLLM's names, such as TRITON_MLA or FLASH_ATTN (default: the engine's choice)",
+        "attention kernels, by vLLM's names, such as TRITON_MLA or FLASH_ATTN (default: the engine's choice; embedded: "
+        "auto, matmul or sdpa)",
         "engine",
-        {"vllm": "--attention-backend", "sglang": "--attention-backend"},
+        {
+            "embedded": "options.attention_backend",
+            "vllm": "--attention-backend",
+            "sglang": "--attention-backend",
+        },
         metavar="NAME",
     ),
     Option(
         "kv_cache_dtype",
         _CacheType | None,
-        "what the KV cache is stored as; fp8 halves it (default: as the weights are computed in)",
+        "what the KV cache is stored as; fp8 halves it (default: as the weights are computed in; embedded: auto or "
+        "bfloat16)",
         "engine",
-        {"vllm": "--kv-cache-dtype", "sglang": "--kv-cache-dtype", "trtllm": "kv_cache_config.dtype"},
+        {
+            "embedded": "options.kv_dtype",
+            "vllm": "--kv-cache-dtype",
+            "sglang": "--kv-cache-dtype",
+            "trtllm": "kv_cache_config.dtype",
+        },
+    ),
+    Option(
+        "kv_cache_memory_bytes",
+        Annotated[int, Meta(ge=1, le=2**50)] | None,
+        "memory of the KV cache, on each GPU; of the embedded engine, where it holds one sequence at least (embedded: "
+        "1 GiB)",
+        "engine",
+        {"embedded": "cache_bytes", "vllm": "--kv-cache-memory-bytes"},
+        metavar="BYTES",
     ),
     Option(
         "context",
@@ -269,9 +303,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_batched_tokens",
         _Count | None,
-        "tokens that one step computes, over all sequences",
+        "tokens that one step computes, over all sequences (embedded: 512)",
         "engine",
-        {"vllm": "--max-num-batched-tokens", "sglang": "--chunked-prefill-size", "trtllm": "--max_num_tokens"},
+        {
+            "embedded": "max_batched_tokens",
+            "vllm": "--max-num-batched-tokens",
+            "sglang": "--chunked-prefill-size",
+            "trtllm": "--max_num_tokens",
+        },
         metavar="TOKENS",
         aliases=("max_num_batched_tokens",),
     ),
@@ -296,6 +335,7 @@ OPTIONS: tuple[Option, ...] = (
         "keep the KV cache of prompts for later ones that start alike",
         "engine",
         {
+            "embedded": "prefix_caching",
             "vllm": "--enable-prefix-caching",
             "sglang": "--disable-radix-cache",
             "trtllm": "kv_cache_config.enable_block_reuse",
@@ -308,6 +348,7 @@ OPTIONS: tuple[Option, ...] = (
         "compute long prompts in parts, between the steps of others",
         "engine",
         {
+            "embedded": "max_batched_tokens",
             "vllm": "--enable-chunked-prefill",
             "sglang": "--chunked-prefill-size",
             "trtllm": "--enable_chunked_prefill",

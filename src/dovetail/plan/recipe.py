@@ -25,6 +25,7 @@ from dovetail.plan.options import BY_NAME, check, checked
 from dovetail.plan.written import read_yaml
 
 FOLDER = Path(__file__).parent / "recipes"
+DEMO = "demo"  # of the bundled pair
 
 _Text = Annotated[str, Meta(min_length=1)]
 #: Goes into every line that says where a value is from.
@@ -157,7 +158,7 @@ def every() -> tuple[Recipe, ...]:
 
 def demo() -> Layer:
     """The bundled demo pair."""
-    return load(FOLDER / "demo.yaml")
+    return load(FOLDER / f"{DEMO}.yaml")
 
 
 def called(name: str) -> Recipe:

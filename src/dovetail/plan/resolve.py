@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import defaults, drafting, engines, fit, memory
+from dovetail.plan import defaults, drafting, embedded, engines, fit, memory
 from dovetail.plan.advice import advise
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.checkpoint import has_tokenizer
@@ -23,6 +23,7 @@ from dovetail.plan.layers import Layer, Setting, merged, overlay
 from dovetail.plan.looks import Looks
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.outcome import Fit, Plan
+from dovetail.plan.recipe import DEMO
 from dovetail.plan.said import drafters_apart, said
 
 _GROUPS = ("what runs", "drafting", "engine", "machine", "serving")
@@ -117,17 +118,23 @@ def _engine(found: Found, folders: Mapping[str, str], otherwise: str | None) -> 
         return engine, None
     if found.target is None or otherwise is not None:
         return otherwise or "vllm", None
-    why = engines.cannot(Case(found.target, found.drafter, settings, found.gpus), folders)
+    case = Case(found.target, found.drafter, settings, found.gpus)
+    why = embedded.cannot(case, folders)
     if why is not None:
         return "vllm", f"vLLM is needed: {why}"
+    why = embedded.not_meant(case, folders, demo=DEMO in found.recipes)
+    if why is not None:
+        return "vllm", f"vLLM is taken: {why}"
     return "embedded", None
 
 
 def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]:
     """The last layer, in which every setting is."""
     settings = settled(found.layers)
-    method = settings.get("method")
-    values = defaults.fixed(settings["target"].value, engine, None if method is None else method.value)
+    method = settings["method"].value if "method" in settings else None
+    if engine == "embedded" and not settings.keys() & {"drafter", "method"} and _value(settings, "draft_tokens") != 0:
+        method = embedded.LOOKUP
+    values = defaults.fixed(settings["target"].value, engine, method)
     values |= {"engine": engine, "gpus": None if found.gpus is None else str(found.gpus)}
     if "format" in settings:
         _check_format(settings["format"])
@@ -142,7 +149,13 @@ def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]
         sizes, said_of_them = defaults.sizes(case)
         values |= sizes
         advice += said_of_them
+    if engine == "embedded" and _value(settings, "chunked_prefill") is False:
+        values["max_batched_tokens"] = embedded.whole_prompts(overlay([*found.layers, Layer("default", values)]))
     return values
+
+
+def _value(settings: Mapping[str, Setting[Any]], name: str) -> Any:
+    return settings[name].value if name in settings else None
 
 
 def _check_format(setting: Setting[str]) -> None:
@@ -163,7 +176,10 @@ def _check_files(settings: Mapping[str, Setting[Any]]) -> None:
 def _fit(case: Case) -> Fit:
     layout, embedded_engine = memory.layout(case.settings), case.engine == "embedded"
     if embedded_engine:
-        layout = memory.Layout(kv_dtype=case.value("dtype"))
+        # "auto" is what it computes in, whatever the checkpoint is stored as.
+        kinds = (case.value("kv_cache_dtype") or "auto", case.value("draft_kv_cache_dtype"))
+        kv, draft_kv = (case.value("dtype") if kind == "auto" else kind for kind in kinds)
+        layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)
     each = None
     if case.gpus is not None and not embedded_engine:
         each = memory.budget(case.target, case.drafter, layout, case.gpus.gpu)

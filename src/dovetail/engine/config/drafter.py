@@ -25,26 +25,15 @@ _LLAMA_STYLE = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 _MLA_STYLE = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 _PARALLEL = ("PEagleDraftModel", "PeagleLlamaForCausalLM")
 # What transformers takes for a field that is not there. The speculators format leaves such fields out.
+_BOTH = {"hidden_size": 4096, "num_attention_heads": 32}
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32},
-    "qwen3": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    },
+    "llama": _BOTH | {"vocab_size": 32000, "intermediate_size": 11008},
+    "qwen3": _BOTH | {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32},
 }
 # An MLA-style drafter says nothing of experts, and has none.
-_NO_EXPERTS = {
-    "moe_intermediate_size": 1,
-    "n_shared_experts": 1,
-    "n_routed_experts": 1,
-    "num_experts_per_tok": 1,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-}
+_NO_EXPERTS = dict.fromkeys(
+    ("moe_intermediate_size", "n_shared_experts", "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"), 1
+) | {"routed_scaling_factor": 1.0}
 
 
 class _Eagle3Fields(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,132 @@
+"""What the embedded engine can run and what it is given: why it cannot, and which values its settings may have.
+
+Configs are held against the engine's own checks, which need no torch: what is planned for it is what it will load.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config, mtp_config, target_config
+from dovetail.errors import CheckpointError, PlanError
+from dovetail.plan.case import Case
+from dovetail.plan.checkpoint import has_weights, read_config
+from dovetail.plan.drafter import cannot_run
+from dovetail.plan.layers import Setting
+from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
+from dovetail.plan.parallel import SIZES
+
+#: Its lookups, which go on as long as what they find agrees, are the kind that other engines call suffix decoding.
+LOOKUP = "suffix"
+#: As many tokens as its lookups draft where nobody says: the K with which docs/decisions/0011 was measured.
+LOOKUP_TOKENS = 5
+DRAFT_TOKENS = 8  # as many as its windows hold
+_CPU = "computes on the CPU: --engine embedded where that is meant"
+_BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16")
+#: Values of settings that others have more of.
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("float32", "bfloat16"),
+    "quantization": ("int8",),
+    "kv_cache_dtype": _CACHES,
+    "attention_backend": _BACKENDS,
+    "draft_kv_cache_dtype": _CACHES,
+    "draft_attention_backend": _BACKENDS,
+}
+
+
+def cannot(case: Case, folders: Mapping[str, str]) -> str | None:
+    """Why it cannot run what is said, None where it can. `folders`: where target and drafter lie."""
+    try:
+        raw, path = read_config(folders["target"]), Path(case.target.path)
+        why = _drafting(case, folders, raw, path)
+    except CheckpointError as error:
+        return error.message
+    if why is not None:
+        return why
+    for name in SIZES:
+        if case.size(name) > 1:
+            return f"{case.said(name)} and the embedded engine runs on one device"
+    for name, has in VALUES.items():
+        if case.value(name) not in (None, *has):
+            return f"{case.said(name)} and the embedded engine has {' or '.join(has)}"
+    return _too_large(case)
+
+
+def _drafting(case: Case, folders: Mapping[str, str], raw: Mapping[str, Any], path: Path) -> str | None:
+    """Raises `CheckpointError` as the engine does when it looks target and drafter over."""
+    target, drafter = target_config(raw, path), case.drafter
+    if case.method in LOOKUPS and case.method != LOOKUP:
+        return f"{case.said('method')} and the embedded engine looks earlier text up by {LOOKUP}"
+    if drafter is None:
+        if case.method in (None, LOOKUP, *OF_EMBEDDED):
+            return None
+        return f"{case.said('method')} and the embedded engine drafts by {', '.join((*OF_EMBEDDED, LOOKUP))}"
+    why = cannot_run(drafter, "embedded")
+    if why is not None:
+        return f"{drafter.path} drafts by {drafter.method}, and {why}"
+    if drafter.written_as == "inside the target":
+        mtp_config(raw, path, target)
+        return None
+    own, its_path = read_config(folders["drafter"]), Path(drafter.path)
+    if isinstance(drafter_config(own, its_path, target), Eagle3Config):
+        check_verifier(own, its_path, raw)
+    return None
+
+
+def not_meant(case: Case, folders: Mapping[str, str], demo: bool) -> str | None:
+    """Why it is not what somebody means who does not say an engine, None where it may be.
+
+    The demo pair runs on it whatever GPUs are found.
+    """
+    gpus, target = case.settings.get("gpus"), case.target
+    if gpus is not None and gpus.value not in (None, "auto"):
+        return f"{case.said('gpus')} and the embedded engine {_CPU}"
+    if case.gpus is not None and not demo:
+        return f"this machine has {case.gpus} and the embedded engine {_CPU}"
+    if os.path.isabs(target.path) and not has_weights(folders["target"]):
+        return f"{target.path} holds no weights, which the embedded engine would load"
+    return None
+
+
+def _too_large(case: Case) -> str | None:
+    here = memory_here()
+    width = 1 if case.value("quantization") == "int8" else 2 if case.value("dtype") == "bfloat16" else 4
+    needed = case.target.weights.parameters * width
+    if here is None or needed <= here:
+        return None
+    return (
+        f"{case.target.path} has {case.target.weights.parameters / 1e9:,.0f}B parameters, which take "
+        f"{needed / 1e9:,.0f} GB in the embedded engine, and this machine has {here / 1e9:,.0f}"
+    )
+
+
+def memory_here() -> int | None:
+    """Bytes of this machine's memory, None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def check(case: Case) -> None:
+    """Raise `PlanError` for settings that do not go with one another. All of them are settled."""
+    if case.size("draft_tokens") > DRAFT_TOKENS:
+        raise PlanError(
+            f"{case.said('draft_tokens')}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
+            "--draft-tokens"
+        )
+    if case.value("chunked_prefill") is False and case.value("max_batched_tokens") < whole_prompts(case.settings):
+        raise PlanError(
+            f"{case.said('chunked_prefill')} but {case.said('max_batched_tokens')}: where no prompt is computed in "
+            f"parts, a step has up to {whole_prompts(case.settings)} tokens ({case.said('max_batch')}, "
+            f"{case.said('context')}): leave one of them out"
+        )
+
+
+def whole_prompts(settings: Mapping[str, Setting[Any]]) -> int:
+    """Tokens that a step must be allowed, lest any prompt be computed in parts."""
+    tokens: int = settings["context"].value * settings["max_batch"].value
+    return tokens

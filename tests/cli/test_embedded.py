@@ -1,0 +1,211 @@
+"""What a plan says of the embedded engine is what that engine is given, and what it then does."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from rich.console import Console
+
+from dovetail.backends import embedded
+from dovetail.cli import serve
+from dovetail.engine.core import LLMCore
+from dovetail.engine.models.layers import Options
+from dovetail.plan import Plan, resolve
+from dovetail.plan.options import OPTIONS
+from dovetail.tokens import tokenizer
+from tests.cli.test_serve import free_port, serving
+from tests.engine import checkpoints
+from tests.plan.pair import VOCABULARY
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any], LLMCore]]]:
+    """What every core was made with, and the core."""
+    seen: list[tuple[tuple[Any, ...], dict[str, Any], LLMCore]] = []
+
+    def make(*arguments: Any, **options: Any) -> LLMCore:
+        seen.append((arguments, options, LLMCore(*arguments, **options)))
+        return seen[-1][2]
+
+    monkeypatch.setattr(embedded, "LLMCore", make)
+    yield seen
+
+
+def start(plan: Plan) -> None:
+    async def main() -> None:
+        app, _ = serve._application(plan, None)
+        async with app.router.lifespan_context(app):
+            pass
+
+    asyncio.run(main())
+
+
+DEFAULTS: dict[str, Any] = {
+    "draft_tokens": 3,
+    "max_batch": 16,
+    "context": 4096,
+    "dtype": "float32",
+    "options": Options(),
+    "draft_options": Options(),
+    "progress": None,
+}
+BFLOAT16 = torch.bfloat16
+SAID: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"draft_tokens": 2, "max_batch": 4, "context": 512}, {"draft_tokens": 2, "max_batch": 4, "context": 512}),
+    ({"dtype": "bfloat16", "threads": 1}, {"dtype": "bfloat16", "threads": 1}),
+    ({"draft_sampling": "greedy"}, {"draft_sampling": "greedy"}),
+    ({"max_batched_tokens": 64, "prefix_caching": False}, {"max_batched_tokens": 64, "prefix_caching": False}),
+    ({"chunked_prefill": True}, {}),
+    ({"chunked_prefill": False, "max_batch": 2, "context": 64}, {"max_batched_tokens": 128}),
+    ({"kv_cache_memory_bytes": 10**7}, {"cache_bytes": 10**7}),
+    ({"kv_cache_dtype": "auto", "attention_backend": "auto"}, {}),
+    (
+        {"kv_cache_dtype": "bfloat16", "attention_backend": "sdpa"},
+        {"options": Options(BFLOAT16, "sdpa"), "draft_options": Options(BFLOAT16, "sdpa")},
+    ),
+    (
+        {"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"},
+        {"options": Options(BFLOAT16), "draft_options": Options(None, "matmul")},
+    ),
+    (
+        {"quantization": "int8"},
+        {"options": Options(quantization="int8"), "draft_options": Options(quantization="int8")},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(SAID)))
+def test_what_the_plan_says_is_what_the_engine_is_given(made: list[Any], case: int) -> None:
+    said, expected = SAID[case]
+    plan = resolve(None, said)
+    assert plan.value("engine") == "embedded" and not plan.told("warning")
+    start(plan)
+    [(arguments, options, core)] = made
+    known = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens")}
+    assert options == DEFAULTS | known | expected
+    assert arguments[:2] == (Path(plan.folders["target"]), Path(plan.folders["drafter"]))
+    assert (core.info.context, core.info.draft_tokens) == (plan.value("context"), plan.value("draft_tokens"))
+    table = {name: plan.settings[name] for name in said}
+    assert all((setting.value, setting.source) == (said[name], "command line") for name, setting in table.items())
+
+
+def test_every_setting_that_it_has_a_word_for_is_tried_here() -> None:
+    words = {option.name for option in OPTIONS if "embedded" in option.words}
+    assert words - {"target", "drafter", "method"} == {name for said, _ in SAID for name in said}
+
+
+@pytest.mark.parametrize(
+    ("said", "drafter", "tokens"),
+    [
+        ({}, "lookup", 5),
+        ({"method": "suffix", "draft_tokens": 8}, "lookup", 8),
+        ({"draft_tokens": 2}, "lookup", 2),
+        ({"method": "mtp"}, "mtp", 1),
+        ({"method": "mtp", "draft_tokens": 3}, "mtp", 3),
+        ({"drafter": "none"}, None, 0),
+        ({"method": "none"}, None, 0),
+        ({"draft_tokens": 0}, None, 0),
+        ({"method": "mtp", "draft_tokens": 0}, None, 0),
+    ],
+    ids=str,
+)
+def test_who_drafts(
+    made: list[Any], tmp_path: Path, small_tokenizer_file: Path, said: dict[str, Any], drafter: Any, tokens: int
+) -> None:
+    target = checkpoints.write_mtp_target(tmp_path / "target", vocab_size=VOCABULARY)
+    shutil.copy(small_tokenizer_file, target / "tokenizer.json")
+    plan = resolve(str(target), {"format": "kimi_k25"} | said)
+    assert plan.value("engine") == "embedded"
+    start(plan)
+    [(arguments, options, core)] = made
+    assert (arguments[1], options["draft_tokens"], core.info.draft_tokens) == (drafter, tokens, tokens)
+
+
+def test_a_draft_model_drafts(made: list[Any], tmp_path: Path, small_tokenizer_file: Path) -> None:
+    target = checkpoints.write_llama(tmp_path / "target", vocab_size=VOCABULARY)
+    small = checkpoints.write_llama(tmp_path / "small", vocab_size=VOCABULARY, num_hidden_layers=1)
+    shutil.copy(small_tokenizer_file, target / "tokenizer.json")
+    plan = resolve(str(target), {"drafter": str(small), "format": "kimi_k25"})
+    assert (plan.value("engine"), plan.value("method"), plan.value("draft_tokens")) == ("embedded", "draft_model", 3)
+    start(plan)
+    assert made[0][0][:2] == (target, small)
+
+
+def test_a_target_alone_is_served_and_drafts_from_what_repeats(tmp_path: Path, small_tokenizer_file: Path) -> None:
+    eos = tokenizer(small_tokenizer_file).control["<|im_end|>"]
+    target = checkpoints.write_llama(tmp_path / "llama", vocab_size=VOCABULARY, eos_token_id=eos)
+    shutil.copy(small_tokenizer_file, target / "tokenizer.json")
+    port = free_port()
+    with serving(port, target, "--format", "kimi_k25") as child:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client:
+            request: dict[str, Any] = {
+                "model": "llama",
+                "messages": [{"role": "user", "content": "the city Paris, " * 8}],
+                "max_tokens": 96,
+                "temperature": 0,
+            }
+            drafted = client.chat.completions.create(**request)
+            plain = client.chat.completions.create(**request, extra_body={"dovetail": {"draft_tokens": 0}})
+        numbers = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        child.send_signal(signal.SIGINT)
+        printed, complaints = child.communicate(timeout=30)
+    assert (child.returncode, complaints) == (0, "")
+    assert "llama on the embedded engine, suffix drafts 5 a step" in printed
+    assert drafted.choices[0].message.content == plain.choices[0].message.content
+    speculation = drafted.usage.speculation  # type: ignore[union-attr]
+    assert speculation["drafted"] >= speculation["accepted"] > 0
+    assert speculation["steps"] < drafted.usage.completion_tokens  # type: ignore[union-attr]
+    assert plain.usage.speculation["drafted"] == 0  # type: ignore[union-attr]
+    assert "# HELP dovetail_engine_preemptions_total Requests that gave their KV cache up to others" in numbers
+    found = re.search(r"^dovetail_engine_prompt_tokens_cached_total (\S+)$", numbers, re.MULTILINE)
+    assert found is not None and float(found[1]) > 0, "the second prompt is the first"
+
+
+def test_a_bar_shows_how_much_is_loaded_on_a_terminal_only() -> None:
+    pages = []
+    for terminal in (True, False):
+        shown = io.StringIO()
+        loading = serve._Loading(Console(file=shown, force_terminal=terminal, width=80))
+        with loading:
+            loading(5 * 10**8, 10**9)
+        pages.append(shown.getvalue())
+    assert "loading" in pages[0] and "0.5/1.0 GB" in pages[0]
+    assert pages[1] == ""
+
+
+def test_the_bar_is_told_of_all_the_bytes_of_the_target(pair: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        app, _ = serve._application(resolve(str(pair / "target"), {}), None, lambda *read: told.append(read))
+        async with app.router.lifespan_context(app):
+            pass
+
+    asyncio.run(main())
+    done, totals = [each[0] for each in told], {each[1] for each in told}
+    assert done == sorted(done) and {done[-1]} == totals
+
+
+def test_a_value_that_it_does_not_have_is_refused_before_torch_is_there(pair: Path) -> None:
+    command = (
+        "import sys; from dovetail.cli.main import main\n"
+        f"code = main(['serve', {str(pair / 'target')!r}, '--engine', 'embedded', '--quantization', 'awq'])\n"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "2 False\n"
+    assert "quantization is awq (command line) and the embedded engine has int8: --engine vllm" in done.stderr

@@ -1,0 +1,135 @@
+"""What a plan knows of the embedded engine is what that engine does: its words, and what it loads or refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from dovetail.engine.attention.causal import Backend
+from dovetail.engine.checkpoint import inspect_target
+from dovetail.engine.config import mtp_config, target_config
+from dovetail.engine.drafting.choose import DraftSampling
+from dovetail.engine.drafting.load import INSIDE, inspect_drafter
+from dovetail.engine.linear import Quantization
+from dovetail.engine.options import DTYPES, held
+from dovetail.errors import CheckpointError
+from dovetail.plan import drafter, embedded, target
+from dovetail.plan.case import Case
+from dovetail.plan.drafter import Drafter
+from dovetail.plan.layers import Setting
+from dovetail.plan.options import BY_NAME
+from tests.engine.checkpoints import (
+    DRAFTER,
+    LLAMA,
+    MLA_DRAFTER,
+    PLAIN_DRAFTER,
+    write_drafter,
+    write_llama,
+    write_mtp_target,
+    write_qwen3,
+    write_target,
+)
+from tests.plan.made import write
+
+LAYER = DRAFTER["transformer_layer_config"]
+
+
+def test_values_are_those_that_the_engine_has() -> None:
+    assert embedded.VALUES["dtype"] == tuple(DTYPES)
+    assert embedded.VALUES["attention_backend"] == get_args(Backend)
+    assert embedded.VALUES["quantization"] == get_args(Quantization)
+    assert set(BY_NAME["draft_sampling"].choices or ()) == {*get_args(DraftSampling), "none"}
+    for kind in embedded.VALUES["kv_cache_dtype"]:
+        assert held(kv_cache_dtype=kind).kv_dtype == DTYPES.get(kind)
+    assert all(BY_NAME[name].words.get("embedded") for name in embedded.VALUES)
+
+
+def why_not(model: Path, drafts: Drafter | None, folder: Path | None, **said: Any) -> str | None:
+    settings = {name: Setting(value, "command line") for name, value in said.items()}
+    case = Case(target.look(str(model)), drafts, settings, None)
+    return embedded.cannot(case, {"target": str(model)} | ({} if folder is None else {"drafter": str(folder)}))
+
+
+@pytest.mark.parametrize("made", [write_target, write_llama, write_qwen3], ids=lambda made: made.__name__)
+def test_what_it_loads_can_be_planned_for(tmp_path: Path, made: Any) -> None:
+    model = made(tmp_path)
+    inspect_target(model)
+    assert why_not(model, None, None) is None
+    for options in ({"method": "suffix"}, {"quantization": "int8", "kv_cache_dtype": "bfloat16"}):
+        assert why_not(model, None, None, **options) is None
+
+
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "eagle3": {},
+    "eagle3, plain": {"base": PLAIN_DRAFTER},
+    "eagle3, mla": {"base": MLA_DRAFTER},
+    "peagle": {"speculators_model_type": "peagle", "mask_token_id": 96},
+}
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_a_drafter_that_it_loads_can_be_planned_for(tmp_path: Path, kind: str) -> None:
+    model, folder = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter", **DRAFTERS[kind])
+    inspect_drafter(folder, inspect_target(model))
+    assert why_not(model, drafter.look(str(folder)), folder) is None
+
+
+def test_a_draft_model_and_mtp_layers_can_be_planned_for(tmp_path: Path) -> None:
+    model, small = write_mtp_target(tmp_path / "target"), write_llama(tmp_path / "small")
+    inspect_drafter(small, inspect_target(model))
+    assert why_not(model, drafter.look(str(small)), small) is None
+    inspect_drafter(INSIDE, inspect_target(model))
+    assert why_not(model, drafter.inside(target.look(str(model))), None) is None
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "a block drafter": LAYER | {"architectures": ["DFlashDraftModel"], "block_size": 4},
+    "a kind it does not know": DRAFTER | {"speculators_model_type": "dflash", "block_size": 4},
+    "another vocabulary": DRAFTER | {"transformer_layer_config": LAYER | {"vocab_size": 96}},
+    "other widths": DRAFTER | {"target_hidden_size": 64},
+    "layers that are not there": DRAFTER | {"eagle_aux_hidden_state_layer_ids": [0, 1, 4]},
+    "layers of another kind": DRAFTER | {"transformer_layer_config": LAYER | {"model_type": "gemma"}},
+    "a rope it does not know": DRAFTER
+    | {"transformer_layer_config": LAYER | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}},
+    "no mask token": DRAFTER | {"speculators_model_type": "peagle"},
+    "a model it does not run": LLAMA | {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"},
+    "a window": LLAMA | {"sliding_window": 64},
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_drafter_that_it_refuses_is_not_planned_for(tmp_path: Path, kind: str) -> None:
+    model, folder = write_target(tmp_path / "target"), write(tmp_path / "drafter", REFUSED[kind])
+    with pytest.raises(CheckpointError) as refusal:
+        inspect_drafter(Path(folder), inspect_target(model))
+    why = why_not(model, drafter.look(folder), Path(folder))
+    assert why is not None
+    assert why == refusal.value.message or "and the embedded engine drafts with" in why
+
+
+def test_a_drafter_of_another_target_is_refused_as_the_engine_does(tmp_path: Path) -> None:
+    model = write_target(tmp_path / "target")
+    folder = write_drafter(tmp_path / "drafter", base=PLAIN_DRAFTER, target_model_type="kimi_k25")
+    with pytest.raises(CheckpointError) as refusal:
+        inspect_drafter(folder, inspect_target(model))
+    assert why_not(model, drafter.look(str(folder)), folder) == refusal.value.message
+
+
+def test_mtp_layers_of_another_architecture_are_refused_as_the_engine_does(tmp_path: Path) -> None:
+    raw = LLAMA | {"num_nextn_predict_layers": 1}
+    model = Path(write(tmp_path, raw))
+    with pytest.raises(CheckpointError) as refusal:
+        mtp_config(raw, model, target_config(raw, model))
+    assert why_not(model, drafter.inside(target.look(str(model))), None) == refusal.value.message
+
+
+def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_target(tmp_path)
+    parameters = target.look(str(model)).weights.parameters
+    for width, said in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
+        monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width)
+        assert why_not(model, None, None, **said) is None
+        monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width - 1)
+        assert "parameters, which take" in (why_not(model, None, None, **said) or "")
