@@ -1,7 +1,34 @@
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+
+from dovetail.engine.core import LLMCore
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After every test, every core that it made is whole, and has all its blocks back if nothing runs in it."""
+    cores: list[LLMCore] = []
+    init = LLMCore.__init__
+
+    @functools.wraps(init)
+    def noted(self: LLMCore, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        cores.append(self)
+
+    monkeypatch.setattr(LLMCore, "__init__", noted)
+    yield
+    for core in cores:
+        core.check_integrity()
+        gauges = core.gauges()
+        assert core.live or gauges["free_blocks"] == gauges["total_blocks"]

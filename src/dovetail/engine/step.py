@@ -92,11 +92,11 @@ class StepLoop:
                 if (count := window.request.computed - start) and window.request.draft_tokens:
                     observed.append(Observed(window.request, start, count, None if own is None else own[:count]))
             self.counters.steps += 1
+        if self._drafter is not None and observed:
+            self._drafter.observe(observed)
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self._scheduler.remove(request_id)
-        if self._drafter is not None and observed:
-            self._drafter.observe(observed)
         return outcomes
 
     def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
