@@ -97,3 +97,10 @@ class EngineBusy(DovetailError):
     status = 503
     stage = "complete"
     code = "engine_busy"
+
+
+def reraise_exit(error: BaseException) -> None:
+    """Raise `error` again if it is the process that is to end. For callers of others' code, which may panic: a panic of
+    a library in Rust is a BaseException too, and no Exception."""
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise error

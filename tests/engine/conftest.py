@@ -16,8 +16,11 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After every test, every core that it made is whole, and has all its blocks back if nothing runs in it."""
+def _no_leaks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test, every core that it made is whole, and has all its blocks back if nothing runs in it.
+
+    And no drafter failed, which the engine would only log: what a test's drafter asserts would be lost.
+    """
     cores: list[LLMCore] = []
     init = LLMCore.__init__
 
@@ -31,4 +34,5 @@ def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for core in cores:
         core.check_integrity()
         gauges = core.gauges()
+        assert not gauges["drafting_failures_total"] or "test_failures" in request.node.nodeid
         assert core.live or gauges["free_blocks"] == gauges["total_blocks"]

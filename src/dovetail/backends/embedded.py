@@ -74,6 +74,8 @@ class EmbeddedEngine:
 
     async def start(self) -> None:
         """Load and get ready. Raises `CheckpointError` or `EngineError`."""
+        if self._worker is not None and self._worker.is_alive():
+            raise EngineError("the engine was started already")
         self._loop = asyncio.get_running_loop()
         # A start that failed leaves its stop behind in the old one.
         self._commands = queue.SimpleQueue()
@@ -143,9 +145,9 @@ class EmbeddedEngine:
         except DovetailError as error:
             self._call(_fail, loaded, error)
             return None
-        except Exception as error:
+        except BaseException as error:  # as in _step
             # Whatever else loading meets (memory, a disk) is for the operator, who waits in start().
-            self._call(_fail, loaded, EngineError(f"{self._target} could not be loaded: {error}"))
+            self._call(_fail, loaded, EngineError(f"{self._target} could not be loaded: {error!r}"))
             return None
         self._call(_resolve, loaded, core)
         return core

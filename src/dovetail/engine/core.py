@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from dovetail.completion import Completion, EngineInfo
+from dovetail.engine.attention.causal import PREFILL
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.checkpoint import inspect_target, load_tensors
@@ -34,6 +35,8 @@ from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
+#: A longer window would be taken for a part of a prompt.
+MAX_DRAFT_TOKENS = PREFILL - 1
 _PLAIN = Options()
 #: Stands for a drafter's folder where the sequence is looked up in itself.
 LOOKUP = "lookup"
@@ -78,6 +81,8 @@ class LLMCore:
         config = found.config
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        if draft_tokens > MAX_DRAFT_TOKENS:
+            raise EngineError(f"draft_tokens must be at most {MAX_DRAFT_TOKENS}, found {draft_tokens}")
         if draft_tokens < 0 or max_batch < 1 or max_batched_tokens < 1:
             raise EngineError(
                 "draft_tokens must be 0 or more, max_batch and max_batched_tokens 1 or more, found "
@@ -165,8 +170,10 @@ class LLMCore:
         self._scheduler.remove(request_id)
 
     def cancel_running(self) -> list[str]:
-        """Forget every running request; returns their ids. For a caller whose step failed."""
-        ids = [request.id for request in self._scheduler.running]
+        """Forget every running request, or the first in line where none runs, so that a step that failed is not tried
+        again with the same; returns their ids."""
+        running = self._scheduler.running or list(self._scheduler.waiting)[:1]
+        ids = [request.id for request in running]
         for request_id in ids:
             self._scheduler.remove(request_id)
         return ids
@@ -194,6 +201,7 @@ class LLMCore:
             "steps_total": counters.steps,
             "drafted_total": counters.drafted,
             "accepted_total": counters.accepted,
+            "drafting_failures_total": counters.failed,
         }
         return gauges | {f"accepted_total_{i}": count for i, count in enumerate(counters.accepted_at)}
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dovetail.completion import Constraint
+from dovetail.errors import reraise_exit
 
 _BITS = torch.arange(32, dtype=torch.int32)
 
@@ -33,24 +34,41 @@ class MaskRows:
         self._used = 0
         self._logit_rows.clear()
 
-    def fill(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> int | None:
-        """Fill rows for the logits from `logit_row` on; returns how many drafts stay in the window, or None when the
-        constraint allows no token at all here. The constraint is left as it was."""
-        if not self._add(constraint, logit_row):
-            return None
-        kept = 0
-        for draft in drafts:
-            # A constraint may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
-            if not 0 <= draft < self._vocab_size or not constraint.advance(draft):
-                break
-            kept += 1
-            if not self._add(constraint, logit_row + kept):
-                # Nothing may follow this draft: it ends the turn, or the constraint is at a dead end, which shows if
-                # the target goes there too.
-                break
-        if kept:
-            constraint.rollback(kept)
-        return kept
+    def fill(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> tuple[int, bool] | None:
+        """Fill rows for the logits from `logit_row` on. The constraint is left as it was.
+
+        Returns how many drafts stay in the window, and whether there is a row behind the last of them: not where that
+        ends the turn, or where the constraint is at a dead end or fails there, which is met again if the target goes
+        there too. None when it allows no token at all here. What it raises here is raised, and leaves no row behind.
+        """
+        used = self._used
+        taken = kept = 0
+        try:
+            behind = self._add(constraint, logit_row)
+            if not behind:
+                return None
+            for draft in drafts:
+                # It may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
+                if not 0 <= draft < self._vocab_size:
+                    break
+                try:
+                    if not constraint.advance(draft):
+                        break
+                    taken += 1
+                    behind = self._add(constraint, logit_row + kept + 1)
+                except BaseException as error:
+                    reraise_exit(error)
+                    behind = False
+                kept += 1
+                if not behind:
+                    break
+            if taken:
+                constraint.rollback(taken)
+            return kept, behind
+        except BaseException:
+            self._used = used
+            del self._logit_rows[used:]
+            raise
 
     def apply(self, logits: Tensor) -> None:
         """Set the logits of tokens that may not come to -inf, in place; `logits` is [rows, vocab_size]."""

@@ -36,6 +36,7 @@ class Request:
         asked = completion.draft_tokens
         self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
         self.computed = 0
+        self.found: int | None = None  # how much of the prompt was in the cache; 0 once that was told
         self.logprobs = completion.logprobs
         self.penalties = Penalties.of(self.sampling, completion.prompt, vocab_size)
         self.stop = completion.stop
@@ -90,7 +91,7 @@ def _check(completion: Completion, context: int, vocab_size: int) -> None:
             "hold at least one new token",
             param="prompt",
         )
-    if not all(0 <= token < vocab_size for token in completion.prompt):
+    if not all(type(token) is int and 0 <= token < vocab_size for token in completion.prompt):
         raise InvalidRequest(f"the prompt holds a token id outside the vocabulary of {vocab_size}", param="prompt")
     if completion.max_tokens < 1:
         raise InvalidRequest(f"max_tokens must be at least 1, found {completion.max_tokens}", param="max_tokens")

@@ -1,10 +1,10 @@
 """Whom to run next: continuous batching, first come first served.
 
-Every step has a budget of tokens. Sequences that decode come first, each with its window; what is left goes to prompts,
-in chunks, oldest first. Blocks are taken as sequences grow. When none is left, drafts are given up first; then whoever
-came last is preempted: its blocks go, its tokens stay, and it is computed again when there is room, which mostly means
-found again, since its blocks are forgotten last-used first. The oldest is never preempted for another, and alone it
-always fits, so there is always progress.
+Every step has a budget of tokens. Sequences that decode come first, with a token each; drafts behind these share what
+is left, half of it where prompts are to be computed, and prompts get the rest, in parts, oldest first. Blocks are taken
+as sequences grow. When none is left, drafts are given up first; then whoever came last is preempted: its blocks go, its
+tokens stay, and it is computed again when there is room, which mostly means found again, since its blocks are forgotten
+last-used first. The oldest is never preempted for another, and alone it always fits, so there is always progress.
 
 A request is admitted when fewer than `max_batch` run and its tokens so far find room beside those running. The first in
 line is never overtaken. It waits a step or more while another is computing what it begins with: then it finds it.
@@ -64,22 +64,29 @@ class Scheduler:
 
     def schedule(self) -> list[Turn]:
         """The next step's batch, every request at most once. Each turn's blocks are in the request's table."""
-        budget = self._max_batched_tokens
         preempted = self.totals.preemptions
         turns: dict[str, Turn] = {}
-        for request in sorted(self.running, key=lambda request: request.pending > 1):
-            if request.id not in self.tables:
-                continue  # preempted by one before it
-            turn = self._turn(request, budget)
-            if turn is None or not self._make_room(turn, turns):
-                continue
-            budget -= turns[request.id].length + turns[request.id].room
+        decoding = [request for request in self.running if request.pending == 1]
+        prompts = [request for request in self.running if request.pending > 1]
+        budget = self._max_batched_tokens - len(decoding)
+        drafts = budget // 2 if prompts or self.waiting else budget
+        for i, request in enumerate(decoding[: self._max_batched_tokens]):
+            # Drafts follow a token whose predecessors are all computed; before that there is nothing to draft from.
+            share = max(0, drafts) // (len(decoding) - i)
+            room = min(request.draft_room(), share) if request.computed else 0
+            drafts -= room
+            budget -= room
+            self._take(Turn(request, 1, room), turns)
+        for request in prompts:
+            length = min(request.pending, budget)
+            if length > 0:
+                self._take(Turn(request, length, 0), turns)
+                budget -= length
         if self.totals.preemptions == preempted:
             while budget > 0 and self._admit():
-                turn = self._turn(self.running[-1], budget)
-                assert turn is not None
-                turns[turn.request.id] = turn
-                budget -= turn.length
+                request = self.running[-1]
+                turns[request.id] = Turn(request, min(request.pending, budget), 0)
+                budget -= turns[request.id].length
         return list(turns.values())
 
     def remove(self, request_id: str) -> bool:
@@ -99,17 +106,11 @@ class Scheduler:
         if self._drafter is not None:
             self._drafter.check_integrity(running)
 
-    def _turn(self, request: Request, budget: int) -> Turn | None:
-        length = min(request.pending, budget)
-        if length < 1:
-            return None
-        # Drafts follow a token whose predecessors are all computed; before that there is nothing to draft from.
-        room = min(request.draft_room(), budget - length) if request.pending == 1 and request.computed else 0
-        return Turn(request, length, room)
-
-    def _make_room(self, turn: Turn, turns: dict[str, Turn]) -> bool:
+    def _take(self, turn: Turn, turns: dict[str, Turn]) -> None:
         """Put `turn` into `turns` with blocks for it, without its drafts or at others' expense if need be."""
         request = turn.request
+        if request.id not in self.tables:
+            return  # preempted for one before it
         while not self.tables.reserve(request.id, request.computed + turn.length + turn.room):
             if turn.room:
                 turn = Turn(request, turn.length, 0)
@@ -118,9 +119,8 @@ class Scheduler:
             self._preempt(last)
             turns.pop(last.id, None)
             if last is request:
-                return False
+                return
         turns[request.id] = turn
-        return True
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
@@ -145,8 +145,10 @@ class Scheduler:
             request.computed = 0
             return False
         self.running.append(self.waiting.popleft())
-        self.totals.prompt_tokens += len(request.tokens)
-        self.totals.prompt_tokens_found += request.computed
+        if request.found is None:  # after a preemption it is not the prompt alone, nor for the first time
+            request.found = request.computed
+            self.totals.prompt_tokens += request.prompt_length
+            self.totals.prompt_tokens_found += request.computed
         return True
 
     def _begin(self, request: Request) -> int:

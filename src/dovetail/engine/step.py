@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dovetail.completion import TokenBatch
+from dovetail.completion import Constraint, TokenBatch
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
 from dovetail.engine.masks import MaskRows
 from dovetail.engine.models.base import Model, collate
@@ -15,17 +16,21 @@ from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
 from dovetail.engine.scheduler import Scheduler, Turn
 from dovetail.engine.verify import verify_greedy, verify_sampled
-from dovetail.errors import EngineError
+from dovetail.errors import EngineError, reraise_exit
 from dovetail.tokens import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since start. `accepted_at[i]` counts accepted drafts at position i of a window."""
+    """Totals since start. `accepted_at[i]` counts accepted drafts at position i of a window, `failed` steps in which
+    the drafter failed."""
 
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    failed: int = 0
     accepted_at: list[int] = field(default_factory=list)
 
 
@@ -35,7 +40,8 @@ class Window:
 
     `drafts` are those that the constraint lets stand, of `proposed`. `logit_row` is the first of its
     ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `raw` are these rows as the
-    model made them, where log probabilities are asked for.
+    model made them, where log probabilities are asked for. `closed`: nothing may be drawn behind the last of `drafts`;
+    `sick`: nothing at all, since what the model computed is no number.
     """
 
     request: Request
@@ -44,7 +50,18 @@ class Window:
     drafts: list[int]
     draft_probs: Tensor | None
     logit_row: int | None
+    closed: bool = False
     raw: Tensor | None = None
+    sick: bool = False
+
+    def end_before(self, row: int) -> None:
+        """Nothing is drawn from its row `row`; if that is the first, nothing at all."""
+        if row == 0:
+            self.sick = True
+            return
+        self.closed = True
+        self.drafts = self.drafts[:row]
+        self.draft_probs = None if self.draft_probs is None else self.draft_probs[:row]
 
     @property
     def rows(self) -> slice:
@@ -78,7 +95,7 @@ class StepLoop:
         self.counters = Counters(accepted_at=[0] * draft_tokens)
 
     def step(self) -> list[Outcome]:
-        """Bring every running sequence on: by a part of its prompt, or by at least one token. Those that ended are gone
+        """Bring running sequences on: by a part of a prompt, or by at least one token each. Those that ended are gone
         when this returns."""
         turns = self._scheduler.schedule()
         windows, outcomes = self._windows(turns, self._draft(turns))
@@ -93,7 +110,10 @@ class StepLoop:
                     observed.append(Observed(window.request, start, count, None if own is None else own[:count]))
             self.counters.steps += 1
         if self._drafter is not None and observed:
-            self._drafter.observe(observed)
+            try:
+                self._drafter.observe(observed)
+            except BaseException as error:
+                self._give_up([item.request for item in observed], error)
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self._scheduler.remove(request_id)
@@ -104,10 +124,28 @@ class StepLoop:
         drafts = [NO_DRAFT] * len(turns)
         wanted = [i for i, turn in enumerate(turns) if turn.room > 0]
         if self._drafter is not None and wanted:
-            proposed = self._drafter.propose([turns[i].request for i in wanted], [turns[i].room for i in wanted])
+            requests = [turns[i].request for i in wanted]
+            try:
+                proposed = self._drafter.propose(requests, [turns[i].room for i in wanted])
+            except BaseException as error:
+                self._give_up(requests, error)
+                return drafts
             for i, draft in zip(wanted, proposed, strict=True):
                 drafts[i] = draft
         return drafts
+
+    def _give_up(self, requests: Sequence[Request], error: BaseException) -> None:
+        """A drafter that fails costs `requests` their drafts, and nobody an answer."""
+        reraise_exit(error)
+        _log.error("drafting failed for %d requests, which go on without", len(requests), exc_info=error)
+        self.counters.failed += 1
+        self._without_drafts(requests)
+
+    def _without_drafts(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            request.draft_tokens = 0
+            if self._drafter is not None:
+                self._drafter.release(request)
 
     def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> tuple[list[Window], list[Outcome]]:
         """Cut drafts to what each constraint allows; a sequence whose constraint allows nothing at all ends."""
@@ -120,20 +158,20 @@ class StepLoop:
             if turn.length < request.pending:
                 windows.append(Window(request, turn.length, 0, [], None, None))
                 continue
-            kept: int | None = len(draft.tokens)
-            probs = draft.probs
+            kept, behind, probs = len(draft.tokens), True, draft.probs
             if request.constraint is not None:
                 try:
-                    kept = self._masks.fill(request.constraint, draft.tokens, row)
-                except Exception as error:  # a caller's code, which must not end the others' requests
+                    filled = self._masks.fill(request.constraint, draft.tokens, row)
+                except BaseException as error:  # a caller's code, which must not end the others' requests
                     failed.append((request.id, _constraint_failed(error)))
                     continue
-                if kept is None:
+                if filled is None:
                     failed.append((request.id, EngineError("the constraint allows no token here")))
                     continue
+                kept, behind = filled
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
                 probs = None if probs is None else probs[: kept + 1]
-            windows.append(Window(request, turn.length, len(draft.tokens), draft.tokens[:kept], probs, row))
+            windows.append(Window(request, turn.length, len(draft.tokens), draft.tokens[:kept], probs, row, not behind))
             row += len(windows[-1].drafts) + 1
         return windows, failed
 
@@ -159,8 +197,13 @@ class StepLoop:
         return logits, split
 
     def _shape(self, windows: Sequence[Window], logits: Tensor) -> None:
-        """What requests want done to their rows of logits, in place: penalties, then constraints' masks."""
+        """What requests want done to their rows of logits, in place: penalties, then constraints' masks. Windows end
+        before a row that holds something that is no number, from which a token would be drawn, and fed, that is none.
+        """
+        sound = logits.amax(-1).isfinite().tolist()
         for window in windows:
+            if not all(own := sound[window.rows]):
+                window.end_before(own.index(False))
             if window.request.logprobs is not None:
                 window.raw = logits[window.rows].clone()
             if window.request.penalties is not None:
@@ -173,25 +216,33 @@ class StepLoop:
         if window.logit_row is None:
             self._computed(request, window.length)
             return []
+        if window.sick and window.drafts:
+            # In attention a draft that is no number spoils the rows before it too: once more, without.
+            self._without_drafts([request])
+            return []
+        if window.sick:
+            return [(request.id, EngineError("the model computed something that is no number"))]
         accepted = len(new) - 1
-        computed = window.length + accepted
+        if window.closed and accepted == len(window.drafts):
+            new = new[:-1]  # of a row without a mask: what may follow, if anything, the next step asks
+        computed = window.length + len(new) - 1
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
         self._count(window.proposed, accepted)
         if request.penalties is not None:
             request.penalties.add(taken)
+        failed: list[Outcome] = []
         if request.constraint is not None:
-            try:
-                refused = next((token for token in taken if not request.constraint.advance(token)), None)
-            except Exception as error:  # as above
-                return [(request.id, _constraint_failed(error))]
-            if refused is not None:
-                message = f"the constraint refused token {refused}, which its own mask allowed"
-                return [(request.id, EngineError(message))]
-        if finish is None:
+            stood, error = _advanced(request.constraint, taken)
+            if error is not None:
+                # What came before is delivered, as it would have been step by step.
+                failed, taken, finish = [(request.id, error)], taken[:stood], None
+        if finish is None and not failed:
             self._computed(request, computed)
         said = () if window.raw is None else logprobs(window.raw, taken, request.logprobs or 0)
-        return [(request.id, TokenBatch(tuple(taken), finish, window.proposed, accepted, said))]
+        found, request.found = request.found or 0, 0
+        batch = TokenBatch(tuple(taken), finish, window.proposed, min(accepted, len(taken)), said, found)
+        return [(request.id, batch), *failed] if taken else failed
 
     def _computed(self, request: Request, count: int) -> None:
         request.computed += count
@@ -204,8 +255,21 @@ class StepLoop:
             self.counters.accepted_at[i] += 1
 
 
-def _constraint_failed(error: Exception) -> EngineError:
+def _constraint_failed(error: BaseException) -> EngineError:
+    reraise_exit(error)
     return error if isinstance(error, EngineError) else EngineError(f"the constraint failed: {error}")
+
+
+def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, EngineError | None]:
+    """Let `constraint` take `tokens`: how many it took, and why not the next."""
+    for count, token in enumerate(tokens):
+        try:
+            taken = constraint.advance(token)
+        except BaseException as error:  # as in _windows
+            return count, _constraint_failed(error)
+        if not taken:
+            return count, EngineError(f"the constraint refused token {token}, which its own mask allowed")
+    return len(tokens), None
 
 
 def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
@@ -216,7 +280,7 @@ def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
     verdicts: list[list[int]] = []
     for window in windows:
         request = window.request
-        if window.logit_row is None:
+        if window.logit_row is None or window.sick:
             verdicts.append([])
         elif request.greedy:
             verdicts.append(verify_greedy(best[window.rows], window.drafts))

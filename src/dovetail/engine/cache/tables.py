@@ -50,6 +50,7 @@ class BlockTable:
 
     def of(self, start: int, end: int) -> list[int]:
         """Rows of positions ``start:end``."""
+        assert end <= self.capacity, "these rows would be somebody else's"
         if self._first is not None:
             return list(range(self._first + start, self._first + end))
         size, blocks = self._size, self.blocks

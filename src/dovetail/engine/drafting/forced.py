@@ -8,6 +8,7 @@ import torch
 
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.request import Request
+from dovetail.errors import reraise_exit
 
 
 class Forced:
@@ -53,8 +54,9 @@ def _forced(request: Request, count: int) -> list[int]:
     if request.constraint is None:
         return []
     try:
-        return list(request.constraint.forced(count))
-    except Exception:  # a caller's code; if the constraint is broken, its mask says so and ends this request only
+        return list(request.constraint.forced(count))[:count]
+    except BaseException as error:  # a caller's code; if it is broken, its mask says so and ends this request only
+        reraise_exit(error)
         return []
 
 

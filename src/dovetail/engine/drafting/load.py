@@ -145,7 +145,7 @@ def _check_eagle3(path: Path, config: Eagle3Config, tensors: Mapping[str, Tensor
 def _target_ids(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader]) -> Tensor | None:
     """The target's id for each of the drafter's: ``i + d2t[i]``. t2d, where it is there, says the same again."""
     size, vocab = config.draft_vocab_size, config.layer.vocab_size
-    if size == vocab:
+    if size == vocab and "d2t" not in tensors:
         return None
     maps = load_tensors(tensors, [name for name in ("d2t", "t2d") if name in tensors])
     ids = maps["d2t"] + torch.arange(size)
