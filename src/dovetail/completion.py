@@ -19,8 +19,8 @@ class Sampling(msgspec.Struct, frozen=True):
     left), then `min_p`, `top_k` and `top_p` cut. `min_p` cuts what is less likely than that share of the likeliest;
     0, None and 1.0 cut nothing. `repetition_penalty` divides the positive and multiplies the negative logits of tokens
     in prompt or output (1: as they are); `frequency_penalty` is subtracted for each time a token is in the output,
-    `presence_penalty` once. The same `seed` gives the same tokens for the same prompt on the same engine, unless others' load changes how much
-    is drafted for it; the distribution is the same always.
+    `presence_penalty` once. The same `seed` gives the same tokens for the same prompt on the same engine, unless
+    others' load changes how much is drafted for it; the distribution is the same always.
     """
 
     temperature: float = 1.0
@@ -91,9 +91,9 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
     `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting). `cached` says on the first batch how many
-    of the prompt's tokens were found in the engine's cache. `logprobs` has one entry for each of
-    `ids` where the completion asked for them.
+    `accepted` those of them that stood (0 of both in a step without drafting). `logprobs` has one entry for each of
+    `ids` where the completion asked for them. `cached` says on the first batch how many of the prompt's tokens were
+    found in the engine's cache.
     """
 
     ids: tuple[int, ...]

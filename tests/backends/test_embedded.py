@@ -179,6 +179,10 @@ class _Panic(BaseException):
     """As a Rust library raises it."""
 
 
+def _panics(batch: object) -> None:
+    raise _Panic("out of memory")
+
+
 class _Broken:
     """A constraint whose code fails."""
 
@@ -202,10 +206,17 @@ def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Pat
     async def test(engine: EmbeddedEngine) -> None:
         with pytest.raises(EngineError, match="division"):
             await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken())))
-        with pytest.raises(EngineError, match="step failed: index out of bounds"):
+        with pytest.raises(EngineError, match="constraint failed: index out of bounds"):
             await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken(_Panic("index out of bounds")))))
-        with pytest.raises(EngineError, match="could not be added"):
+        with pytest.raises(InvalidRequest, match="token id"):
             await collect(engine.complete(Completion(("two",), 9)))  # type: ignore[arg-type]
+        with pytest.raises(EngineError, match="could not be added"):
+            await collect(engine.complete(Completion((2, 3), 9, sampling=None)))  # type: ignore[arg-type]
+        model = engine._started()._model
+        forward, model.forward = model.forward, _panics  # type: ignore[method-assign]
+        with pytest.raises(EngineError, match="step failed: out of memory"):
+            await collect(engine.complete(Completion((2, 3), 9)))
+        model.forward = forward  # type: ignore[method-assign]
         assert await collect(engine.complete(Completion((2, 3), 9, sampling=GREEDY)))
         await all_free(engine)
 

@@ -69,6 +69,34 @@ def test_it_answers_and_a_signal_ends_it_without_noise(pair: Path, number: signa
     assert len(printed.splitlines()) <= 28, "one screen"
 
 
+#: A server whose weights take forever to load.
+LOADING = """
+import sys, time
+from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.cli.main import main
+
+def load(self, loaded):
+    print("loading", flush=True)
+    time.sleep(600)
+
+EmbeddedEngine._load = load
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_ends_it_at_once_while_it_loads(pair: Path) -> None:
+    command = [sys.executable, "-c", LOADING, "serve", str(pair / "target"), "--port", str(free_port())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert "loading\n" in iter(child.stdout.readline, "")
+            child.send_signal(signal.SIGINT)
+            _, complaints = child.communicate(timeout=30)
+        finally:
+            child.kill()
+    assert (child.returncode, complaints) == (130, "")
+
+
 def test_the_printed_curl_command_works_when_pasted(pair: Path, tmp_path: Path) -> None:
     key_file = tmp_path / "a key"
     key_file.write_text("secret\n")

@@ -120,7 +120,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dovetail": {"strikt": "off"}}, "dovetail.strikt"),
     ({"dovetail": {"strict": "very"}}, "dovetail.strict"),
     ({"dovetail": {"draft_tokens": -1}}, "dovetail.draft_tokens"),
-    ({"dovetail": {"draft_tokens": 4}}, "dovetail.draft_tokens"),
+    ({"dovetail": {"draft_tokens": 1.5}}, "dovetail.draft_tokens"),
+    ({"dovetail": {"return_token_ids": "yes"}}, "dovetail.return_token_ids"),
     ({"dovetail": {"repair": 3}}, "dovetail.repair"),
     ({"dovetail": {"repair": ["call_id"]}}, "dovetail.repair"),
     ({"dovetail": {"repair": {"call_ids": False}}}, "dovetail.repair.call_ids"),
@@ -130,6 +131,53 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"z" * 500: 1}}, f"chat_template_kwargs.{'z' * 80}"),
     ({"messages": [{"role": "user", "content": [{"type": "p" * 500}]}]}, "messages[0].content[0].type"),
 ]
+
+#: Of fields that would change the answer and are not supported: what asks for something, and what asks for nothing.
+UNSUPPORTED: list[tuple[str, Any, Any]] = [
+    ("min_tokens", 5, 0),
+    ("ignore_eos", True, False),
+    ("stop_token_ids", [1], []),
+    ("bad_words", ["no"], []),
+    ("allowed_token_ids", [1], None),
+    ("best_of", 2, 1),
+    ("use_beam_search", True, False),
+    ("length_penalty", 1.5, 1.0),
+    ("prompt_logprobs", 0, None),
+    ("skip_special_tokens", False, True),
+    ("include_stop_str_in_output", True, False),
+    ("echo", True, False),
+    ("priority", -1, 0),
+    ("return_token_ids", True, False),
+    ("prediction", {"type": "content", "content": "a"}, None),
+    ("audio", {"voice": "alloy", "format": "wav"}, None),
+    ("modalities", ["text", "audio"], ["text"]),
+    ("web_search_options", {}, None),
+    ("verbosity", "low", "medium"),
+]
+
+
+@pytest.mark.parametrize(("field", "something", "nothing"), UNSUPPORTED, ids=[field for field, *_ in UNSUPPORTED])
+async def test_what_is_not_supported_is_named_where_it_asks_for_something(
+    engine: ScriptedEngine, tok: Tokenizer, field: str, something: Any, nothing: Any
+) -> None:
+    engine.ids = written(Message(content="ok"), tok)
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps(GOOD | {field: something}))
+        assert error["param"] == field and field in error["message"]
+        for neutral in (nothing, None):
+            assert (await client.post("/v1/chat/completions", json=GOOD | {field: neutral})).status_code == 200
+
+
+async def test_an_extension_may_ask_for_more_drafts_than_there_are_or_say_null(
+    engine: ScriptedEngine, tok: Tokenizer
+) -> None:
+    engine.ids = written(Message(content="ok"), tok)
+    ours = {"draft_tokens": 10**6, "return_token_ids": None}
+    async with in_process(engine, tok) as client:
+        response = await client.post("/v1/chat/completions", json=GOOD | {"dovetail": ours})
+    assert response.status_code == 200
+    assert "dovetail" not in response.json()["choices"][0]["message"]
+
 
 #: Values that JSON's own readers cannot hold.
 UNREADABLE = [

@@ -66,7 +66,7 @@ def by_choice(events: list[Any]) -> list[dict[str, Any]]:
 async def test_each_choice_is_an_answer_of_its_own_both_ways(
     engine: ScriptedEngine, tok: Tokenizer, sizes: tuple[int, ...]
 ) -> None:
-    engine.sizes = sizes
+    engine.sizes, engine.cached = sizes, 3
     scripts = [written(said, tok) for said in SAID]
     request = BODY | {"n": 4, "tools": [TOOL], "stop": ["Here"], "logprobs": True, "top_logprobs": 1}
     async with in_process(engine, tok) as client:
@@ -92,6 +92,7 @@ async def test_each_choice_is_an_answer_of_its_own_both_ways(
     told = sum(len(choice["logprobs"]["content"]) for choice in whole["choices"])
     prompt = len(engine.seen[0].prompt)
     assert whole["usage"]["prompt_tokens"] == prompt
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}  # as the first of them says
     assert whole["usage"]["completion_tokens"] == told == whole["usage"]["total_tokens"] - prompt
     speculation = whole["usage"]["speculation"]
     assert speculation["drafted"] == 3 * speculation["steps"]

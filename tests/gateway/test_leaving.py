@@ -90,7 +90,9 @@ async def test_a_slow_client_holds_the_engine_up_and_fills_nothing(engine: Scrip
     del reader
 
 
-async def test_a_busy_engine_is_503_even_for_a_stream(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_busy_engine_is_503_even_for_a_stream(
+    engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
     async def busy(batch: int) -> None:
         raise EngineBusy("32 requests are waiting; try again later")
 
@@ -100,8 +102,11 @@ async def test_a_busy_engine_is_503_even_for_a_stream(engine: ScriptedEngine, to
             response = await client.post("/v1/chat/completions", json=BODY | {"stream": stream})
             assert response.status_code == 503
             assert response.json()["error"]["code"] == "engine_busy"
+            assert response.headers["retry-after"] == "1"
         metrics = (await client.get("/metrics")).text
     assert 'dovetail_chat_completions_total{outcome="busy"} 2.0' in metrics
+    assert "dovetail_prompt_tokens_total 0.0" in metrics
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
 @pytest.mark.parametrize(

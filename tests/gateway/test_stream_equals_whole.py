@@ -139,6 +139,7 @@ def _result() -> dict[str, Any]:
 async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(SAID["several calls"], tok)
     engine.sizes = (2,)
+    engine.cached = 2
     body = {"stream": True, "stream_options": {"include_usage": True}, "tools": [WEATHER, TIME]}
     async with in_process(engine, tok) as client:
         response = await post(client, **body)
@@ -157,6 +158,7 @@ async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine,
         "prompt_tokens": len(engine.seen[0].prompt),
         "completion_tokens": len(engine.ids),
         "total_tokens": len(engine.seen[0].prompt) + len(engine.ids),
+        "prompt_tokens_details": {"cached_tokens": 2},
         "speculation": {"steps": steps, "drafted": 3 * steps, "accepted": len(engine.ids) - steps},
     }
     kinds = [kind for c in deltas[1:] for kind in c["choices"][0]["delta"]]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.completion import Constraint
 from dovetail.conversation import Call, Message
-from dovetail.errors import EngineError, InvalidRequest, SchemaRefused
-from dovetail.grammar import JsonSchema, bounds
+from dovetail.errors import CheckpointError, EngineError, InvalidRequest, SchemaRefused
+from dovetail.grammar import FreeText, Grammar, JsonSchema, bounds
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
 
@@ -250,6 +250,13 @@ def test_where_another_spelling_was_taken_nothing_is_forced_until_the_answer_wou
     assert b"".join(map(small_tokenizer.token_bytes, matcher.forced(99))) == b"ather:"
     matcher.rollback(2)
     assert matcher.forced(99) == forced[1:]
+
+
+def test_an_end_of_turn_that_the_tokenizer_lacks_is_the_checkpoints(small_tokenizer: Tokenizer) -> None:
+    size = small_tokenizer.vocab_size
+    told = f"eos_token_id {size} of the checkpoint is not among its tokenizer's {size} tokens"
+    with pytest.raises(CheckpointError, match=told):
+        compile(Grammar(FreeText()), small_tokenizer, (1, size))
 
 
 def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokenizer) -> None:

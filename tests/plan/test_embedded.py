@@ -14,8 +14,8 @@ from dovetail.engine.drafting.choose import DraftSampling
 from dovetail.engine.drafting.load import INSIDE, inspect_drafter
 from dovetail.engine.linear import Quantization
 from dovetail.engine.options import DTYPES, held
-from dovetail.errors import CheckpointError
-from dovetail.plan import drafter, embedded, target
+from dovetail.errors import CheckpointError, PlanError
+from dovetail.plan import drafter, embedded, resolve, target
 from dovetail.plan.case import Case
 from dovetail.plan.drafter import Drafter
 from dovetail.plan.layers import Setting
@@ -133,3 +133,52 @@ def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.
         assert why_not(model, None, None, **said) is None
         monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width - 1)
         assert "parameters, which take" in (why_not(model, None, None, **said) or "")
+
+
+NEAR = [
+    ("quantization", "INT8", "int8"),
+    ("quantization", "awq", None),
+    ("attention_backend", "spda", "sdpa"),
+    ("kv_cache_dtype", "float16", None),
+]
+
+
+@pytest.mark.parametrize(("name", "word", "meant"), NEAR, ids=[word for _, word, _ in NEAR])
+def test_a_word_that_it_lacks_is_answered_with_the_nearest(
+    tmp_path: Path, name: str, word: str, meant: str | None
+) -> None:
+    why = why_not(write_target(tmp_path), None, None, **{name: word})
+    assert why is not None and why.startswith(f"{name} is {word} (command line) and the embedded engine has ")
+    assert why.partition(" (did you mean ")[2] == ("" if meant is None else f"{meant}?)")
+
+
+IDLE = {"draft_sampling": "greedy", "draft_kv_cache_dtype": "bfloat16", "draft_attention_backend": "sdpa"}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_what_is_said_of_a_drafter_that_is_not_there_is_warned_of(name: str) -> None:
+    """Of the demo pair."""
+
+    def warned(**said: Any) -> list[str]:
+        told = resolve(None, {"engine": "embedded", name: IDLE[name]} | said).told("warning")
+        return [each.message for each in told if each.setting == name]
+
+    said = f"{name} is {IDLE[name]} (command line): "
+    assert warned() == []
+    assert warned(method="suffix") == [said + "suffix looks earlier text up and has no model, so it has no effect"]
+    for nothing in ({"drafter": None}, {"method": None}, {"draft_tokens": 0}):
+        assert warned(**nothing) == [said + "nothing drafts, so it has no effect"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"context": 1}, r"context is 1 \(command line\), which has no room"),
+        ({"max_batched_tokens": 3, "max_batch": 4}, r"max_batched_tokens is 3 \(command .* max_batch is 4 \(command"),
+        ({"max_batched_tokens": 3}, r"max_batched_tokens is 3 \(command line\) but max_batch is 16 \(default\)"),
+    ],
+)
+def test_sizes_that_it_cannot_have_are_refused(said: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        resolve(None, {"engine": "embedded"} | said)
+    resolve(None, {"engine": "embedded", "context": 2, "max_batched_tokens": 4, "max_batch": 4})

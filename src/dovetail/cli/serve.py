@@ -6,11 +6,14 @@ import argparse
 import asyncio
 import contextlib
 import ipaddress
+import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -49,13 +52,31 @@ _KEYWORDS = {
 
 def run(arguments: argparse.Namespace) -> None:
     console = Console(highlight=False)
-    plan = resolved(arguments)
-    _refuse_others(plan)
-    key = _api_key(plan)
-    with _listen(plan.value("host"), plan.value("port")) as listener:
-        _introduce(plan, console)
-        loading = _Loading(console)
-        asyncio.run(_serve(*_application(plan, key, loading), listener, console, loading))
+    with _interruptible():
+        plan = resolved(arguments)
+        _refuse_others(plan)
+        key = _api_key(plan)
+        with _listen(plan.value("host"), plan.value("port")) as listener:
+            _introduce(plan, console)
+            loading = _Loading(console)
+            asyncio.run(_serve(*_application(plan, key, loading), listener, console, loading))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Until the server has its own say, Ctrl-C ends the process at once: a thread that loads cannot be told to stop."""
+    before = signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # the cursor, which the bar had hidden
+    os._exit(128 + number)
 
 
 def _refuse_others(plan: Plan) -> None:

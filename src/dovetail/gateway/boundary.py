@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, EngineBusy
 from dovetail.gateway.metrics import Metrics
 
 _LOG = logging.getLogger("dovetail.gateway")
+#: What goes with a refusal, by its status.
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -83,10 +85,12 @@ class Boundary:
         except Exception as error:
             if not isinstance(error, DovetailError):
                 _LOG.exception("request %s failed", request_id)
+            elif isinstance(error, EngineBusy):  # of which there are many at once; the counters have them
+                _LOG.debug("request %s: %s", request_id, error.message)
             elif error.status >= 500:
                 _LOG.error("request %s: %s error: %s", request_id, error.stage, error.message)
             if started:
                 return  # The endpoint has told the client what it could.
             refusal = told(error, request_id)
-            headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
-            await _json(error_json(refusal), refusal.status, headers)(scope, receive, send_named)
+            response = _json(error_json(refusal), refusal.status, _HEADERS.get(refusal.status))
+            await response(scope, receive, send_named)

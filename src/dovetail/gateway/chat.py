@@ -37,7 +37,8 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 class Step(msgspec.Struct, frozen=True):
     """What one engine step added to choice number `choice`. `finish` is set on the last one of each.
 
-    `logprobs` has one entry for each of `ids` where they were asked for.
+    `logprobs` has one entry for each of `ids` where they were asked for. `cached`: of the prompt's tokens, those that
+    were found in the engine's cache (on the first step).
     """
 
     choice: int
@@ -47,6 +48,7 @@ class Step(msgspec.Struct, frozen=True):
     accepted: int
     finish: FinishReason | None
     logprobs: tuple[ContentLogprob, ...] = ()
+    cached: int = 0
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -127,7 +129,7 @@ class Chat:
                 stop=request.stop_strings,
                 logprobs=request.likeliest,
                 constraint=constraints[choice],
-                draft_tokens=self._draft_tokens(extension.draft_tokens),
+                draft_tokens=extension.draft_tokens,
                 request_id=names[choice],
             )
             for choice in choices
@@ -171,13 +173,6 @@ class Chat:
                 f"ask for at most {room}, or for no {field}",
                 param=field,
             )
-        return asked
-
-    def _draft_tokens(self, asked: int | None) -> int | None:
-        most = self._engine.info.draft_tokens
-        if asked is not None and asked > most:
-            where = "dovetail.draft_tokens"
-            raise InvalidRequest(f"{where} is {asked}, and this server drafts at most {most}", param=where)
         return asked
 
     def steps(self, turn: Turn) -> AsyncGenerator[Step]:
@@ -265,4 +260,4 @@ class _Output:
             if len(batch.logprobs) != len(batch.ids):
                 raise EngineError("the engine gave no log probabilities, though they were asked for")
             logprobs = self._speller.spell(batch.logprobs[: len(ids)])
-        return Step(self._choice, events, ids, batch.drafted, batch.accepted, reason, logprobs)
+        return Step(self._choice, events, ids, batch.drafted, batch.accepted, reason, logprobs, batch.cached)

@@ -77,10 +77,15 @@ class Speculation(msgspec.Struct, frozen=True):
     accepted: int
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     speculation: Speculation
 
 
@@ -100,7 +105,7 @@ class _Tally:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self.steps = self.drafted = self.accepted = 0
+        self.steps = self.drafted = self.accepted = self.cached = 0
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
@@ -109,6 +114,7 @@ class _Tally:
         self.steps += 1
         self.drafted += step.drafted
         self.accepted += step.accepted
+        self.cached += step.cached
         self.finish = step.finish
         self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
@@ -128,12 +134,13 @@ _NOTHING = Extension()
 
 
 def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
-    """The prompt counts once, however many choices there are."""
+    """The prompt counts once, however many choices there are: as the first found it, in the cache or not."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
     steps, drafted, accepted = (
         sum(counts) for counts in zip(*((c.steps, c.drafted, c.accepted) for c in choices), strict=True)
     )
-    return Usage(prompt, new, prompt + new, Speculation(steps, drafted, accepted))
+    details = PromptTokensDetails(choices[0].cached)
+    return Usage(prompt, new, prompt + new, details, Speculation(steps, drafted, accepted))
 
 
 def whole(turn: Turn, steps: Sequence[Step]) -> bytes:

@@ -25,10 +25,11 @@ _ENGINE_HELP = {
     "free_blocks": "Blocks of KV cache that no running request holds",
     "total_blocks": "Blocks of KV cache",
     "preemptions_total": "Requests that gave their KV cache up to others, to be computed again",
-    "prompt_tokens_total": "Tokens of prompts that were begun, again after preemption",
+    "prompt_tokens_total": "Tokens of prompts that were begun",
     "prompt_tokens_cached_total": "Of those, tokens found in the KV cache and not computed",
     "drafted_total": "Draft tokens verified",
     "accepted_total": "Draft tokens accepted",
+    "drafting_failures_total": "Steps in which the drafter failed, whose requests went on without drafts",
 }
 
 
@@ -74,15 +75,18 @@ class RequestMetrics:
         self._metrics = metrics
         self._arrived = time.perf_counter()
         self._last: dict[int, float] = {}  # of each choice
+        self._prompt = 0  # until its first step: a prompt that the engine refuses does not count
         self._finish: FinishReason = "stop"
 
     def prepared(self, prompt_tokens: int, repairs: Iterable[Repair]) -> None:
-        self._metrics._prompt.inc(prompt_tokens)
+        self._prompt = prompt_tokens
         for repair in repairs:
             self._metrics._repairs.labels(repair.kind).inc()
 
     def step(self, step: Step) -> None:
         metrics = self._metrics
+        metrics._prompt.inc(self._prompt)
+        self._prompt = 0
         if step.ids:
             now = time.perf_counter()
             if not self._last:

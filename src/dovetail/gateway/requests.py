@@ -40,7 +40,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strict: Strict | None = None
     draft_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     repair: bool | dict[str, Any] | None = None
-    return_token_ids: bool = False
+    return_token_ids: bool | None = None
 
     def repairs_off(self, by_default: Iterable[str]) -> set[str]:
         """The kinds of repair that are not to be made, where the server leaves off those in `by_default`."""
@@ -90,6 +90,24 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    min_tokens: Any = None
+    ignore_eos: Any = None
+    stop_token_ids: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    best_of: Any = None
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    prompt_logprobs: Any = None
+    skip_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+    echo: Any = None
+    priority: Any = None
+    return_token_ids: Any = None
+    prediction: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    verbosity: Any = None
 
     @property
     def extension(self) -> Extension:
@@ -161,6 +179,24 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "guided_regex": ((None,), "guided_regex is not supported yet"),
     "guided_choice": ((None,), "guided_choice is not supported yet"),
     "guided_grammar": ((None,), "guided_grammar is not supported yet"),
+    "min_tokens": ((None, 0), "min_tokens is not supported yet"),
+    "ignore_eos": ((None, False), "ignore_eos is not supported"),
+    "stop_token_ids": ((None, []), "stop_token_ids are not supported yet: use stop"),
+    "bad_words": ((None, []), "bad_words are not supported yet"),
+    "allowed_token_ids": ((None,), "allowed_token_ids are not supported yet"),
+    "best_of": ((None, 1), "best_of is not supported: use n"),
+    "use_beam_search": ((None, False), "use_beam_search is not supported"),
+    "length_penalty": ((None, 1), "length_penalty is not supported: it is of beam search"),
+    "prompt_logprobs": ((None,), "prompt_logprobs are not supported yet"),
+    "skip_special_tokens": ((None, True), "skip_special_tokens must be true: dovetail.return_token_ids shows them all"),
+    "include_stop_str_in_output": ((None, False), "include_stop_str_in_output is not supported yet"),
+    "echo": ((None, False), "echo is not supported"),
+    "priority": ((None, 0), "priority is not supported: requests are begun in the order in which they come"),
+    "return_token_ids": ((None, False), "return_token_ids is asked for as dovetail.return_token_ids"),
+    "prediction": ((None,), "prediction is not supported yet"),
+    "audio": ((None,), "audio is not supported"),
+    "web_search_options": ((None,), "web_search_options are not supported"),
+    "verbosity": ((None, "medium"), "verbosity is not supported"),
 }
 
 #: Parameters of `Format.render` that are no options of a template: they have fields of their own, or are not to be set.

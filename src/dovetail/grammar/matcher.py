@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import llguidance
 
-from dovetail.errors import EngineError, SchemaRefused
+from dovetail.errors import CheckpointError, EngineError, SchemaRefused
 from dovetail.grammar import bounds
 from dovetail.grammar.grammar import Grammar
 from dovetail.tokens import Tokenizer
@@ -107,11 +107,15 @@ class Matcher:
 
 
 class Vocabulary:
-    """A tokenizer's tokens as llguidance sees them, with the ids that may end a turn."""
+    """A tokenizer's tokens as llguidance sees them, with the ids that may end a turn. Raises `CheckpointError`."""
 
     def __init__(self, tokenizer: Tokenizer, eos_ids: tuple[int, ...]) -> None:
         self.eos_ids = frozenset(eos_ids)
         self.size = tokenizer.vocab_size
+        beyond = [token for token in eos_ids if token >= self.size]
+        if beyond:
+            told = f"eos_token_id {beyond[0]} of the checkpoint is not among its tokenizer's {self.size} tokens"
+            raise CheckpointError(told)
         wrapper = llguidance.TokenizerWrapper(_Wrapped(tokenizer, eos_ids[0]))
         self.library = llguidance.LLTokenizer(wrapper, eos_token=list(eos_ids))
 

@@ -5,6 +5,7 @@ Configs are held against the engine's own checks, which need no torch: what is p
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 
 from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config, mtp_config, target_config
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan.case import Case
+from dovetail.plan.case import Advice, Case
 from dovetail.plan.checkpoint import has_weights, read_config
 from dovetail.plan.drafter import cannot_run
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
+from dovetail.plan.options import BY_NAME
 from dovetail.plan.parallel import SIZES
 
 #: Its lookups, which go on as long as what they find agrees, are the kind that other engines call suffix decoding.
@@ -26,6 +28,7 @@ LOOKUP_TOKENS = 5
 DRAFT_TOKENS = 8  # as many as its windows hold
 _CPU = "computes on the CPU: --engine embedded where that is meant"
 _BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16")
+_OF_DRAFTERS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")
 #: Values of settings that others have more of.
 VALUES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("float32", "bfloat16"),
@@ -51,7 +54,10 @@ def cannot(case: Case, folders: Mapping[str, str]) -> str | None:
             return f"{case.said(name)} and the embedded engine runs on one device"
     for name, has in VALUES.items():
         if case.value(name) not in (None, *has):
-            return f"{case.said(name)} and the embedded engine has {' or '.join(has)}"
+            # A word of a closed list is another engine's, and not a slip.
+            near = () if BY_NAME[name].choices else difflib.get_close_matches(case.value(name).lower(), has, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            return f"{case.said(name)} and the embedded engine has {' or '.join(has)}{hint}"
     return _too_large(case)
 
 
@@ -111,12 +117,23 @@ def memory_here() -> int | None:
         return None
 
 
-def check(case: Case) -> None:
-    """Raise `PlanError` for settings that do not go with one another. All of them are settled."""
+def check(case: Case) -> list[Advice]:
+    """Which settings have no effect. All of them are settled.
+
+    Raises `PlanError` for those that do not go with one another.
+    """
     if case.size("draft_tokens") > DRAFT_TOKENS:
         raise PlanError(
             f"{case.said('draft_tokens')}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
             "--draft-tokens"
+        )
+    context, batched = case.value("context"), case.value("max_batched_tokens")
+    if context is not None and context < 2:
+        raise PlanError(f"{case.said('context')}, which has no room for a prompt and an answer: say --context")
+    if batched is not None and batched < case.size("max_batch"):
+        raise PlanError(
+            f"{case.said('max_batched_tokens')} but {case.said('max_batch')}: a step has at least a token of each "
+            "running request: say --max-batched-tokens or --max-batch"
         )
     if case.value("chunked_prefill") is False and case.value("max_batched_tokens") < whole_prompts(case.settings):
         raise PlanError(
@@ -124,6 +141,20 @@ def check(case: Case) -> None:
             f"parts, a step has up to {whole_prompts(case.settings)} tokens ({case.said('max_batch')}, "
             f"{case.said('context')}): leave one of them out"
         )
+    return _idle(case)
+
+
+def _idle(case: Case) -> list[Advice]:
+    """A warning for each setting of a drafter that somebody gave where there is no such drafter."""
+    if case.size("draft_tokens") and case.method not in (None, *LOOKUPS):
+        return []
+    method = case.method if case.size("draft_tokens") else None
+    why = "nothing drafts" if method is None else f"{method} looks earlier text up and has no model"
+    return [
+        Advice("warning", name, f"{case.said(name)}: {why}, so it has no effect")
+        for name in _OF_DRAFTERS
+        if case.value(name) is not None and case.settings[name].source != "default"
+    ]
 
 
 def whole_prompts(settings: Mapping[str, Setting[Any]]) -> int:

@@ -40,8 +40,7 @@ def _embedded(case: Case, folders: Mapping[str, str]) -> list[Advice]:
     why = embedded.cannot(case, folders)
     if why is not None:
         raise PlanError(f"{case.said('engine')} but {why}: --engine vllm")
-    embedded.check(case)
-    advice = []
+    advice = embedded.check(case)
     for which, name in (("target", case.target.path), ("drafter", case.drafter.path if case.drafter else "")):
         if which in folders:
             missing = not_here(name, folders[which], tokenizer=which == "target" and case.value("tokenizer") is None)
