@@ -65,7 +65,12 @@ def measure(
         for s in map(sample, range(HELD_OUT, HELD_OUT + answers))
     ]
     core = LLMCore(
-        checkpoints / "target", checkpoints / "drafter", tokenizer, draft_tokens=draft_tokens, max_batch=max(batches)
+        checkpoints / "target",
+        checkpoints / "drafter",
+        tokenizer,
+        draft_tokens=draft_tokens,
+        max_batch=max(batches),
+        prefix_caching=False,  # the same prompts come again and again
     )
     rate = bandwidth()
     config = json.loads((checkpoints / "target" / "config.json").read_text())
