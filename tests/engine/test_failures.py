@@ -17,7 +17,7 @@ from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Draft, Observed
 from dovetail.engine.request import Request
-from dovetail.errors import EngineError
+from dovetail.errors import CheckpointError, EngineError
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 from tests.engine.drafters import Oracle, Peaked, use
@@ -260,6 +260,14 @@ def test_a_second_start_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch
             await engine.stop()
 
     asyncio.run(twice())
+
+
+@pytest.mark.parametrize("d2t", [torch.zeros(5, dtype=torch.int64), torch.zeros(97)])
+def test_a_map_that_is_none(target: Path, tmp_path: Path, d2t: torch.Tensor) -> None:
+    folder = write_drafter(tmp_path / "drafter")
+    save_file(load_file(folder / "model.safetensors") | {"d2t": d2t}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="d2t"):
+        core(target, folder)
 
 
 def test_a_map_between_vocabularies_of_one_size(target: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def load(
     found = inspect_target(path)
     weights = load_tensors(found.tensors, found.config.expected_tensors())
     return build_model(
-        found.config, weights, rows=512, context=256, dtype=dtype, aux_layers=aux_layers, options=options
+        found.config, weights, rows=512, context=256, dtype=dtype, aux_layers=aux_layers, options=options or Options()
     )
 
 

@@ -127,8 +127,9 @@ class Tables:
         table = self._tables[owner]
         size = self.pool.block_size
         full = min(computed, len(tokens) - self._lookahead) // size
+        brought = self._keys[owner][1]
         for i in range(len(table.keys), full):
-            key = self._key(table.keys[-1] if table.keys else _ROOT, tokens, i)
+            key = brought[i] if i < len(brought) else self._key(table.keys[-1] if table.keys else _ROOT, tokens, i)
             table.keys.append(key)
             self.pool.publish(table.blocks[i], key)
             self._coming[owner].discard(key)

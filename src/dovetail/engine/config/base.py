@@ -57,7 +57,8 @@ class Rope(msgspec.Struct, frozen=True):
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What all targets have; `cache_width` is how many numbers each layer caches for a token."""
+    """What all targets have; `cache_width` is how many numbers each layer caches for a token, `rotary_width` how many
+    of a head's carry its position."""
 
     vocab_size: Size
     hidden_size: Size
@@ -71,6 +72,10 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cache_width(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def rotary_width(self) -> int:
         raise NotImplementedError
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:

@@ -55,6 +55,10 @@ class DeepseekV3Config(TargetConfig, frozen=True, kw_only=True):
             return self.num_attention_heads * (self.qk_head_dim + self.v_head_dim)
         return self.kv_lora_rank + self.qk_rope_head_dim
 
+    @property
+    def rotary_width(self) -> int:
+        return self.qk_rope_head_dim
+
     def _layer_tensors(self, index: int, prefix: str) -> dict[str, tuple[int, ...]]:
         hidden, heads, rank = self.hidden_size, self.num_attention_heads, self.kv_lora_rank
         attention, mlp = prefix + "self_attn.", prefix + "mlp."

@@ -22,6 +22,10 @@ class LlamaConfig(TargetConfig, frozen=True, kw_only=True):
     def cache_width(self) -> int:
         return 2 * self.num_key_value_heads * self.head_dim
 
+    @property
+    def rotary_width(self) -> int:
+        return self.head_dim
+
     def _layer_tensors(self, index: int, prefix: str) -> dict[str, tuple[int, ...]]:
         hidden, attention = self.hidden_size, prefix + "self_attn."
         queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim

@@ -68,8 +68,7 @@ class Eagle3:
         self._norm = norm("norm.weight")
         self._norm_output = config.norm_output
         self._head = linear("lm_head.weight") if "lm_head.weight" in weights else target.logits
-        width = layer.qk_rope_head_dim if isinstance(layer, DeepseekV3Config) else layer.head_dim
-        self._table = rotary_table(layer.rope, width, context)
+        self._table = rotary_table(layer.rope, layer.rotary_width, context)
 
     def enter(self, features: Tensor) -> Tensor:
         if self._joined_norm is not None:

@@ -135,6 +135,8 @@ def _check_eagle3(path: Path, config: Eagle3Config, tensors: Mapping[str, Tensor
                 f"{path} has no {name}, so it shares the target's {shared}, but its hidden_size is {hidden} and the "
                 f"target's is {wanted}"
             )
+    if "d2t" in tensors:
+        expected["d2t"] = (config.draft_vocab_size,)
     if config.mask_token_id is not None:
         mask = tensors.get("mask_hidden")
         leading = () if mask is None else (1,) * (len(mask.shape) - 1)

@@ -48,7 +48,7 @@ class MTP:
         self._eh_proj = Linear(weights[config.prefix + "eh_proj.weight"].to(dtype), quantization=options.quantization)
         self._layer = load_layer(Under(weights, config.prefix), shape, False, rows, dtype, options)
         self._norm = norm("shared_head.norm.weight")
-        self._table = rotary_table(shape.rope, shape.qk_rope_head_dim, context)
+        self._table = rotary_table(shape.rope, shape.rotary_width, context)
 
     def enter(self, features: Tensor) -> Tensor:
         return features

@@ -12,7 +12,7 @@ from torch import Tensor
 from dovetail.engine.config import TargetConfig
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
-from dovetail.engine.models.layers import Options, RMSNorm
+from dovetail.engine.models.layers import Options, RMSNorm, rotary_table
 
 
 class Attention(Protocol):
@@ -33,14 +33,14 @@ Layer = tuple[RMSNorm, Attention, RMSNorm, FeedForward]
 
 
 class Decoder:
-    """`layers` are built one by one as they are taken; `table` holds every position's rotation."""
+    """A target. `layers` are built one by one as they are taken; `context` is the highest position plus one."""
 
     def __init__(
         self,
         config: TargetConfig,
         weights: Mapping[str, Tensor],
         layers: Iterable[Layer],
-        table: Tensor,
+        context: int,
         dtype: torch.dtype,
         aux_layers: Sequence[int],
         options: Options,
@@ -48,7 +48,7 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.embed_tokens = weights["model.embed_tokens.weight"].to(dtype)
         self._aux_layers = tuple(aux_layers)
-        self._table = table
+        self._table = rotary_table(config.rope, config.rotary_width, context)
         self._layers = list(layers)
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
         head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
@@ -57,14 +57,16 @@ class Decoder:
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
         table = self._table[batch.positions].unsqueeze(1)
         stream = F.embedding(batch.tokens, self.embed_tokens)
-        entering = [stream]
-        for input_norm, attention, post_norm, mlp in self._layers:
+        entering: dict[int, Tensor] = {}
+        for i, (input_norm, attention, post_norm, mlp) in enumerate(self._layers):
+            if i in self._aux_layers:  # all of them would be as many copies of a prompt's hidden states as layers
+                entering[i] = stream
             stream = attention.add(batch, input_norm(stream), table, stream)
             stream = mlp.add(post_norm(stream), stream)
-            entering.append(stream)
-        entering.append(self._norm(stream))
+        hidden = self._norm(stream)
+        entering |= {len(self._layers): stream, len(self._layers) + 1: hidden}
         aux = torch.cat([entering[i] for i in self._aux_layers], -1) if self._aux_layers else None
-        return entering[-1], aux
+        return hidden, aux
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._lm_head(hidden).float()

@@ -6,7 +6,7 @@ that are absorbed or written to the cache, the softmax scale is folded into the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -16,14 +16,13 @@ from dovetail.engine.attention.mla import LatentCache
 from dovetail.engine.config import DeepseekV3Config, Yarn
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
-from dovetail.engine.models.decoder import Decoder, Layer
-from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, rotary_table, rotate_, yarn_mscale
+from dovetail.engine.models.decoder import Layer
+from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, rotate_, yarn_mscale
 from dovetail.engine.models.moe import Expert, MoE, Router
 
 # The two low-rank norms keep the architecture's own epsilon, whatever rms_norm_eps says (transformers'
 # DeepseekV3RMSNorm).
 _LOW_RANK_EPS = 1e-6
-_PLAIN = Options()
 
 
 class Attention:
@@ -35,7 +34,7 @@ class Attention:
         config: DeepseekV3Config,
         rows: int,
         dtype: torch.dtype,
-        options: Options = _PLAIN,
+        options: Options,
     ) -> None:
         def linear(weight: Tensor) -> Linear:
             return Linear(weight.to(dtype), quantization=options.quantization)
@@ -89,27 +88,13 @@ class Attention:
         return self._o(mixed).add_(residual)
 
 
-class DeepseekV3(Decoder):
-    """The target."""
-
-    def __init__(
-        self,
-        config: DeepseekV3Config,
-        weights: Mapping[str, Tensor],
-        *,
-        rows: int,
-        context: int,
-        dtype: torch.dtype,
-        aux_layers: Sequence[int] = (),
-        options: Options = _PLAIN,
-    ) -> None:
-        dense = config.first_k_dense_replace
-        layers = (
-            load_layer(Under(weights, f"model.layers.{i}."), config, i < dense, rows, dtype, options)
-            for i in range(config.num_hidden_layers)
-        )
-        table = rotary_table(config.rope, config.qk_rope_head_dim, context)
-        super().__init__(config, weights, layers, table, dtype, aux_layers, options)
+def layers(
+    config: DeepseekV3Config, weights: Mapping[str, Tensor], rows: int, dtype: torch.dtype, options: Options
+) -> Iterator[Layer]:
+    """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
+    for i in range(config.num_hidden_layers):
+        dense = i < config.first_k_dense_replace
+        yield load_layer(Under(weights, f"model.layers.{i}."), config, dense, rows, dtype, options)
 
 
 def load_layer(

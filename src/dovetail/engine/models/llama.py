@@ -7,7 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.config import LlamaConfig, Qwen3Config
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
-from dovetail.engine.models.decoder import Decoder, Layer
-from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, interleave, rotary_table, rotate_
-
-_PLAIN = Options()
+from dovetail.engine.models.decoder import Layer
+from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, interleave, rotate_
 
 
 class Attention:
@@ -31,7 +29,7 @@ class Attention:
         config: LlamaConfig,
         rows: int,
         dtype: torch.dtype,
-        options: Options = _PLAIN,
+        options: Options,
     ) -> None:
         heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self._heads, self._kv_heads, self._width = heads, kv_heads, width
@@ -68,26 +66,12 @@ class Attention:
         return self._o(mixed).add_(residual)
 
 
-class Llama(Decoder):
-    """The target. `rows` is the size of every layer's cache in tokens, `context` the highest position plus one."""
-
-    def __init__(
-        self,
-        config: LlamaConfig,
-        weights: Mapping[str, Tensor],
-        *,
-        rows: int,
-        context: int,
-        dtype: torch.dtype,
-        aux_layers: Sequence[int] = (),
-        options: Options = _PLAIN,
-    ) -> None:
-        layers = (
-            load_layer(Under(weights, f"model.layers.{i}."), config, rows, dtype, options)
-            for i in range(config.num_hidden_layers)
-        )
-        table = rotary_table(config.rope, config.head_dim, context)
-        super().__init__(config, weights, layers, table, dtype, aux_layers, options)
+def layers(
+    config: LlamaConfig, weights: Mapping[str, Tensor], rows: int, dtype: torch.dtype, options: Options
+) -> Iterator[Layer]:
+    """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
+    for i in range(config.num_hidden_layers):
+        yield load_layer(Under(weights, f"model.layers.{i}."), config, rows, dtype, options)
 
 
 def load_layer(

@@ -1,4 +1,4 @@
-"""From a target's config to the class that runs it: the one place that knows all models."""
+"""From a target's config to the model that runs it: the one place that knows all architectures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from dovetail.engine.config import DeepseekV3Config, LlamaConfig, Qwen3Config, TargetConfig
+from dovetail.engine.models import deepseek_v3, llama
 from dovetail.engine.models.base import Model
-from dovetail.engine.models.deepseek_v3 import DeepseekV3
+from dovetail.engine.models.decoder import Decoder
 from dovetail.engine.models.layers import Options
-from dovetail.engine.models.llama import Llama
 
-_MODELS: dict[type[TargetConfig], Any] = {DeepseekV3Config: DeepseekV3, LlamaConfig: Llama, Qwen3Config: Llama}
+_LAYERS: dict[type[TargetConfig], Any] = {
+    DeepseekV3Config: deepseek_v3.layers,
+    LlamaConfig: llama.layers,
+    Qwen3Config: llama.layers,
+}
+_PLAIN = Options()
 
 
 def build_model(
@@ -25,17 +30,9 @@ def build_model(
     context: int,
     dtype: torch.dtype,
     aux_layers: Sequence[int] = (),
-    options: Options | None = None,
+    options: Options = _PLAIN,
 ) -> Model:
     """The model that `config` describes, which computes in `dtype`. `rows` is the size of every layer's cache in
     tokens, `context` the highest position plus one."""
-    model: Model = _MODELS[type(config)](
-        config,
-        weights,
-        rows=rows,
-        context=context,
-        dtype=dtype,
-        aux_layers=aux_layers,
-        options=Options() if options is None else options,
-    )
-    return model
+    layers = _LAYERS[type(config)](config, weights, rows, dtype, options)
+    return Decoder(config, weights, layers, context, dtype, aux_layers, options)
