@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import speculation
-
-DEMO = Path(__file__).parents[1] / "src" / "dovetail" / "data" / "demo"
+from bench.engine.cases import DEMO
 
 
 def main() -> None:

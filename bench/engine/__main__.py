@@ -12,24 +12,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from bench import tables
 from bench.engine import figures, report
 from bench.engine.cases import NAMES, Case, Reads, cases
 from bench.engine.workers import PEERS, NotInstalled, Peer, Worker, WorkerError, pythons
-from bench.reading.report import machine, markdown
 
-_OURS = "Dovetail"
 _SETTLE = 0.5  # seconds that the threads of the engine before may go on spinning
 
 
@@ -37,32 +33,18 @@ def main() -> None:
     """Measure and print."""
     options = _options()
     errors = Console(stderr=True)
-    results = {"machine": machine(), "options": _plain(options), **_measured(options, errors)}
+    results = {"machine": tables.machine(), "options": tables.plain(options), **_measured(options, errors)}
     if options.json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
         return
-    sheets, notes = report.sheets(results), report.notes(results)
-    if options.markdown:
-        print("\n\n".join([*map(markdown, sheets), *notes]))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for title, headings, rows in sheets:
-        table = Table(title=title, box=box.SIMPLE)
-        for heading in headings:
-            table.add_column(heading, justify="right" if heading in report.NUMBERS else "left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    for note in notes:
-        console.print(note, markup=False, highlight=False)
+    tables.show(report.sheets(results), report.notes(results), as_markdown=options.markdown, words=report.WORDS)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.engine", description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument(
-        "--dtypes", nargs="+", choices=["float32", "bfloat16", "int8"], help="int8: weights only, Dovetail only"
-    )
+    dtypes = ["float32", "bfloat16", "int8"]
+    parser.add_argument("--dtypes", nargs="+", choices=dtypes, default=dtypes, help="int8: weights only, Dovetail only")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16], help="sequences at once")
     parser.add_argument("--draft-tokens", type=int, default=3)
@@ -76,13 +58,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print figures, not tables")
     parser.add_argument("--markdown", action="store_true", help="print tables as Markdown")
     options = parser.parse_args()
-    options.dtypes = options.dtypes or ["float32", "bfloat16", "int8"]
     options.vllm = options.vllm or options.peers / "vllm-cpu"
     return options
-
-
-def _plain(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
 
 
 def _measured(options: argparse.Namespace, errors: Console) -> dict[str, Any]:
@@ -214,7 +191,7 @@ class _Group:
         difference = ""
         for turn in range(self._options.turns):
             answers = self._answers[batch, turn]
-            ours = next((ids for one, ids in answers.items() if one.title == _OURS), None)
+            ours = next((ids for one, ids in answers.items() if one.engine == "dovetail"), None)
             if ours is None:
                 return "–"
             theirs = answers[peer]

@@ -5,14 +5,16 @@ An engine is loaded once and then answers sets of prompts, all at once: it calls
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
-import os
 import sys
-import traceback
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
+
+from bench import jobs
+from bench.jobs import Job
 
 
 class Log:
@@ -35,45 +37,25 @@ class Engine(Protocol):
     def run(self, prompts: list[list[int]], max_tokens: int, log: Log) -> list[list[int]]:
         """Answer all prompts greedily with `max_tokens` ids each."""
 
-    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, job: Job) -> Job:
         """Whatever else this engine can tell."""
 
 
-def serve(load: Callable[[dict[str, Any]], tuple[dict[str, str], Engine]]) -> None:
-    """Load what the first line asks for and answer the others, one JSON line each, until standard input ends.
+def serve(load: Callable[[Job], tuple[dict[str, str], Engine]]) -> None:
+    """Load what the first line asks for and answer the others."""
 
-    What a library prints goes to standard error.
-    """
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def answer(data: dict[str, Any]) -> None:
-        answers.write(json.dumps(data) + "\n")
-        answers.flush()
-
-    try:
+    def loaded() -> tuple[Job, Callable[[Job], Job]]:
         versions, engine = load(json.loads(sys.stdin.readline()))
-    except Exception as error:
-        traceback.print_exc()
-        answer({"error": said(error)})
-        return
-    answer({"versions": {"python": sys.version.split()[0], **versions}, "settings": engine.settings})
-    gc.collect()
-    gc.freeze()
-    for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            if job["task"] != "run":
-                answer(engine.ask(job))
-                continue
-            log = Log()
-            ids = engine.run(job["prompts"], job["max_tokens"], log)
-            answer({"ids": ids, "log": log.lines})
-        except Exception as error:
-            traceback.print_exc()
-            answer({"error": said(error)})
+        gc.collect()
+        gc.freeze()
+        return {"versions": versions, "settings": engine.settings}, functools.partial(_answer, engine)
+
+    jobs.serve(loaded)
 
 
-def said(error: Exception) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+def _answer(engine: Engine, job: Job) -> Job:
+    if job["task"] != "run":
+        return engine.ask(job)
+    log = Log()
+    ids = engine.run(job["prompts"], job["max_tokens"], log)
+    return {"ids": ids, "log": log.lines}

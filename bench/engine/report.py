@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.reading.report import Sheet
+from bench.tables import Sheet
 
-NUMBERS = ("threads", "batch", "decode", "whole", "to Dovetail", "tokens at once", "GB/s", "share")
+#: Headings of columns that hold words.
+WORDS = ("type", "engine", "set to", "ids")
 
 
 def sheets(results: Mapping[str, Any]) -> list[Sheet]:

@@ -92,12 +92,12 @@ class Worker:
         return lines[-1][:200] if lines else "nothing said"
 
 
-def pythons(vllm: Path | None) -> dict[str, Path | None]:
+def pythons(vllm: Path) -> dict[str, Path | None]:
     """Where each engine's Python is, if it is. transformers runs in this environment: with the same torch."""
     return {
         "dovetail": Path(sys.executable),
         "transformers": Path(sys.executable),
-        "vllm": vllm / "bin" / "python" if vllm is not None and (vllm / "bin" / "python").exists() else None,
+        "vllm": vllm / "bin" / "python" if (vllm / "bin" / "python").exists() else None,
     }
 
 

@@ -16,11 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from bench import tables
 from bench.reading import report
 from bench.reading.deltas import Cutter, split
 from bench.reading.families import FAMILIES, Family
@@ -50,32 +49,19 @@ def main() -> None:
         for worker in workers.values():
             worker.close()
     if options.json:
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-        head = {"machine": report.machine(), "versions": versions, "options": settings}
+        head = {"machine": tables.machine(), "versions": versions, "options": tables.plain(options)}
         print(json.dumps({**head, "speed": speeds, "splits": wrongs}, indent=2, ensure_ascii=False))
         return
     used = ", ".join(f"{engine} {found.get(engine)} (Python {found['python']})" for engine, found in versions.items())
     sheets = [report.speed_sheet(speeds, options.sizes, _usual(options)), report.splits_sheet(wrongs, MEANS)]
     tokens = "those of real tokenizers" if options.tokenizers else "words and short runs of signs"
     notes = [
-        f"{report.machine()}; {used}.",
+        f"{tables.machine()}; {used}.",
         f"µs/delta and µs/token are at {_usual(options) / 1000:g} KB; tokens are {tokens}. 1 KB is 1,000 characters.",
         "silence: the most characters of the argument that went in while nothing of it came out.",
     ]
     notes += [f"{cell['family']}, {cell['reader']}: {cell['error']}" for cell in _first_errors([*speeds, *wrongs])]
-    if options.markdown:
-        print("\n\n".join([*map(report.markdown, sheets), *notes]))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    for title, headings, rows in sheets:
-        table = Table(title=title, box=box.SIMPLE)
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if number < 3 or heading.startswith(("what", "read")) else "right")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    for note in notes:
-        console.print(note, markup=False, highlight=False)
+    tables.show(sheets, notes, as_markdown=options.markdown, words=report.WORDS, width=200)
 
 
 def _options() -> argparse.Namespace:

@@ -6,17 +6,18 @@ function `load() -> (versions, open)` and hands it to `serve`; `open(job)` gives
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
-import os
 import statistics
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import process_time
 from typing import Any
+
+from bench import jobs
+from bench.jobs import Job
 
 #: What one delta came to, whatever the reader calls it: ("content", 0, text), ("reasoning", 0, text),
 #: ("name", call, text) or ("arguments", call, fragment).
@@ -167,32 +168,20 @@ def splits(start: Open, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def serve(load: Callable[[], tuple[dict[str, str], Callable[[dict[str, Any]], Open]]]) -> None:
-    """Answer jobs, one JSON line each, until standard input ends. What a reader prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def serve(load: Callable[[], tuple[dict[str, str], Callable[[Job], Open]]]) -> None:
+    """Answer jobs until standard input ends."""
 
-    def answer(data: dict[str, Any]) -> None:
-        answers.write(json.dumps(data) + "\n")
-        answers.flush()
-
-    try:
+    def loaded() -> tuple[Job, Callable[[Job], Job]]:
         versions, open_family = load()
-    except Exception as error:
-        traceback.print_exc()
-        answer({"error": f"{type(error).__name__}: {error}"})
-        return
-    answer({"versions": {"python": sys.version.split()[0], **versions}})
-    tasks = {"speed": speed, "splits": splits}
-    for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            start = open_family(job)
-            # What was there before the first delta is not the reader's: as servers do once they are up, it is taken
-            # out of the collector's sight. What the reader itself makes is collected as always.
-            gc.collect()
-            gc.freeze()
-            answer(tasks[job["task"]](start, job))
-        except Exception as error:
-            traceback.print_exc()
-            answer({"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]})
+        return {"versions": versions}, functools.partial(_answer, open_family)
+
+    jobs.serve(loaded)
+
+
+def _answer(open_family: Callable[[Job], Open], job: Job) -> Job:
+    start = open_family(job)
+    # What was there before the first delta is not the reader's: as servers do once they are up, it is taken out of the
+    # collector's sight. What the reader itself makes is collected as always.
+    gc.collect()
+    gc.freeze()
+    return {"speed": speed, "splits": splits}[job["task"]](start, job)

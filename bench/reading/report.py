@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-Row = list[str]
-#: Title, headings, rows.
-Sheet = tuple[str, Row, list[Row]]
+from bench.tables import Sheet
 
-
-def machine() -> str:
-    """The processor, its cores, and this Python."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
+#: Headings of columns that hold words.
+WORDS = ("format", "text", "reader", "read", "what was wrong")
 
 
 def speed_sheet(cells: Sequence[dict[str, Any]], sizes: Sequence[int], usual: int) -> Sheet:
@@ -63,13 +51,6 @@ def splits_sheet(cells: Sequence[dict[str, Any]], means: Sequence[int | None]) -
         found = [_wrong(group.get(mean)) for mean in means]
         rows.append([*key, *found, ", ".join(f"{fault} {count}" for fault, count in sorted(faults.items()))])
     return "Wrong results by mean tokens in a delta, sizes drawn at random", headings, rows
-
-
-def markdown(sheet: Sheet) -> str:
-    """A sheet as a Markdown table."""
-    title, headings, rows = sheet
-    lines = [f"**{title}**", "", "| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def _rate(cell: dict[str, Any]) -> float:

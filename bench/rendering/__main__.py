@@ -15,21 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import dovetail
-from bench.reading.report import Sheet, machine, markdown
+from bench import tables
 from bench.rendering import conversation, injection
 from bench.rendering.families import FAMILIES, Family, with_objects
 from bench.rendering.peers import PeerError, ask
+from bench.tables import Sheet
 
 _ENGINES = {"native": "dovetail", "jinja": "dovetail", "transformers": "dovetail"}
 _TITLES = {"native": "Dovetail", "jinja": "Dovetail's Jinja", "vllm": "vLLM's encoder"}
 _IN_TEMPLATES = ("jinja", "transformers", "minijinja")
 _SIZES = (100, 1_000, 5_000)
+#: Headings of columns that hold words.
+_WORDS = ("format", "written by", "renderer", "text", *injection.WORDS)
 
 
 def main() -> None:
@@ -46,22 +47,12 @@ def main() -> None:
         errors.print(f"[red]{error}[/]", highlight=False)
         sys.exit(2)
     if options.json:
-        print(json.dumps({"machine": machine(), **results}, indent=2, ensure_ascii=False))
+        print(json.dumps({"machine": tables.machine(), **results}, indent=2, ensure_ascii=False))
         return
     sheets = [injection.sheet(results)] if options.injection else _sheets(results)
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    if options.markdown:
-        print("\n\n".join([*map(markdown, sheets), f"{machine()}; {versions}."]))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for title, headings, rows in sheets:
-        table = Table(title=title, box=box.SIMPLE)
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if number < 3 else "right")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(f"{machine()}; {versions}.", markup=False, highlight=False)
+    notes = [f"{tables.machine()}; {versions}."]
+    tables.show(sheets, notes, as_markdown=options.markdown, words=_WORDS)
 
 
 def _options() -> argparse.Namespace:

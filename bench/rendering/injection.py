@@ -18,14 +18,16 @@ from typing import Any
 from rich.console import Console
 
 import dovetail
-from bench.reading.report import Sheet
 from bench.rendering.families import with_objects
 from bench.rendering.peers import ask
+from bench.tables import Sheet
 from dovetail.formats.template import Template, pattern
 from dovetail.tokens import Tokenizer
 from dovetail.tokens.tiktoken_ranks import KIMI_PATTERN
 
 HARMLESS = "nothing of interest"
+#: Headings of columns that hold words.
+WORDS = ("model", "in", "text")
 #: What Qwen3's tokenizer has where Qwen2's has nothing; the rest is the same.
 _QWEN3 = {
     151657: "<tool_call>",

@@ -22,9 +22,8 @@ from dovetail.errors import DovetailError, InvalidRequest
 Tools = Sequence[Mapping[str, Any]]
 
 _MOST = 256  # declarations of one family
-_LONGEST = (
-    256 * 1024
-)  # bytes of tools as JSON, and characters of their declaration: what is longer is written each time
+# Bytes of tools as JSON, and characters of their declaration: what is longer is written each time.
+_LONGEST = 256 * 1024
 _MOST_WRITTEN = 4 * 1024 * 1024  # characters of the schemas in one declaration
 _MOST_COPIED = 32 * _MOST_WRITTEN  # the same, each text counted once for every object that it is in
 _encode = msgspec.json.Encoder().encode
@@ -81,6 +80,11 @@ class Written:
         self._written += length
         if self._written > _MOST_WRITTEN:
             self._refuse(f"are longer than {_MOST_WRITTEN} characters")
+
+    def text(self, text: str) -> str:
+        """`text`, which is added. Raises as `add` does."""
+        self.add(len(text))
+        return text
 
     def copy(self, length: int) -> None:
         """An object's text becomes part of that of the object above. Raises as `add` does."""

@@ -64,15 +64,12 @@ class _Schemas:
         if kind == "array":
             return f"{self.type(schema['items'], indent)}[]" if "items" in schema else "Array<any>"
         values = schema.get("enum") if kind == "string" else None
-        if words := [f'"{value}"' for value in values or () if isinstance(value, str)]:
-            return self._counted(" | ".join(words))
+        if texts := [f'"{value}"' for value in values or () if isinstance(value, str)]:
+            return self.written.text(" | ".join(texts))
         if isinstance(kind, list):
-            return self._counted(" | ".join(_WORDS.get(word, word) for word in kind if isinstance(word, str)) or "any")
+            words = [_WORDS.get(word, word) for word in kind if isinstance(word, str)]
+            return self.written.text(" | ".join(words) or "any")
         return _WORDS.get(kind, "any") if isinstance(kind, str) else "any"
-
-    def _counted(self, text: str) -> str:
-        self.written.add(len(text))
-        return text
 
     def _type_or_null(self, schema: Any, indent: str) -> str:
         text = self.type(schema, indent)

@@ -41,7 +41,6 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING = frozenset(REASONING_FIELDS)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _Place = tuple[int, int]  # of a call: the message's index, and its own in there
-_NO_CALL = (-2, 0)
 
 
 class Repair(msgspec.Struct, frozen=True):
@@ -120,7 +119,8 @@ class _History:
         # By the client's id: the calls that it means from here on, in order, with the ids that they got.
         self._calls: dict[str, deque[tuple[str, _Place]]] = {}
         self._unanswered: dict[_Place, None] = {}  # a set that keeps its order
-        self._answered: list[tuple[_Place, int]] = []  # by the latest results, each with its message's index
+        # By the latest results, each with its message's index; None: no call.
+        self._answered: list[tuple[_Place | None, int]] = []
         #: The index of a message, by the one that it moves to.
         self.sources: dict[int, int] = {}
 
@@ -158,11 +158,11 @@ class _History:
         self._answered.clear()
 
     def _order_results(self) -> None:
-        indices = [i for _, i in self._answered]
-        before = indices[0] - 1
-        if not self._wants.results_in_order or any(call[0] != before for call, _ in self._answered):
+        before = self._answered[0][1] - 1
+        behind = [(call, i) for call, i in self._answered if call is not None and call[0] == before]
+        if not self._wants.results_in_order or len(behind) < len(self._answered):
             return
-        for i, (_, source) in zip(indices, sorted(self._answered), strict=True):
+        for (_, i), (_, source) in zip(behind, sorted(behind), strict=True):
             if i != source and self._repairs("result_order", f"messages[{source}]", f"-> messages[{i}]"):
                 self.sources[i] = source
 
@@ -254,7 +254,7 @@ class _History:
                     "the repair orphan_result",
                     param=where,
                 )
-            self._answered.append((_NO_CALL, i))
+            self._answered.append((None, i))
             return
         # Where a client used one id for several calls, their results answer them in order.
         wanted, call = asked.popleft() if len(asked) > 1 else asked[0]

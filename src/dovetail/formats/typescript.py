@@ -90,26 +90,22 @@ class _Function:
         if schema is False:
             return "null"
         if "$ref" in schema:
-            return self._counted(self._reference(schema["$ref"]))
+            return self._written.text(self._reference(schema["$ref"]))
         if "anyOf" in schema:
             return " | ".join(self._type(option, indent) for option in schema["anyOf"])
         if "enum" in schema:
             values = (f'"{value}"' if isinstance(value, str) else str(value) for value in schema["enum"])
-            return self._counted(" | ".join(values))
+            return self._written.text(" | ".join(values))
         kind = schema.get("type")
         if isinstance(kind, list):
-            return self._counted(" | ".join(_UNION_WORDS[word] for word in kind))
+            return self._written.text(" | ".join(_UNION_WORDS[word] for word in kind))
         if kind == "object":
             return self._object(schema, indent)
         if kind == "array":
             return self._array(schema, indent)
         if isinstance(kind, str):
-            return "number" if kind == "integer" else self._counted(kind)
+            return "number" if kind == "integer" else self._written.text(kind)
         raise Undeclarable(f"no type for {schema!r:.80}")
-
-    def _counted(self, text: str) -> str:
-        self._written.add(len(text))
-        return text
 
     def _reference(self, reference: Any) -> str:
         if reference == "#":
@@ -154,7 +150,7 @@ class _Function:
         note = self._notes(schema, indent)
         if default is not None:
             shown = repr(default) if isinstance(default, int | float) else json.dumps(default, ensure_ascii=False)
-            note += self._counted(f"{indent}// Default: {shown}\n")
+            note += self._written.text(f"{indent}// Default: {shown}\n")
         return f"{note}{indent}{name}{'?' if optional else ''}: {self._type(schema, indent)}"
 
     def _notes(self, schema: Any, indent: str) -> str:
@@ -169,7 +165,7 @@ class _Function:
         kind = schema.get("type")
         bounds = [key for key in _BOUNDS.get(kind, ()) if key in schema] if plain and isinstance(kind, str) else []
         if bounds:
-            note += self._counted(f"{indent}// " + ", ".join(f"{key}: {schema[key]}" for key in bounds) + "\n")
+            note += self._written.text(f"{indent}// " + ", ".join(f"{key}: {schema[key]}" for key in bounds) + "\n")
         return note
 
 

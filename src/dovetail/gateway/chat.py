@@ -111,14 +111,14 @@ class Chat:
                 parallel_tool_calls=request.parallel_tool_calls is not False,
             )
             eos_ids = self._engine.info.eos_ids
-            choices = range(request.n or 1)
-            constraints = [matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None for _ in choices]
+            constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
         if grammar is not None and not rendering.can_follow(grammar, request, self._format, left_open):
             raise InvalidRequest(
                 f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out the "
                 "tools, or set dovetail.strict to off",
                 param="continue_final_message" if request.continue_final_message else "dovetail.strict",
             )
+        choices = range(request.n or 1)
         turn_id = f"chatcmpl-{uuid.uuid4().hex}"
         names = [turn_id if choice == 0 else f"{turn_id}-{choice}" for choice in choices]
         completions = tuple(
@@ -128,7 +128,7 @@ class Chat:
                 sampling=_for_choice(request.sampling, choice),
                 stop=request.stop_strings,
                 logprobs=request.likeliest,
-                constraint=constraints[choice],
+                constraint=constraint.another() if constraint else None,
                 draft_tokens=extension.draft_tokens,
                 request_id=names[choice],
             )

@@ -62,7 +62,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    index: int = 0
+    index: int
     message: ChatMessage | UnsetType = UNSET
     delta: ChatMessage | UnsetType = UNSET
     logprobs: ChoiceLogprobs | None = None
@@ -180,14 +180,13 @@ class Stream:
         self._tallies = [_Tally(turn) for _ in turn.completions]
         # Of each choice, those that no delta has told yet.
         self._logprobs: list[tuple[ContentLogprob, ...]] = [() for _ in turn.completions]
-        self._unfinished = len(turn.completions)
         options = turn.request.stream_options
         self._include_usage = bool(options and options.include_usage)
 
     @property
     def done(self) -> bool:
         """Whether every choice has finished."""
-        return not self._unfinished
+        return all(tally.finish is not None for tally in self._tallies)
 
     def start(self) -> bytes:
         first = ChatMessage(role="assistant", content="")
@@ -201,7 +200,6 @@ class Stream:
         chunks = [self._delta(step.choice, delta) for delta in _deltas(step.events)]
         if step.finish is not None:
             chunks.append(self._delta(step.choice, ChatMessage(dovetail=tally.extension()), step.finish))
-            self._unfinished -= 1
             if self.done:
                 if self._include_usage:
                     chunks.append(self._chunk(usage=_usage(self._turn, self._tallies)))

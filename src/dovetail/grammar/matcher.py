@@ -42,6 +42,10 @@ class Matcher:
         self._answer: list[int] = []
         self._asked_at = 0
 
+    def another(self) -> Matcher:
+        """One for another sequence, from the beginning: what `compile` does before has been done."""
+        return Matcher(self._vocabulary, self._lark)
+
     def fill(self, row: memoryview) -> None:
         """As `Constraint.fill`. Raises `EngineError` when the library gives up on the grammar."""
         mask = self._matcher.compute_bitmask()
