@@ -132,19 +132,15 @@ def _command(
     return commands.add_parser(name, help=does, description=does, allow_abbrev=False)
 
 
-#: Group of settings -> its heading in the help.
-_GROUPS = {
-    "what runs": "what runs",
-    "drafting": "drafting",
-    "engine": "the engine",
-    "machine": "the machine",
-    "serving": "serving",
-}
+#: Group of settings -> its heading in the help, where that is another.
+_HEADINGS = {"engine": "the engine", "machine": "the machine"}
 
 
 def _plan_options(parser: argparse.ArgumentParser) -> None:
     """The options of a plan, which go into its "command line" layer only when they are given."""
-    from dovetail.plan.options import OPTIONS  # takes a fifth of a second, which only these commands need
+    # Takes a fifth of a second, which only these commands need.
+    from dovetail.plan.option import GROUPS
+    from dovetail.plan.options import OPTIONS
 
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="a target's folder or hub id, or a speculators drafter's alone"
@@ -153,8 +149,8 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", metavar="NAME|FILE|none", help="take this recipe (default: those that fit; `dovetail recipes`)"
     )
-    for group, heading in _GROUPS.items():
-        arguments = parser.add_argument_group(heading, argument_default=argparse.SUPPRESS)
+    for group in GROUPS:
+        arguments = parser.add_argument_group(_HEADINGS.get(group, group), argument_default=argparse.SUPPRESS)
         for option in OPTIONS:
             if option.group == group and option.command_line:
                 option.add_to(arguments)

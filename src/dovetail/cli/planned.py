@@ -15,7 +15,7 @@ from dovetail.plan import Plan, Setting
 from dovetail.plan.emit.command import shown
 from dovetail.plan.engines import NAMES
 from dovetail.plan.outcome import Fit
-from dovetail.plan.parallel import SIZES
+from dovetail.plan.parallel import GPUS, SIZES
 
 _STYLES = {"warning": PROBLEM, "note": "bold", "advice": "green"}
 _GAP = "  "
@@ -52,7 +52,7 @@ def headline(plan: Plan) -> str:
     words = {name: name.removesuffix("_parallel_size").replace("_", " ") for name in SIZES}
     degrees = [f"{words[name]} {size}" for name, size in sizes.items() if size > 1]
     if engine != "embedded" and (plan.gpus is not None or degrees):
-        machine = str(plan.gpus) if plan.gpus else f"{math.prod(list(sizes.values())[:3])} GPUs"
+        machine = str(plan.gpus) if plan.gpus else f"{math.prod(sizes[name] for name in GPUS)} GPUs"
         what.append(f"{machine} ({', '.join(degrees)})" if degrees else machine)
     tokens, method = plan.value("draft_tokens"), plan.value("method")
     what.append(f"{method} drafts {tokens} a step" if tokens and method else "nothing drafts")

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli.screen import labelled, visible
-from dovetail.plan.cookbook import when
+from dovetail.plan.conditions import when_plainly
 from dovetail.plan.emit.command import shown
-from dovetail.plan.options import BY_NAME
 from dovetail.plan.recipe import Recipe, called, every
 
 
@@ -34,24 +33,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _listed(recipe: Recipe) -> Iterator[tuple[str, str]]:
     yield "", recipe.title
-    yield "for", _for(recipe)
+    yield "for", when_plainly(recipe.match)
     measured = [f"{each.what} {each.value:,g} {each.unit}" for each in recipe.measured[:1]]
     rest = len(recipe.measured) - 1
     more = f", and {rest} more figure{'s' if rest > 1 else ''}" if rest > 0 else ""
     yield "measured", f"{measured[0]}{more}" if measured else "nothing"
 
 
-def _for(recipe: Recipe) -> str:
-    return when(recipe.match).replace("`", "")
-
-
 def _show(recipe: Recipe, console: Console) -> None:
     console.print(Text(visible(recipe.title), "bold"))
-    labelled(console, [("for", _for(recipe)), ("from", f"{recipe.source}. {'; '.join(recipe.links)}")])
+    labelled(console, [("for", when_plainly(recipe.match)), ("from", f"{recipe.source}. {'; '.join(recipe.links)}")])
     _section(console, "settings")
-    reasons = {name: recipe.why.get(name) or BY_NAME[name].help.partition(" (")[0] for name in recipe.settings}
     for name, value in recipe.settings.items():
-        _reasoned(console, name, _value(value, "none"), reasons[name])
+        _reasoned(console, name, _value(value, "none"), recipe.reason(name))
     if recipe.env:
         _section(console, "environment")
     for name, variable in recipe.env.items():

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.plan.drafter import Drafter
 from dovetail.plan.hardware import Gpus
-from dovetail.plan.layers import Setting
+from dovetail.plan.layers import Setting, value
 from dovetail.plan.target import Target
 
 
@@ -31,8 +31,7 @@ class Case(msgspec.Struct, frozen=True):
 
     def value(self, name: str) -> Any:
         """A setting's value, None where nobody said one."""
-        setting = self.settings.get(name)
-        return None if setting is None else setting.value
+        return value(self.settings, name)
 
     def size(self, name: str) -> int:
         """A degree of parallelism, one where nobody said one."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
+from dovetail.plan.conditions import when
 from dovetail.plan.emit import emitted, vllm
 from dovetail.plan.emit.command import shown
 from dovetail.plan.layers import Layer, overlay
-from dovetail.plan.options import BY_NAME
-from dovetail.plan.recipe import FOLDER, Conditions, Figure, Machine, Recipe, every, layer
+from dovetail.plan.recipe import FOLDER, Conditions, Figure, Recipe, every, layer
 
 _HEAD = """\
 # Recipes
@@ -66,49 +66,21 @@ def _link(link: str) -> str:
     return f"<{link}>" if "://" in link else f"[{link}](../{link})"
 
 
-def when(match: Conditions | None) -> str:
-    """The conditions in words, as a sentence."""
-    if match is None:
-        return "No model and no drafter is named."
-    gpu = match.gpu or Machine()
-    conditions = [
-        _one_of("the model is", match.model),
-        _one_of("its family is", match.model_type),
-        _one_of("its architecture is", match.architecture),
-        _one_of("the drafter is", match.drafter),
-        _one_of("GPUs are called", gpu.name),
-        _one_of("GPUs have the compute capability", gpu.capability),
-        None if gpu.count is None else f"there are {gpu.count} GPUs or more" if gpu.count > 1 else "there is a GPU",
-        *(f"`{name}` is {shown(value)}" for name, value in match.settings.items()),
-    ]
-    said = "; ".join(condition for condition in conditions if condition)
-    return f"{said[:1].upper()}{said[1:]}."
-
-
-def _one_of(what: str, names: Iterable[str] | None) -> str | None:
-    return None if not names else f"{what} {' or '.join(f'`{name}`' for name in names)}"
-
-
 def _command(recipe: Recipe) -> str:
     words = ["dovetail serve"]
     match = recipe.match
     if match is not None:
-        words.append(_model(recipe))
+        words.append(recipe.model or "MODEL")
         words += [f"--drafter {match.drafter[0]}"] if match.drafter else []
         words += [f"--{name.replace('_', '-')} {shown(value)}" for name, value in match.settings.items()]
     return " ".join(words)
-
-
-def _model(recipe: Recipe) -> str:
-    """A model that the recipe is for."""
-    return recipe.example or (recipe.match.model[0] if recipe.match and recipe.match.model else "MODEL")
 
 
 def _settings(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for name, value in recipe.settings.items():
         if isinstance(value, str) and value.startswith(str(FOLDER.parent.parent)):
             value = f"dovetail{value.removeprefix(str(FOLDER.parent.parent))}"  # a file of ours, wherever that is
-        yield f"`{name}`", _code(value, "none"), recipe.why.get(name) or BY_NAME[name].help.partition(" (")[0]
+        yield f"`{name}`", _code(value, "none"), recipe.reason(name)
 
 
 def _code(value: object, otherwise: str) -> str:
@@ -128,7 +100,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _emitted(recipe: Recipe) -> str:
     """The recipe alone, with a model that it is for."""
     match = recipe.match or Conditions()
-    said = {"target": _model(recipe)}
+    said = {"target": recipe.model or "MODEL"}
     if match.drafter and "drafter" not in recipe.settings:
         said["drafter"] = match.drafter[0]
     return emitted(overlay([layer(recipe), Layer("recipe", said)]), "vllm")

@@ -25,7 +25,7 @@ from dovetail.plan.parallel import SIZES
 LOOKUP = "suffix"
 #: As many tokens as its lookups draft where nobody says: the K with which docs/decisions/0011 was measured.
 LOOKUP_TOKENS = 5
-DRAFT_TOKENS = 8  # as many as its windows hold
+DRAFT_TOKENS = 8  # the longest with which docs/decisions/0011 was measured
 _CPU = "computes on the CPU: --engine embedded where that is meant"
 _BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16")
 _OF_DRAFTERS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")

@@ -15,11 +15,11 @@ from msgspec import UNSET
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import hardware, recipe
 from dovetail.plan.case import Advice
-from dovetail.plan.cookbook import when
+from dovetail.plan.conditions import when_plainly
 from dovetail.plan.drafter import Drafter, inside
 from dovetail.plan.drafting import settled
 from dovetail.plan.hardware import Gpus
-from dovetail.plan.layers import Layer, Setting, overlay
+from dovetail.plan.layers import Layer, Setting, overlay, value
 from dovetail.plan.looks import Looks
 from dovetail.plan.recipe import Facts, Recipe
 from dovetail.plan.target import Target
@@ -58,24 +58,23 @@ def find(said: list[Layer], looks: Looks, asked: str | None) -> Found:
     name = _value(layers, "target")
     if name is None:
         name = own["target"] = looks.verifier(_value(layers, "drafter"))
-    known = () if asked == "none" or demo else recipe.every() if chosen is None else (chosen,)
+    ours = () if asked == "none" or demo else recipe.every()
+    known = ours if chosen is None else (chosen,)
     knows_it = chosen is not None or bool(recipe.possible(_facts(layers, gpus, name), known))
     target = _target(name, looks, knows_it, advice)
     facts = _facts(layers, gpus, name, target)
     if chosen is None:
         layers += _fitting(facts, known, target is None, advice)
     elif target is not None and not recipe.possible(facts, known):
-        said_for = when(chosen.match).replace("`", "")
-        advice.append(
-            Advice("warning", "recipe", f"recipe {chosen.name} was named but is for other things: {said_for}")
-        )
+        others = f"recipe {chosen.name} was named but is for other things: {when_plainly(chosen.match)}"
+        advice.append(Advice("warning", "recipe", others))
     drafter = _drafter(layers, looks, target, advice)
     if drafter is not None:
         own |= {"method": drafter.method, "draft_tokens": drafter.draft_tokens}
     recipes = tuple(layer.source.removeprefix("recipe ") for layer in layers[len(said) :])
     layers.append(Layer("drafter", {name: value for name, value in own.items() if value is not None}))
-    near = recipe.near(facts, recipe.every() if known else ())
-    return Found(layers, target, drafter, gpus, recipes, tuple(near), advice)
+    near = tuple(recipe.near(facts, ours))
+    return Found(layers, target, drafter, gpus, recipes, near, advice)
 
 
 def _machine(asked: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
@@ -91,8 +90,7 @@ def _machine(asked: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
 
 
 def _value(layers: list[Layer], name: str) -> Any:
-    setting = settled(layers).get(name)
-    return None if setting is None else setting.value
+    return value(settled(layers), name)
 
 
 def _facts(layers: list[Layer], gpus: Gpus | None, model: str | None = None, target: Target | None = None) -> Facts:
@@ -127,7 +125,7 @@ def _fitting(facts: Facts, known: Iterable[Recipe], unlooked: bool, advice: list
     if not matches and unlooked:
         matches = recipe.possible(facts, known)[:1]
         for match in matches:
-            said_for = when(match.recipe.match).replace("`", "")
+            said_for = when_plainly(match.recipe.match)
             taken = (
                 f"recipe {match.recipe.name} is taken for want of another, and may not be for these GPUs: {said_for}"
             )

@@ -27,7 +27,7 @@ FILES = (
     "chat_template.*",
 )
 #: https://huggingface.co/docs/hub/repositories-settings: an owner and a name of letters, digits, dots and dashes.
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def here(name: str, *, beside: str | None = None) -> str | None:
@@ -48,7 +48,7 @@ def find(name: str, *, beside: str | None = None, revision: str | None = None) -
     folder = here(name, beside=beside)
     if folder is not None:
         return folder
-    if not _ID.fullmatch(name):
+    if not ID.fullmatch(name):
         raise CheckpointError(
             f"there is no folder {name}: give a checkpoint's folder, or OWNER/NAME for a model on the hub"
         )

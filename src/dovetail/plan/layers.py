@@ -33,6 +33,12 @@ def overlay(layers: Iterable[Layer]) -> dict[str, Setting[Any]]:
     return settings
 
 
+def value(settings: Mapping[str, Setting[Any]], name: str) -> Any:
+    """The value of a setting, None where nobody said one."""
+    setting = settings.get(name)
+    return None if setting is None else setting.value
+
+
 def merged(name: str, layers: Iterable[Layer]) -> dict[str, Setting[Any]]:
     """Of a setting that is a mapping, each member as the first layer that has it says."""
     return overlay(Layer(source, values[name]) for source, values in layers if values.get(name))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
+
+Group = Literal["what runs", "drafting", "engine", "machine", "serving"]
+#: In the order in which people are shown them.
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -22,7 +26,7 @@ class Option(msgspec.Struct, frozen=True):
     name: str
     type: Any
     help: str
-    group: Literal["what runs", "drafting", "engine", "machine", "serving"]
+    group: Group
     words: Mapping[str, str] = {}
     gateway: bool = False
     metavar: str | None = None

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from dovetail.errors import DovetailError, InvalidRequest, PlanError
 from dovetail.formats.history import listed_kinds
+from dovetail.plan import hub
 from dovetail.plan.methods import LOOKUPS, Method
 from dovetail.plan.option import Option
 from dovetail.plan.renames import translated
@@ -28,8 +29,6 @@ _Degree = Annotated[int, Meta(ge=1, le=4096)]
 _CacheType = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"]
 #: Of a drafter that is a checkpoint, and of those that look earlier text up.
 _Method: Any = Literal[(*get_args(Method), *LOOKUPS)]
-#: An organisation and a model, as hubs write them.
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -543,7 +542,7 @@ def _checked(option: Option, value: Any, where: str, folder: Path) -> Any:
     if value is None or option.path is None:
         return value
     path = os.path.normpath(os.path.join(folder, os.path.expanduser(value)))
-    if option.path == "checkpoint" and _HUB_ID.fullmatch(value) and not os.path.exists(path):
+    if option.path == "checkpoint" and hub.ID.fullmatch(value) and not os.path.exists(path):
         return value
     return path
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dovetail.errors import PlanError
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.drafter import Drafter
@@ -21,7 +23,8 @@ def check(case: Case) -> list[Advice]:
         for name in SIZES:
             if case.size(name) > 1:
                 raise PlanError(f"{case.said(name)} but the embedded engine runs on one device: --engine vllm")
-    _enough_gpus(case)
+    used = math.prod(case.size(name) for name in GPUS)
+    _enough_gpus(case, used)
     tensor = case.size("tensor_parallel_size")
     _heads(target.attention, tensor, f"{case.said('tensor_parallel_size')} but {target.path} has")
     _experts(case, tensor)
@@ -37,14 +40,12 @@ def check(case: Case) -> list[Advice]:
     if drafter is not None and drafter.attention is not None:
         _draft(case, drafter, drafter.attention, tensor)
         advice += _staged(case, drafter)
-    used = case.size(GPUS[0]) * case.size(GPUS[1]) * case.size(GPUS[2])
     if case.gpus is not None and case.engine != "embedded" and used < case.gpus.count:
         advice.append(Advice("note", "gpus", f"{used} of {case.gpus} are used"))
     return advice
 
 
-def _enough_gpus(case: Case) -> None:
-    needed = case.size(GPUS[0]) * case.size(GPUS[1]) * case.size(GPUS[2])
+def _enough_gpus(case: Case, needed: int) -> None:
     if case.gpus is not None and needed > case.gpus.count:
         asked = ", ".join(case.said(name) for name in GPUS if case.size(name) > 1)
         raise PlanError(

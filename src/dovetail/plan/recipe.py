@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dovetail.errors import PlanError
+from dovetail.plan import hub
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
@@ -96,10 +97,19 @@ class Recipe(_Data, frozen=True):
     notes: tuple[_Text, ...] = ()
 
     @property
+    def model(self) -> str | None:
+        """A model that it is for, None if it names none."""
+        return self.example or (self.match.model[0] if self.match is not None and self.match.model else None)
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         """The drafter that it brings, or those that it is for."""
         own = self.settings.get("drafter")
         return (own,) if own is not None else (self.match.drafter or ()) if self.match is not None else ()
+
+    def reason(self, setting: str) -> str:
+        """Why it has this setting, or what that is."""
+        return self.why.get(setting) or BY_NAME[setting].help.partition(" (")[0]
 
 
 class Facts(NamedTuple):
@@ -177,11 +187,10 @@ def called(name: str) -> Recipe:
 def named(recipe: Recipe, facts: Facts) -> Layer:
     """What a recipe says that somebody names: also the model and the drafter that it is for, if nobody says others."""
     match = recipe.match or Conditions()
-    model = recipe.example or (match.model[0] if match.model else None)
     source, values = _for(facts, recipe)
     values = {**match.settings, **values}
-    if model is not None and facts.model is None:
-        values.setdefault("target", model)
+    if recipe.model is not None and facts.model is None:
+        values.setdefault("target", recipe.model)
     if match.drafter and facts.drafter is UNSET:
         values.setdefault("drafter", match.drafter[0])
     return Layer(source, values)
@@ -292,7 +301,7 @@ def _is_called(said: object, ids: Iterable[str]) -> bool:
         return False
     cached = re.search(r"models--([^/]+?)--([^/]+)/snapshots/", said)
     name = f"{cached[1]}/{cached[2]}" if cached else said.rstrip("/")
-    is_id = cached is not None or re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
+    is_id = cached is not None or hub.ID.fullmatch(name) is not None
     known = [id_.casefold() for id_ in ids]
     if is_id:
         return name.casefold() in known

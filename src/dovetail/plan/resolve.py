@@ -19,15 +19,15 @@ from dovetail.plan.case import Advice, Case
 from dovetail.plan.checkpoint import has_tokenizer
 from dovetail.plan.drafting import settled
 from dovetail.plan.finding import Found, find
-from dovetail.plan.layers import Layer, Setting, merged, overlay
+from dovetail.plan.layers import Layer, Setting, merged, overlay, value
 from dovetail.plan.looks import Looks
+from dovetail.plan.option import GROUPS
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.outcome import Fit, Plan
 from dovetail.plan.recipe import DEMO
 from dovetail.plan.said import drafters_apart, said
 
-_GROUPS = ("what runs", "drafting", "engine", "machine", "serving")
-_ORDER = [option.name for group in _GROUPS for option in OPTIONS if option.group == group]
+_ORDER = [option.name for group in GROUPS for option in OPTIONS if option.group == group]
 
 
 def resolve(
@@ -46,8 +46,7 @@ def resolve(
     small files only; those of models on the hub are fetched.
     """
     layers, notes = said(model, options, config)
-    first = overlay(layers)
-    looks = Looks(first["revision"].value if "revision" in first else None)
+    looks = Looks(value(overlay(layers), "revision"))
     found = find([drafters_apart(layer, looks) for layer in layers], looks, recipe)
     advice = [*(Advice("note", "", note) for note in notes), *found.advice]
     folders = _folders(found, looks, advice)
@@ -131,8 +130,8 @@ def _engine(found: Found, folders: Mapping[str, str], otherwise: str | None) -> 
 def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]:
     """The last layer, in which every setting is."""
     settings = settled(found.layers)
-    method = settings["method"].value if "method" in settings else None
-    if engine == "embedded" and not settings.keys() & {"drafter", "method"} and _value(settings, "draft_tokens") != 0:
+    method = value(settings, "method")
+    if engine == "embedded" and not settings.keys() & {"drafter", "method"} and value(settings, "draft_tokens") != 0:
         method = embedded.LOOKUP
     values = defaults.fixed(settings["target"].value, engine, method)
     values |= {"engine": engine, "gpus": None if found.gpus is None else str(found.gpus)}
@@ -149,13 +148,9 @@ def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]
         sizes, said_of_them = defaults.sizes(case)
         values |= sizes
         advice += said_of_them
-    if engine == "embedded" and _value(settings, "chunked_prefill") is False:
+    if engine == "embedded" and value(settings, "chunked_prefill") is False:
         values["max_batched_tokens"] = embedded.whole_prompts(overlay([*found.layers, Layer("default", values)]))
     return values
-
-
-def _value(settings: Mapping[str, Setting[Any]], name: str) -> Any:
-    return settings[name].value if name in settings else None
 
 
 def _check_format(setting: Setting[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -192,7 +193,7 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     def covers(self, module: str) -> bool:
         parts = module.split(".")
         names = {".".join(parts[: i + 1]) for i in range(len(parts))}
-        return names.isdisjoint(self.ignored) and not any(_matches(each, module) for each in self.ignored)
+        return names.isdisjoint(self.ignored) and not any(_matches(each, module) for each in _patterns(self.ignored))
 
     def bits_of(self, module: str, plain: float) -> float:
         """Bits per weight of a module, its scales included; `plain` is what an ignored one has."""
@@ -206,10 +207,16 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
 _wild = re.compile(r"[*?\[]").search
 
 
+@lru_cache(maxsize=8)
+def _patterns(ignored: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that are no plain names. They are few, and asked for again and again."""
+    return tuple(each for each in ignored if each.startswith("re:") or _wild(each))
+
+
 def _matches(ignored: str, module: str) -> bool:
     if ignored.startswith("re:"):
         return pattern.matches(ignored[3:], module)
-    return _wild(ignored) is not None and fnmatch.fnmatchcase(module, ignored)
+    return fnmatch.fnmatchcase(module, ignored)
 
 
 def _ignored(fields: Fields) -> tuple[str, ...]:

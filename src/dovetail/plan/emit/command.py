@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -98,6 +98,23 @@ class Account:
         """Say that the setting is not carried over, if it has a value."""
         if name in self._left:
             self.notes.append(f"not carried over: {name} {shown(self._left.pop(name))}: {why}")
+
+    def drafts(self, methods: Container[str], settings: Iterable[str]) -> bool:
+        """Whether something drafts by one of the engine's `methods`; if not, the `settings` of drafting are left."""
+        method, tokens = self.peek("method"), self.peek("draft_tokens")
+        if method is None:
+            why = "nothing drafts" if self.peek("drafter") is None else "the plan does not say how it drafts"
+        elif tokens == 0:
+            why = "no tokens are to be drafted"
+        elif method not in methods:
+            why = f"{self._engine} does not know the method {method}"
+        else:
+            return True
+        if tokens == 0:
+            self.take("draft_tokens")
+        for name in settings:
+            self.leave(name, why)
+        return False
 
     def close(self) -> tuple[str, ...]:
         """All notes, when everything that has a word was taken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,13 +14,13 @@ import yaml  # type: ignore[import-untyped]
 
 from dovetail.plan.emit import vllm
 from dovetail.plan.emit.command import Command, comment, printable
-from dovetail.plan.layers import Setting
+from dovetail.plan.layers import Setting, value
+from dovetail.plan.parallel import GPUS
 
 #: GPUs that one node is taken to have.
 NODE = 8
 _HUB_CACHE = "/root/.cache/huggingface"
 _CHECKPOINTS = ("target", "drafter", "tokenizer")
-_DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> str:
@@ -27,13 +28,11 @@ def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> st
     inside = {name: setting for name, setting in plan.items() if name != "api_key_file"}
     inside["host"] = Setting("0.0.0.0", "cluster")
     command = vllm.command(inside, version)
-    name, port = _name(plan), _value(plan, "port") or 8000
-    gpus = 1
-    for degree in _DEGREES:
-        gpus *= _value(plan, degree) or 1
+    name, port = _name(plan), value(plan, "port") or 8000
+    gpus = math.prod(value(plan, degree) or 1 for degree in GPUS)
     # vLLM wants as many GPUs on every node.
     nodes = gpus // next(each for each in range(NODE, 0, -1) if gpus % each == 0)
-    checkpoints = [path for path in (_value(plan, which) for which in _CHECKPOINTS) if path is not None]
+    checkpoints = [path for path in (value(plan, which) for which in _CHECKPOINTS) if path is not None]
     folders = sorted({path for path in checkpoints if path.startswith("/")})
     hub = len(folders) < len(set(checkpoints))
     pod = _Pod(command, f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0", name, port, gpus // nodes, folders, hub)
@@ -94,7 +93,7 @@ class _Pod(msgspec.Struct, frozen=True):
             "env": [
                 {"name": "VLLM_API_KEY", "valueFrom": _secret(self.name, "api-key")},
                 {"name": "HF_TOKEN", "valueFrom": _secret(self.name, "hf-token", optional=True)},
-                *({"name": name, "value": _word(value)} for name, value in self.command.variables.items()),
+                *({"name": name, "value": _word(text)} for name, text in self.command.variables.items()),
             ],
             "resources": {"limits": {"nvidia.com/gpu": self.gpus}},
             **(probes if answers else {}),
@@ -120,13 +119,9 @@ class _Pod(msgspec.Struct, frozen=True):
         return volumes
 
 
-def _value(plan: Mapping[str, Setting[Any]], name: str) -> Any:
-    return plan[name].value if name in plan else None
-
-
 def _name(plan: Mapping[str, Setting[Any]]) -> str:
     """What is served, as a name that Kubernetes takes: lower case, digits, hyphens, and not too long."""
-    called = _value(plan, "served_model_name") or PurePosixPath(plan["target"].value).name
+    called = value(plan, "served_model_name") or PurePosixPath(plan["target"].value).name
     plain = re.sub(r"[^a-z0-9]+", "-", called.lower()).strip("-")[:40].rstrip("-")
     return plain if plain[:1].isalpha() else f"model-{plain}".rstrip("-")
 
@@ -193,7 +188,7 @@ def _over_nodes(pod: _Pod, nodes: int) -> dict[str, Any]:
 
 
 def _comments(plan: Mapping[str, Setting[Any]], command: Command, name: str, nodes: int) -> str:
-    keys, host = _value(plan, "api_key_file"), _value(plan, "host")
+    keys, host = value(plan, "api_key_file"), value(plan, "host")
     where = '--from-literal=api-key="$(openssl rand -hex 32)"'
     if keys is not None:
         where = printable(" ".join(f"--from-file=api-key={shlex.quote(keys)}".splitlines()))

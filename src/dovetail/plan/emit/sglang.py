@@ -93,25 +93,14 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
 
 
 def _speculation(account: Account) -> list[tuple[str, ...]]:
-    method, tokens = account.peek("method"), account.peek("draft_tokens")
-    why = None
-    if method is None:
-        why = "nothing drafts" if account.peek("drafter") is None else "the plan does not say how it drafts"
-    elif tokens == 0:
-        why = "no tokens are to be drafted"
-    elif method not in _ALGORITHMS:
-        why = f"SGLang does not know the method {method}"
-    if why is not None:
-        if tokens == 0:
-            account.take("draft_tokens")
-        for name in _DRAFTING:
-            account.leave(name, why)
+    if not account.drafts(_ALGORITHMS, _DRAFTING):
         return []
     arguments: list[tuple[str, ...]] = [("--speculative-algorithm", _ALGORITHMS[account.take("method")])]
     drafter = account.take("drafter")
     if drafter is not None:
         arguments.append(("--speculative-draft-model-path", drafter))
-    if account.take("draft_tokens") is not None:
+    tokens = account.take("draft_tokens")
+    if tokens is not None:
         # A chain of K drafts, or as many branches of them; the token that the target adds is counted with them.
         branches = account.take("draft_top_k") or 1
         arguments += [

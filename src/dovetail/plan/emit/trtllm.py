@@ -75,19 +75,7 @@ def _own_way(account: Account, file: dict[str, Any]) -> None:
 
 
 def _speculation(account: Account, file: dict[str, Any]) -> None:
-    method, tokens = account.peek("method"), account.peek("draft_tokens")
-    why = None
-    if method is None:
-        why = "nothing drafts" if account.peek("drafter") is None else "the plan does not say how it drafts"
-    elif tokens == 0:
-        why = "no tokens are to be drafted"
-    elif method not in _DECODING:
-        why = f"TensorRT-LLM does not know the method {method}"
-    if why is not None:
-        if tokens == 0:
-            account.take("draft_tokens")
-        for name in ("drafter", "method", "draft_tokens"):
-            account.leave(name, why)
+    if not account.drafts(_DECODING, ("drafter", "method", "draft_tokens")):
         return
     config = {
         "decoding_type": _DECODING[account.take("method")],
