@@ -2,7 +2,7 @@
 #
 #   make serve [PORT=8000] [ARGS=…]     make test     make demo     make lint     make format
 #   make train     make bench     make bench-reading     make bench-rendering     make bench-engine
-#   make fuzz     make coverage     make recipes     make check-emitted
+#   make bench-speculation     make fuzz     make coverage     make recipes     make check-emitted
 #
 # torch comes first, alone and exact, so that no resolver can bring CUDA packages onto a machine without a GPU.
 # TORCH_INDEX names the package index to take it from; without it, see `torch` below.
@@ -19,7 +19,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine fuzz coverage format recipes check-emitted
+.PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
+.PHONY: format recipes check-emitted
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
@@ -61,6 +62,11 @@ bench-rendering: $(VENV)/.dev
 bench-engine: $(VENV)/.dev
 	@bench/engine/setup.sh $(PEERS)
 	@$(BIN)/python -m bench.engine --peers $(PEERS) $(ARGS)
+
+# Where drafting pays and whether the gate finds it, drawn into $(PEERS)/speculation; then beside transformers and vLLM.
+bench-speculation: $(VENV)/.dev
+	@bench/engine/setup.sh $(PEERS)
+	@$(BIN)/python -m bench.speculation --peers $(PEERS) --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
 
 # The same properties as in `make test`, with many more examples; outputs are split at random 100,000 times.
 fuzz: $(VENV)/.dev
@@ -105,6 +111,6 @@ $(VENV)/.engine: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	@echo "installing dovetail[engine,dev]"
-	@$(PIP) install --editable '.[engine,dev]'
+	@echo "installing dovetail[bench,dev,engine]"
+	@$(PIP) install --editable '.[bench,dev,engine]'
 	@touch $@ $(VENV)/.engine

@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import speculation
 from bench.engine.cases import DEMO
+from bench.speculation import pair
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print figures, not a table")
     options = parser.parse_args()
-    rows, machine = speculation.measure(
+    rows, machine = pair.measure(
         options.checkpoints,
         batches=options.batches,
         draft_tokens=options.draft_tokens,
@@ -34,7 +34,7 @@ def main() -> None:
         repeats=options.repeats,
     )
     if options.json:
-        print(json.dumps(speculation.as_json(rows, machine), indent=2))
+        print(json.dumps(pair.as_json(rows, machine), indent=2))
         return
     table = Table(title=f"tokens/s, greedy, K={options.draft_tokens}, medians of {options.repeats}", box=box.SIMPLE)
     groups = {"": ("batch",), "decode": ("off", "on", "ratio"), "whole": ("off", "on", "ratio")}

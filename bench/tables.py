@@ -12,6 +12,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 Row = list[str]
@@ -57,3 +58,9 @@ def machine() -> str:
 def plain(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, as JSON can hold it."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+
+
+def progress(console: Console) -> Progress:
+    """A bar for long work, with room for what is going on."""
+    columns = (TextColumn("{task.description:56}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)

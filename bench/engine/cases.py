@@ -18,18 +18,20 @@ from training.data import FORMAT, HELD_OUT
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 _DEMO_PAD = 3060
+_AGREEING = 0.8
 _ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, with a drafter or without, and its prompts."""
+    """A model, with a drafter or without, and its prompts. `method` is what vLLM calls drafting so."""
 
     title: str
     target: Path
     drafter: Path | None
     draft_tokens: int
     prompt: int | None  # tokens; None: conversations, as long as they are
+    method: str = "eagle3"
 
     def prompts(self, count: int, turn: int, tokens: int) -> list[list[int]]:
         """Other prompts in each turn, so that no engine finds the beginning of one in its cache.
@@ -49,21 +51,34 @@ class Case:
         ]
 
 
+def demo_target(folder: Path) -> Path:
+    """The demo's target, which goes on behind the end of an answer, below `folder`."""
+    return shapes.endless(DEMO / "target", folder / "demo", _DEMO_PAD)
+
+
 def cases(names: Sequence[str], folder: Path, draft_tokens: int, prompt: int) -> list[Case]:
     """Those named (`NAMES`), with their checkpoints below `folder`."""
     found = []
     if "demo" in names or "demo-drafting" in names:
-        target = shapes.endless(DEMO / "target", folder / "demo", _DEMO_PAD)
+        target = demo_target(folder)
         if "demo" in names:
             found.append(Case("demo", target, None, 0, None))
         if "demo-drafting" in names:
             found.append(Case(f"demo, K={draft_tokens}", target, DEMO / "drafter", draft_tokens, None))
     if "llama" in names:
         found.append(Case("Llama 349 M", shapes.llama(folder / "llama"), None, 0, prompt))
+    if "middle" in names or "middle-drafting" in names:
+        target = shapes.middle(folder)
+        if "middle" in names:
+            found.append(Case("Llama 154 M", target, None, 0, prompt))
+        if "middle-drafting" in names:
+            drafter = shapes.assistant(folder, _AGREEING)
+            title = f"Llama 154 M, a smaller one drafts, K={draft_tokens}, {_AGREEING:.0%} accepted"
+            found.append(Case(title, target, drafter, draft_tokens, prompt, "draft_model"))
     return found
 
 
-NAMES = ("demo", "demo-drafting", "llama")
+NAMES = ("demo", "demo-drafting", "llama", "middle", "middle-drafting")
 
 
 class Reads:

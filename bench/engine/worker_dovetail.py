@@ -14,6 +14,8 @@ from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.engine.models.layers import Options
 
+_METHODS = {"eagle3": "EAGLE-3", "draft_model": "a smaller model"}
+
 
 class Dovetail:
     def __init__(self, job: dict[str, Any]) -> None:
@@ -31,8 +33,9 @@ class Dovetail:
             threads=job["threads"],
             options=held,
             draft_options=held,
+            gated=job["variant"] == "gated",
         )
-        self.settings = "" if drafter is None else "EAGLE-3"
+        self.settings = "" if drafter is None else _METHODS[job["method"]]
 
     def run(self, prompts: list[list[int]], max_tokens: int, log: Log) -> list[list[int]]:
         ids: list[list[int]] = [[] for _ in prompts]

@@ -35,9 +35,25 @@ class Transformers:
             Path(job["target"]), dtype=getattr(torch, job["dtype"]), attn_implementation="sdpa"
         ).eval()
         self._model.generation_config.eos_token_id = None
-        self._lookup = job["draft_tokens"] if job["drafter"] is not None else 0
-        attention = self._faster_attention()
-        self.settings = attention + (", prompt lookup" if self._lookup else "")
+        # What `generate` takes for drafting. It knows no EAGLE-3: there the prompt is looked up.
+        self._drafting: dict[str, Any] = {}
+        drafting = ""
+        if job["method"] == "draft_model" and job["drafter"] is not None:
+            self._drafting["assistant_model"] = self._assistant(job)
+            drafting = ", assisted"
+        elif job["drafter"] is not None:
+            self._drafting["prompt_lookup_num_tokens"] = job["draft_tokens"]
+            drafting = ", prompt lookup"
+        self.settings = self._faster_attention() + drafting
+
+    def _assistant(self, job: dict[str, Any]) -> Any:
+        """A smaller model, that drafts as many tokens in every step as the others' do."""
+        model = AutoModelForCausalLM.from_pretrained(Path(job["drafter"]), dtype=getattr(torch, job["dtype"])).eval()
+        model.generation_config.eos_token_id = None
+        model.generation_config.num_assistant_tokens = job["draft_tokens"]
+        model.generation_config.num_assistant_tokens_schedule = "constant"
+        model.generation_config.assistant_confidence_threshold = 0.0
+        return model
 
     def _faster_attention(self) -> str:
         """The implementation that is quicker here, of the two that a CPU has."""
@@ -52,13 +68,12 @@ class Transformers:
         return best
 
     def run(self, prompts: list[list[int]], max_tokens: int, log: Log) -> list[list[int]]:
-        if self._lookup and len(prompts) > 1:
+        if self._drafting and len(prompts) > 1:
             raise ValueError("assisted decoding takes one sequence at a time")
         longest = max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         ids = torch.tensor([[_PAD] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)])
         mask = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding])
-        options: dict[str, Any] = {"prompt_lookup_num_tokens": self._lookup} if self._lookup else {}
         with torch.inference_mode():
             out = self._model.generate(
                 ids,
@@ -67,7 +82,7 @@ class Transformers:
                 max_new_tokens=max_tokens,
                 pad_token_id=_PAD,
                 stopping_criteria=StoppingCriteriaList([_Watch(longest, log)]),
-                **options,
+                **self._drafting,
             )
         answers: list[list[int]] = out[:, longest:].tolist()
         return answers

@@ -14,7 +14,11 @@ class Vllm:
 
         speculation = None
         if job["drafter"] is not None:
-            speculation = {"method": "eagle3", "model": job["drafter"], "num_speculative_tokens": job["draft_tokens"]}
+            speculation = {
+                "method": job["method"],
+                "model": job["drafter"],
+                "num_speculative_tokens": job["draft_tokens"],
+            }
         compiled = job["variant"] == "compiled"
         self._engine = LLM(
             job["target"],
@@ -25,7 +29,7 @@ class Vllm:
             speculative_config=speculation,
         ).llm_engine
         self._numbers = itertools.count()
-        self.settings = job["variant"] + (", EAGLE-3" if speculation else "")
+        self.settings = job["variant"] + (f", {job['method']}" if speculation else "")
 
     def run(self, prompts: list[list[int]], max_tokens: int, log: Log) -> list[list[int]]:
         from vllm import SamplingParams

@@ -25,6 +25,7 @@ class Peer:
 
 PEERS = (
     Peer("Dovetail", "dovetail"),
+    Peer("Dovetail, gated", "dovetail", "gated"),
     Peer("transformers", "transformers"),
     Peer("vLLM", "vllm", "compiled"),
     Peer("vLLM, eager", "vllm", "eager"),

@@ -136,5 +136,7 @@ class Engine(Protocol):
     def gauges(self) -> dict[str, float]:
         """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …
 
-        A name that ends in `_total` counts from start; one that ends in `_total_N` counts for position N of a window.
+        A name that ends in `_total` counts from start. Labels may follow it in Prometheus' notation, as in
+        ``accepted_per_position_total{position="0",drafter="eagle3",context="1024"}``; one that cannot be read so is
+        shown as a name as far as its characters allow.
         """

@@ -111,9 +111,9 @@ def test_streams_what_the_core_generates(folders: tuple[Path, Path]) -> None:
         outputs = await asyncio.gather(*(collect(engine.complete(c)) for c in completions.values()))
         assert dict(zip(completions, outputs, strict=True)) == expected
         gauges = engine.gauges()
-        assert (
-            gauges["drafted_total"] >= gauges["accepted_total"] == sum(gauges[f"accepted_total_{i}"] for i in range(3))
-        )
+        by_position = sum(n for name, n in gauges.items() if name.startswith("accepted_per_position_total"))
+        # What stood in a sequence's last step may have been cut by its end, so it is no measure.
+        assert gauges["drafted_total"] >= gauges["accepted_total"] >= by_position > 0
         await all_free(engine)
 
     with_engine(folders, test)

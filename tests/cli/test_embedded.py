@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import re
 import shutil
 import signal
@@ -60,6 +61,7 @@ DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "options": Options(),
     "draft_options": Options(),
+    "gated": True,
     "progress": None,
 }
 BFLOAT16 = torch.bfloat16
@@ -68,7 +70,13 @@ SAID: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"draft_tokens": 2, "max_batch": 4, "context": 512}, {"draft_tokens": 2, "max_batch": 4, "context": 512}),
     ({"dtype": "bfloat16", "threads": 1}, {"dtype": "bfloat16", "threads": 1}),
     ({"draft_sampling": "greedy"}, {"draft_sampling": "greedy"}),
+    ({"gate": "measured"}, {}),
+    ({"gate": "off"}, {"gated": False, "costs": None}),
+    ({"max_draft_tokens": 5}, {"max_draft_tokens": 5}),
+    ({"speculate_below_context": 700}, {"speculate_below_context": 700}),
+    ({"speculate_up_to_batch": 4}, {"speculate_up_to_batch": 4}),
     ({"max_batched_tokens": 64, "prefix_caching": False}, {"max_batched_tokens": 64, "prefix_caching": False}),
+    ({"async_scheduling": False}, {"overlap": False}),
     ({"chunked_prefill": True}, {}),
     ({"chunked_prefill": False, "max_batch": 2, "context": 64}, {"max_batched_tokens": 128}),
     ({"kv_cache_memory_bytes": 10**7}, {"cache_bytes": 10**7}),
@@ -89,16 +97,19 @@ SAID: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("case", range(len(SAID)))
-def test_what_the_plan_says_is_what_the_engine_is_given(made: list[Any], case: int) -> None:
+def test_what_the_plan_says_is_what_the_engine_is_given(made: list[Any], cache: Path, case: int) -> None:
     said, expected = SAID[case]
     plan = resolve(None, said)
     assert plan.value("engine") == "embedded" and not plan.told("warning")
     start(plan)
     [(arguments, options, core)] = made
     known = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens")}
-    assert options == DEFAULTS | known | expected
+    if plan.value("max_draft_tokens") is not None:
+        known["max_draft_tokens"] = plan.value("max_draft_tokens")
+    assert options == DEFAULTS | {"costs": cache / "dovetail" / "costs"} | known | expected
     assert arguments[:2] == (Path(plan.folders["target"]), Path(plan.folders["drafter"]))
-    assert (core.info.context, core.info.draft_tokens) == (plan.value("context"), plan.value("draft_tokens"))
+    most = plan.value("max_draft_tokens") or plan.value("draft_tokens")
+    assert (core.info.context, core.info.draft_tokens) == (plan.value("context"), most)
     table = {name: plan.settings[name] for name in said}
     assert all((setting.value, setting.source) == (said[name], "command line") for name, setting in table.items())
 
@@ -106,6 +117,36 @@ def test_what_the_plan_says_is_what_the_engine_is_given(made: list[Any], case: i
 def test_every_setting_that_it_has_a_word_for_is_tried_here() -> None:
     words = {option.name for option in OPTIONS if "embedded" in option.words}
     assert words - {"target", "drafter", "method"} == {name for said, _ in SAID for name in said}
+
+
+def test_what_is_measured_is_kept_where_caches_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = resolve(None, {"engine": "embedded"})
+
+    def costs() -> Path | None:
+        return serve.core_options(plan)["costs"]
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert costs() == tmp_path / "cache" / "dovetail" / "costs"
+    for none in ("", "relative/to/nothing"):  # neither counts, by the specification
+        monkeypatch.setenv("XDG_CACHE_HOME", none)
+        assert costs() == tmp_path / "home" / ".cache" / "dovetail" / "costs"
+    start(plan)
+    assert len(list((tmp_path / "home" / ".cache" / "dovetail" / "costs").iterdir())) == 1
+
+
+def test_it_starts_where_nothing_can_be_kept(made: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No home is a folder that can be written, and no system knows of one."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    start(resolve(None, {"engine": "embedded"}))
+    assert made[0][1]["costs"] is None
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    assert serve._costs() is None
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31)  # of whom the system knows nothing
+    assert serve._costs() is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +173,8 @@ def test_who_drafts(
     assert plan.value("engine") == "embedded"
     start(plan)
     [(arguments, options, core)] = made
-    assert (arguments[1], options["draft_tokens"], core.info.draft_tokens) == (drafter, tokens, tokens)
+    most = 8 if tokens and "draft_tokens" not in said else tokens  # somebody's own word is a limit
+    assert (arguments[1], options["draft_tokens"], core.info.draft_tokens) == (drafter, tokens, most)
 
 
 def test_a_draft_model_drafts(made: list[Any], tmp_path: Path, small_tokenizer_file: Path) -> None:
@@ -150,7 +192,7 @@ def test_a_target_alone_is_served_and_drafts_from_what_repeats(tmp_path: Path, s
     target = checkpoints.write_llama(tmp_path / "llama", vocab_size=VOCABULARY, eos_token_id=eos)
     shutil.copy(small_tokenizer_file, target / "tokenizer.json")
     port = free_port()
-    with serving(port, target, "--format", "kimi_k25") as child:
+    with serving(port, target, "--format", "kimi_k25", "--gate", "off") as child:  # what pays depends on the machine
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client:
             request: dict[str, Any] = {
                 "model": "llama",
@@ -173,6 +215,10 @@ def test_a_target_alone_is_served_and_drafts_from_what_repeats(tmp_path: Path, s
     assert "# HELP dovetail_engine_preemptions_total Requests that gave their KV cache up to others" in numbers
     found = re.search(r"^dovetail_engine_prompt_tokens_cached_total (\S+)$", numbers, re.MULTILINE)
     assert found is not None and float(found[1]) > 0, "the second prompt is the first"
+    drafts = 'dovetail_engine_drafted_per_position_total{context="0",drafter='
+    assert any(line.startswith(drafts) and 'position="0"' in line for line in numbers.splitlines())
+    assert 'dovetail_engine_gate_decisions_total{reason="draft"} ' in numbers
+    assert 'dovetail_engine_gate_decisions_total{reason="request"} ' in numbers, "the second asked for none"
 
 
 def test_a_bar_shows_how_much_is_loaded_on_a_terminal_only() -> None:

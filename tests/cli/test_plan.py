@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from dovetail.cli.main import main
-from dovetail.plan import embedded, hardware, hub
+from dovetail.cli.planned import headline
+from dovetail.plan import embedded, hardware, hub, resolve
 from dovetail.plan.options import OPTIONS
 from tests.cli.conftest import Dovetail
 from tests.plan.made import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
@@ -48,13 +49,14 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def test_the_page_names_every_value_with_its_source(plan: Any, pair: Path) -> None:
     page = plan(pair / "drafter", "--port", "9000")
-    assert page.startswith("target on the embedded engine, eagle3 drafts 2 a step\n\nsetting ")
+    assert page.startswith("target on the embedded engine, eagle3 drafts up to 8 a step where it pays\n\nsetting ")
     table = rows(page)
     shown = json.loads(plan(pair / "drafter", "--port", "9000", "--json"))
     assert shown["target"] == {"value": str(pair / "target"), "from": "drafter"}
     assert shown["port"] == {"value": 9000, "from": "command line"}
     assert table["port"] == ["9000", "command", "line"]
     assert table["draft_tokens"] == ["2", "drafter"]
+    assert table["gate"] == ["measured", "default"]
     assert table.keys() == {"setting"} | {option.name for option in OPTIONS if shown[option.name]["value"] is not None}
     everything = rows(plan(pair / "drafter", "--all"))
     assert everything.keys() == {"setting"} | {option.name for option in OPTIONS}
@@ -65,6 +67,30 @@ def test_a_none_that_somebody_said_is_shown(plan: Any, pair: Path) -> None:
     table = rows(plan(pair / "target", "--drafter", "none"))
     assert table["drafter"] == ["none", "command", "line"]
     assert "method" not in table
+
+
+@pytest.mark.parametrize(
+    ("said", "drafting"),
+    [
+        ({}, "eagle3 drafts up to 8 a step where it pays"),
+        ({"gate": "off"}, "eagle3 drafts 2 a step"),
+        ({"max_draft_tokens": 5}, "eagle3 drafts up to 5 a step where it pays"),
+        ({"max_draft_tokens": 1}, "eagle3 drafts up to 1 a step where it pays"),
+        ({"speculate_below_context": 700}, "eagle3 drafts up to 8 a step where it pays, below 700 tokens of context"),
+        (
+            {"speculate_below_context": 7000, "speculate_up_to_batch": 1, "gate": "off"},
+            "eagle3 drafts 2 a step, below 7,000 tokens of context, for up to 1 sequence at once",
+        ),
+        ({"speculate_up_to_batch": 8, "draft_tokens": 0}, "nothing drafts"),
+        ({"speculate_below_context": 700, "engine": "vllm"}, "eagle3 drafts 2 a step"),
+    ],
+    ids=str,
+)
+def test_the_first_line_says_what_is_drafted_and_within_which_limits(
+    pair: Path, said: dict[str, Any], drafting: str
+) -> None:
+    runs = headline(resolve(str(pair / "drafter"), {"format": "kimi_k25"} | said))
+    assert re.fullmatch(rf"target on (the embedded engine|vLLM), {drafting}", runs)
 
 
 PAGES = {

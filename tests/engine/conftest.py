@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from dovetail.engine.core import LLMCore
+from tests.engine.schedules import Checkpoints
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,9 +17,15 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    return Checkpoints(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """After every test, every core that it made is whole, and has all its blocks back if nothing runs in it.
+    """After every test, every core that it made is whole, has all its blocks back if nothing runs in it, and its
+    thread ends when it is closed.
 
     And no drafter failed, which the engine would only log: what a test's drafter asserts would be lost.
     """
@@ -32,7 +40,9 @@ def _no_leaks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     monkeypatch.setattr(LLMCore, "__init__", noted)
     yield
     for core in cores:
+        core.close()
         core.check_integrity()
         gauges = core.gauges()
         assert not gauges["drafting_failures_total"] or "test_failures" in request.node.nodeid
         assert core.live or gauges["free_blocks"] == gauges["total_blocks"]
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "dovetail-ahead"]

@@ -40,7 +40,7 @@ def test_guesses_that_stood_are_not_computed_again(tmp_path: Path) -> None:
     """A target that drafts for itself: all drafts stand, and a window costs the last draft and the target's token."""
     target = write_target(tmp_path / "target", eos_token_id=0)
     engine = core(target, target)
-    drafter: Any = engine._drafter._drafter  # type: ignore[union-attr]
+    drafter: Any = engine._drafter._drafter._drafter  # type: ignore[union-attr]
     passes = watched(drafter._model, "forward")
     run(engine, {"a": Completion(PROMPT, 41, sampling=GREEDY)})
     counters = engine.counters()
@@ -65,7 +65,7 @@ def test_catching_up_with_what_only_the_target_has_cached(tmp_path: Path, monkey
     target = write_target(tmp_path / "target", eos_token_id=0)
     other = write_target(tmp_path / "other", base=LLAMA, num_hidden_layers=1)
     engine = core(target, other)
-    drafter: Any = engine._drafter._drafter  # type: ignore[union-attr]
+    drafter: Any = engine._drafter._drafter._drafter  # type: ignore[union-attr]
     passes = watched(drafter._model, "forward")
     with torch.inference_mode():
         seen = naive.check_drafts(engine, naive.alone(naive.load(other)))
@@ -84,7 +84,7 @@ def test_a_parallel_drafter_drafts_in_one_pass(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target", eos_token_id=0)
     drafter = write_drafter(tmp_path / "drafter", speculators_model_type="peagle", mask_token_id=96)
     engine = core(target, drafter)
-    network: Any = engine._drafter._drafter._network  # type: ignore[union-attr]
+    network: Any = engine._drafter._drafter._drafter._network  # type: ignore[union-attr]
     passes = watched(network, "run")
     run(engine, {"a": Completion(PROMPT, 20, sampling=GREEDY)})
     counters = engine.counters()

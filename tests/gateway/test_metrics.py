@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.conversation import Message
+from dovetail.gate import Reason
 from dovetail.gateway.metrics import Metrics
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, written
@@ -54,16 +57,88 @@ async def test_it_counts_requests_tokens_drafts_and_defects(engine: ScriptedEngi
     }
 
 
-def test_an_engines_counts_by_position_are_one_family() -> None:
-    text = (
-        Metrics(lambda: {"running": 1, "accepted_total": 5, "accepted_total_0": 3, "accepted_total_1": 2})
-        .text()
-        .decode()
-    )
-    shown = [line for line in text.splitlines() if line.startswith("dovetail_engine")]
-    assert shown == [
+def shown(numbers: dict[str, float]) -> list[str]:
+    """The lines of /metrics for an engine's own numbers, which Prometheus' own reader has read."""
+    text = Metrics(lambda: numbers).text().decode()
+    series = [
+        (sample.name, frozenset(sample.labels.items()))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert len(series) == len(set(series))
+    return [line for line in text.splitlines() if line.startswith("dovetail_engine")]
+
+
+def test_an_engines_numbers_may_have_labels() -> None:
+    numbers = {
+        "running": 1.0,
+        "accepted_total": 5.0,
+        'accepted_per_position_total{position="0",drafter="eagle3",context="1024"}': 3.0,
+        'accepted_per_position_total{position="1",drafter="eagle3",context="1024"}': 2.0,
+        'gate_decisions_total{reason="cost"}': 7.0,
+    }
+    assert shown(numbers) == [
+        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",position="0"} 3.0',
+        'dovetail_engine_accepted_per_position_total{context="1024",drafter="eagle3",position="1"} 2.0',
         "dovetail_engine_accepted_total 5.0",
-        'dovetail_engine_accepted_per_position_total{position="0"} 3.0',
-        'dovetail_engine_accepted_per_position_total{position="1"} 2.0',
+        'dovetail_engine_gate_decisions_total{reason="cost"} 7.0',
         "dovetail_engine_running 1.0",
     ]
+
+
+def test_labels_that_hold_signs_come_out_as_they_went_in() -> None:
+    [line] = shown({r'a_total{b="c\"d\\e\nf{},=é"}': 1.0})
+    assert line == r'dovetail_engine_a_total{b="c\"d\\e\nf{},=é"} 1.0'
+
+
+def test_one_number_may_come_with_and_without_labels() -> None:
+    both = {"running": 3.0, 'running{lora="a"}': 1.0, 'running{rank="0",lora="a"}': 2.0}
+    assert sorted(line.partition(" ")[2] for line in shown(both)) == ["1.0", "2.0", "3.0"]
+
+
+MALFORMED = {
+    "not closed": 'a_total{position="0"',
+    "no quotes": "a_total{position=0}",
+    "one quote": 'a_total{position="0}',
+    "no labels": "a_total{}",
+    "no name of a label": 'a_total{="0"}',
+    "a label that starts with a digit": 'a_total{0="0"}',
+    "a label of Prometheus' own": 'a_total{__name__="up"}',
+    "a label twice": 'a_total{b="0",b="1"}',
+    "spaces": 'a_total{ b = "0" }',
+    "more behind": 'a_total{b="0"} 5',
+    "a line break": 'a_total{b="0\n1"}',
+    "another escape": r'a_total{b="\t"}',
+    "a lone surrogate": 'a_total{b="\ud800"}',
+    "a lone surrogate in the name": "a\ud800_total",
+    "another engine's colon": "vllm:num_requests_running",
+    "other letters": "läuft",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED.values(), ids=MALFORMED)
+def test_a_name_that_cannot_be_read_is_shown_as_far_as_it_goes(name: str) -> None:
+    lines = shown({name: 1.0, "running": 2.0})
+    assert "dovetail_engine_running 2.0" in lines and len(lines) == 2
+    assert all("{" not in line for line in lines)
+
+
+def test_names_that_become_the_same_are_one_series() -> None:
+    assert shown({"a b": 1.0, "a:b": 1.0}) == ["dovetail_engine_a_b 1.0"]
+
+
+@given(st.dictionaries(st.text(st.characters() | st.sampled_from('ab_{}="\\,\n\ud800'), max_size=20), st.floats()))
+def test_whatever_an_engine_calls_its_numbers_the_page_can_be_read(numbers: dict[str, float]) -> None:
+    assert len(shown(numbers)) <= len(numbers)
+
+
+def test_every_number_of_the_gate_is_explained() -> None:
+    names = ["drafted_per_position_total", "accepted_per_position_total", "gate_decisions_total"]
+    names += ["gate_draft_tokens"]
+    text = Metrics(lambda: dict.fromkeys(names, 0.0)).text().decode()
+    for name in names:
+        told = next(line for line in text.splitlines() if line.startswith(f"# HELP dovetail_engine_{name} "))
+        assert "The engine's" not in told
+    for reason in get_args(Reason):
+        assert f"{reason}:" in text

@@ -19,7 +19,7 @@ from dovetail.plan import drafter, embedded, resolve, target
 from dovetail.plan.case import Case
 from dovetail.plan.drafter import Drafter
 from dovetail.plan.layers import Setting
-from dovetail.plan.options import BY_NAME
+from dovetail.plan.options import BY_NAME, GATE
 from tests.engine.checkpoints import (
     DRAFTER,
     LLAMA,
@@ -32,6 +32,7 @@ from tests.engine.checkpoints import (
     write_target,
 )
 from tests.plan.made import write
+from tests.plan.samples import SAMPLES
 
 LAYER = DRAFTER["transformer_layer_config"]
 
@@ -152,6 +153,7 @@ def test_a_word_that_it_lacks_is_answered_with_the_nearest(
     assert why.partition(" (did you mean ")[2] == ("" if meant is None else f"{meant}?)")
 
 
+NOTHING: list[dict[str, Any]] = [{"drafter": None}, {"method": None}, {"draft_tokens": 0}]
 IDLE = {"draft_sampling": "greedy", "draft_kv_cache_dtype": "bfloat16", "draft_attention_backend": "sdpa"}
 
 
@@ -166,14 +168,38 @@ def test_what_is_said_of_a_drafter_that_is_not_there_is_warned_of(name: str) -> 
     said = f"{name} is {IDLE[name]} (command line): "
     assert warned() == []
     assert warned(method="suffix") == [said + "suffix looks earlier text up and has no model, so it has no effect"]
-    for nothing in ({"drafter": None}, {"method": None}, {"draft_tokens": 0}):
+    for nothing in NOTHING:
         assert warned(**nothing) == [said + "nothing drafts, so it has no effect"]
+
+
+@pytest.mark.parametrize("name", GATE)
+def test_what_is_said_of_a_gate_where_nothing_drafts_is_warned_of(name: str) -> None:
+    """Of the demo pair."""
+    value = SAMPLES[name][0]
+
+    def warned(**said: Any) -> list[str]:
+        told = resolve(None, {"engine": "embedded", name: value} | said).told("warning")
+        return [each.message for each in told if each.setting == name]
+
+    assert warned() == warned(method="suffix") == []
+    for nothing in NOTHING:
+        assert warned(**nothing) == [f"{name} is {value} (command line): nothing drafts, so it has no effect"]
+
+
+def test_a_limit_of_drafts_is_for_a_gate() -> None:
+    plan = resolve(None, {"engine": "embedded", "max_draft_tokens": 5, "gate": "off"})
+    assert [each.message for each in plan.told("warning")] == [
+        "max_draft_tokens is 5 (command line): gate is off (command line), which drafts draft_tokens always, so it has "
+        "no effect"
+    ]
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ({"context": 1}, r"context is 1 \(command line\), which has no room"),
+        ({"draft_tokens": 9}, r"draft_tokens is 9 \(command line\), at most 8 .*: say --draft-tokens$"),
+        ({"max_draft_tokens": 9}, r"max_draft_tokens is 9 \(command line\), at most 8 .*: say --max-draft-tokens$"),
         ({"max_batched_tokens": 3, "max_batch": 4}, r"max_batched_tokens is 3 \(command .* max_batch is 4 \(command"),
         ({"max_batched_tokens": 3}, r"max_batched_tokens is 3 \(command line\) but max_batch is 16 \(default\)"),
     ],

@@ -22,7 +22,7 @@ from dovetail.formats import NAMES
 from dovetail.plan import hub, recipe, resolve
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
 from dovetail.plan.layers import Layer, Setting, overlay
-from dovetail.plan.options import OPTIONS
+from dovetail.plan.options import GATE, OPTIONS
 from tests.plan.made import DEEPSEEK_V32, KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.plan.samples import SAMPLES
 
@@ -271,9 +271,13 @@ def test_variables_come_first_and_those_that_are_gone_are_named() -> None:
 
 
 def test_the_gate_is_a_comment_until_there_is_a_scheduler() -> None:
-    command = vllm.command(DRAFTING | plan(speculate_below_context=7000))
-    assert "--scheduler-cls" not in command.argv
-    assert [note for note in command.notes if "--scheduler-cls dovetail.plugins.vllm.GatedScheduler" in note]
+    limits = {name: SAMPLES[name][0] for name in GATE}
+    for form, make in COMMANDS.items():
+        command = make(DRAFTING | plan(**limits))
+        assert command.argv == make(DRAFTING).argv
+        for name, value in limits.items():
+            [note] = [note for note in command.notes if note.startswith(f"not carried over: {name} {value}: ")]
+            assert form != "vllm" or "--scheduler-cls dovetail.plugins.vllm.GatedScheduler" in note
 
 
 def test_probabilistic_drafts_beside_local_argmax_are_what_vllm_refuses() -> None:

@@ -501,6 +501,23 @@ def test_what_may_disappoint_is_advice(tmp_path: Path, name: str) -> None:
     assert re.search(message, said[0])
 
 
+def test_a_gate_that_measures_finds_where_a_drafter_ends_by_itself(tmp_path: Path) -> None:
+    """Nobody's limit is made of what a config says: a limit that is there is the one that somebody said."""
+    short = QWEN3_8B_EAGLE3 | {"transformer_layer_config": LAYER | {"max_position_embeddings": 2048}}
+
+    def advised(**said: Any) -> list[str]:
+        told = checked(tmp_path, Case(QWEN3_8B, short, said, None, ""), engine="embedded")
+        return [f"{each.level}: {each.message}" for each in told if each.setting == "speculate_below_context"]
+
+    said = "was trained on 2048 tokens, the context is 40960: beyond those it guesses worse"
+    draft = tmp_path / "drafter"
+    measured = "which the gate measures; --speculate-below-context 2048 draws the line there"
+    assert advised(gate="measured") == [f"note: {draft} {said}, {measured}"]
+    assert advised(gate="off") == [f"warning: {draft} {said}"]
+    assert advised(gate="measured", speculate_below_context=2048) == []
+    assert advised(gate="off", speculate_below_context=2048) == []
+
+
 def test_a_drafter_for_another_of_the_same_shape_is_only_worth_a_warning(tmp_path: Path) -> None:
     draft = drafter.look(write(tmp_path / "drafter", QWEN3_8B_EAGLE3))
     settings = {"engine": Setting("vllm", "default")}

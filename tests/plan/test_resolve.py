@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import Plan, Setting, embedded, hardware, recipe, resolve
-from dovetail.plan.options import BY_NAME
+from dovetail.plan.options import BY_NAME, GATE
 from tests.plan import pair as made
 from tests.plan.conftest import Put
 from tests.plan.made import (
@@ -31,6 +31,7 @@ from tests.plan.made import (
     write_index,
 )
 from tests.plan.pair import DRAFTER, VOCABULARY, write_drafter
+from tests.plan.samples import SAMPLES
 
 pytestmark = pytest.mark.usefixtures("no_gpus")
 WriteTarget = Callable[..., Path]
@@ -70,7 +71,7 @@ def test_a_target_alone_runs_on_defaults(pair: Path) -> None:
     expected = {"drafter": None, "method": "suffix", "draft_tokens": 5, "engine": "embedded", "dtype": "float32"}
     expected |= {"format": "kimi_k25", "context": 1024, "max_batch": 16, "served_model_name": "target"}
     assert {name: plan.value(name) for name in expected} == expected
-    assert (plan.gate.value, plan.reason) == (None, None)
+    assert plan.settings["gate"] == Setting("measured", "default") and plan.reason is None
     assert not plan.told("warning") and not plan.told("note")
 
 
@@ -168,7 +169,10 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
         "draft_kv_cache_dtype": ("fp8", "bfloat16"),
         "draft_tensor_parallel_size": (1, None),
         "local_argmax": (True, False),
+        "gate": ("measured", "off"),
+        "max_draft_tokens": (4, 8),
         "speculate_below_context": (7000, None),
+        "speculate_up_to_batch": (8, None),
         "dtype": ("auto", "bfloat16"),
         "quantization": ("fp8", None),
         "load_format": ("safetensors", "fastsafetensors"),
@@ -302,18 +306,13 @@ def test_old_names_are_read_with_a_note(qwen: Path) -> None:
 def test_a_plan_in_json_has_value_and_from(pair: Path) -> None:
     shown = json.loads(msgspec.json.encode(resolve(str(pair / "drafter"), {"port": 9000}).data()))
     assert shown["port"] == {"value": 9000, "from": "command line"}
-    assert shown["gate"] == {"value": None, "from": "default"}
+    assert shown["gate"] == {"value": "measured", "from": "default"}
     before = "target drafter method draft_tokens gate format strict no_repair engine dtype context max_batch threads"
     assert {*before.split(), "served_model_name", "host", "port", "api_key_file"} <= shown.keys()
     assert (shown["warnings"], shown["notes"], shown["recipes"]) == ([], [], [])
     assert shown["looked"]["target"]["architecture"] == "DeepseekV3ForCausalLM"
     assert shown["looked"]["drafter"]["method"] == "eagle3"
     assert shown["fit"]["parameters"] > 0
-
-
-def test_the_gate_is_told_in_words_too(qwen: Path) -> None:
-    plan = resolve(str(qwen / "target-a"), {"drafter": str(qwen / "drafter-a"), "speculate_below_context": 7000})
-    assert plan.data()["gate"] == {"value": "below 7000 tokens of context", "from": "command line"}
 
 
 # --- Who drafts -------------------------------------------------------------------------------------------------------
@@ -462,8 +461,6 @@ def test_what_an_engine_has_no_setting_for_is_said(pair: Path, qwen: Path) -> No
     plan = resolve(str(qwen / "target-a"), {"threads": 2, "seed": 1})
     assert "threads is 2 (command line): vLLM has no such setting" in said(plan, "warning")
     assert "seed" not in said(plan, "warning")
-    gated = resolve(str(qwen / "target-a"), {"drafter": str(qwen / "drafter-a"), "speculate_below_context": 7000})
-    assert "vLLM drafts at any length until" in said(gated, "warning")
 
 
 def test_a_server_that_runs_has_its_own_settings(qwen: Path) -> None:
@@ -474,6 +471,90 @@ def test_a_server_that_runs_has_its_own_settings(qwen: Path) -> None:
 def test_more_drafts_than_the_embedded_engine_takes_are_fine_elsewhere(tmp_path: Path) -> None:
     target, drafter = write(tmp_path / "target", QWEN3_8B), write(tmp_path / "drafter", QWEN3_8B_DFLASH)
     assert resolve(target, {"drafter": drafter}).settings["draft_tokens"] == Setting(15, "drafter")
+
+
+# --- The gate ---------------------------------------------------------------------------------------------------------
+
+
+def gate(plan: Plan) -> dict[str, Setting[Any]]:
+    return {name: plan.settings[name] for name in GATE}
+
+
+UNSAID = {name: Setting(None, "default") for name in GATE}
+MEASURED = UNSAID | {"gate": Setting("measured", "default"), "max_draft_tokens": Setting(8, "default")}
+
+
+def test_where_the_embedded_engine_drafts_the_gate_measures_unless_it_is_off(pair: Path) -> None:
+    for model in ("target", "drafter"):
+        assert gate(resolve(str(pair / model), {})) == MEASURED
+    off = Setting("off", "command line")
+    assert gate(resolve(str(pair / "drafter"), {"gate": "off"})) == UNSAID | {"gate": off}
+
+
+def test_how_much_somebody_says_is_drafted_is_the_most_that_is(pair: Path) -> None:
+    unlimited = MEASURED | {"max_draft_tokens": Setting(None, "default")}
+    assert gate(resolve(str(pair / "drafter"), {"draft_tokens": 2})) == unlimited
+    (pair / "two.yaml").write_text("draft_tokens: 2\n")
+    assert gate(resolve(str(pair / "drafter"), {}, config=pair / "two.yaml")) == unlimited
+    assert resolve(str(pair / "drafter"), {}).settings["draft_tokens"] == Setting(2, "drafter")
+
+
+@pytest.mark.parametrize("nothing", [{"drafter": None}, {"method": None}, {"draft_tokens": 0}], ids=str)
+def test_where_nothing_drafts_there_is_no_gate(pair: Path, nothing: dict[str, Any]) -> None:
+    plan = resolve(str(pair / "target"), nothing)
+    assert gate(plan) == UNSAID and not plan.told("warning")
+
+
+def test_a_drafter_that_is_turned_off_takes_a_weaker_gate_with_it(pair: Path) -> None:
+    (pair / "gated.yaml").write_text("max_draft_tokens: 4\nspeculate_up_to_batch: 2\ngate: off\n")
+    plan = resolve(str(pair / "target"), {"drafter": None}, config=pair / "gated.yaml")
+    assert {setting.value for setting in gate(plan).values()} == {None} and not plan.told("warning")
+
+
+def test_limits_are_the_embedded_engines_too(pair: Path) -> None:
+    limits = {"max_draft_tokens": 4, "speculate_below_context": 500, "speculate_up_to_batch": 2}
+    plan = resolve(str(pair / "drafter"), limits)
+    assert gate(plan) == MEASURED | {name: Setting(value, "command line") for name, value in limits.items()}
+    assert not plan.told("warning")
+
+
+def test_engines_without_a_gate_say_so_of_what_was_asked(qwen: Path) -> None:
+    asked = {"drafter": str(qwen / "drafter-a")} | {name: SAMPLES[name][0] for name in GATE}
+    plan = resolve(str(qwen / "target-a"), asked)
+    told = said(plan, "warning")
+    for name, without in GATE.items():
+        assert f"{name} is {SAMPLES[name][0]} (command line): vLLM {without} until Dovetail's own scheduler" in told
+    assert "has no such setting" not in told
+    assert gate(resolve(str(qwen / "target-a"), {"drafter": str(qwen / "drafter-a")})) == UNSAID
+    assert "gate" not in said(resolve(str(qwen / "target-a"), {"gate": "off"}), "warning")  # it is what vLLM does
+
+
+@pytest.mark.parametrize(
+    ("command_line", "config_file", "expected"),
+    [
+        ({"max_draft_tokens": 1}, {}, {"draft_tokens": (1, "command line")}),
+        ({"max_draft_tokens": 1}, {"draft_tokens": 3}, {"draft_tokens": (1, "command line")}),
+        ({"max_draft_tokens": 5}, {}, {"draft_tokens": (2, "drafter")}),
+        ({"draft_tokens": 3}, {"max_draft_tokens": 1}, {"max_draft_tokens": (3, "command line")}),
+        ({"draft_tokens": 3}, {"max_draft_tokens": 5}, {"max_draft_tokens": (5, "config file")}),
+        ({"draft_tokens": 3, "max_draft_tokens": 3}, {}, {"draft_tokens": (3, "command line")}),
+        ({"max_draft_tokens": None}, {"draft_tokens": 3}, {"draft_tokens": (3, "config file")}),
+    ],
+    ids=str,
+)
+def test_of_a_length_and_a_smaller_limit_the_stronger_is_both(
+    pair: Path, command_line: dict[str, Any], config_file: dict[str, Any], expected: dict[str, tuple[int, str]]
+) -> None:
+    (pair / "limits.yaml").write_bytes(msgspec.yaml.encode(config_file))
+    plan = resolve(str(pair / "drafter"), command_line, config=pair / "limits.yaml")
+    for name, (value, source) in expected.items():
+        assert plan.settings[name] == Setting(value, source)
+
+
+def test_a_limit_below_the_length_that_is_said_beside_it_is_refused(pair: Path) -> None:
+    told = r"^max_draft_tokens is 2 \(command line\) but draft_tokens is 3 \(command line\): .* leave one of them out$"
+    with pytest.raises(PlanError, match=told):
+        resolve(str(pair / "drafter"), {"draft_tokens": 3, "max_draft_tokens": 2})
 
 
 # --- GPUs and context -------------------------------------------------------------------------------------------------
@@ -588,7 +669,7 @@ def test_the_recipe_for_the_model_the_gpus_and_what_was_said_is_taken(put: Put) 
     assert plan.recipes == ("kimi-k2.5-sm120-dcp4",)
     assert plan.settings["target"] == Setting("moonshotai/Kimi-K2.5", "command line")
     assert plan.settings["decode_context_parallel_size"] == Setting(4, "recipe kimi-k2.5-sm120-dcp4")
-    assert plan.gate == Setting("below 7000 tokens of context", "recipe kimi-k2.5-sm120-dcp4")
+    assert plan.settings["speculate_below_context"] == Setting(7000, "recipe kimi-k2.5-sm120-dcp4")
     asked = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000", "decode_context_parallel_size": 8, "port": 9})
     assert asked.recipes == ("kimi-k2.5-sm120-dcp8", "kimi-k2.5-sm120-dcp4")
     assert asked.settings["decode_context_parallel_size"] == Setting(8, "command line")

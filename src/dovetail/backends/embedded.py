@@ -1,7 +1,7 @@
 """The embedded engine behind the `Engine` protocol: the core in one worker thread, asyncio on the other side.
 
 Only the worker touches the core. Callers send it commands through a thread-safe queue; a step's outcomes go back to the
-event loop in one call. Constraints are called in the worker.
+event loop in one call. Constraints are called in the worker, or while it waits in the core's second thread.
 """
 
 from __future__ import annotations
@@ -128,6 +128,12 @@ class EmbeddedEngine:
         core = self._load(loaded)
         if core is None:
             return
+        try:
+            self._serve(core)
+        finally:
+            core.close()
+
+    def _serve(self, core: LLMCore) -> None:
         while True:
             while not (core.live and self._commands.empty()):
                 command = self._commands.get()

@@ -54,9 +54,24 @@ def headline(plan: Plan) -> str:
     if engine != "embedded" and (plan.gpus is not None or degrees):
         machine = str(plan.gpus) if plan.gpus else f"{math.prod(sizes[name] for name in GPUS)} GPUs"
         what.append(f"{machine} ({', '.join(degrees)})" if degrees else machine)
+    return ", ".join([*what, *_drafting(plan)])
+
+
+def _drafting(plan: Plan) -> Iterator[str]:
+    """Who drafts, how much, and within which limits, where the engine keeps to them."""
     tokens, method = plan.value("draft_tokens"), plan.value("method")
-    what.append(f"{method} drafts {tokens} a step" if tokens and method else "nothing drafts")
-    return ", ".join(what)
+    if not tokens or not method:
+        yield "nothing drafts"
+        return
+    measured = plan.value("gate") == "measured"
+    most = plan.value("max_draft_tokens") or tokens
+    yield f"{method} drafts up to {most} a step where it pays" if measured else f"{method} drafts {tokens} a step"
+    if plan.value("engine") == "embedded":
+        below, up_to = plan.value("speculate_below_context"), plan.value("speculate_up_to_batch")
+        if below is not None:
+            yield f"below {below:,} tokens of context"
+        if up_to is not None:
+            yield f"for up to {_number(up_to, 'sequence')} at once"
 
 
 def _settings(plan: Plan, *, everything: bool) -> Iterator[Row]:

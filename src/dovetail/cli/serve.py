@@ -45,8 +45,8 @@ _KEYWORDS = {
     name: word
     for name, option in BY_NAME.items()
     if (word := option.words.get("embedded")) and "." not in word and name not in ("target", "drafter", "method")
-    # Says what max_batched_tokens is where nobody says that.
-    if name != "chunked_prefill"
+    # The one says what max_batched_tokens is where nobody says that, the other is a word for what is on or off there.
+    if name not in ("chunked_prefill", "gate")
 }
 
 
@@ -164,14 +164,29 @@ def core_options(plan: Plan) -> CoreOptions:
     given: Any = {word: plan.value(name) for name, word in _KEYWORDS.items() if plan.value(name) is not None}
     ours = {name: plan.value(name) for name in ("kv_cache_dtype", "attention_backend")}
     its = {name: plan.value(f"draft_{name}") or value for name, value in ours.items()}
-    quantization = plan.value("quantization")
+    quantization, gated = plan.value("quantization"), plan.value("gate") == "measured"
     options: CoreOptions = {
         "draft_tokens": plan.value("draft_tokens"),
         "options": held(**ours, quantization=quantization),
         "draft_options": held(**its, quantization=quantization),
+        "gated": gated,
+        "costs": _costs() if gated else None,
     }
     options.update(given)
     return options
+
+
+def _costs() -> Path | None:
+    """The folder that keeps what steps were measured to take, None where none can be written: then they are measured
+    at every start. https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        folder = (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / "costs"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, ValueError):  # no home at all; a NUL
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def _api_key(plan: Plan) -> str | None:

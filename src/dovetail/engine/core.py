@@ -16,14 +16,19 @@ from pathlib import Path
 import torch
 
 from dovetail.completion import Completion, EngineInfo
+from dovetail.costs import CostTable
+from dovetail.engine import profile
+from dovetail.engine.ahead import Ahead
 from dovetail.engine.attention.causal import PREFILL
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.checkpoint import inspect_target, load_tensors
+from dovetail.engine.config import Eagle3Config, MTPConfig
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.choose import DraftSampling
+from dovetail.engine.drafting.deferred import Deferred
 from dovetail.engine.drafting.forced import Forced
-from dovetail.engine.drafting.load import inspect_drafter, load_drafter
+from dovetail.engine.drafting.load import DrafterCheckpoint, inspect_drafter, load_drafter
 from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
@@ -32,6 +37,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.step import Counters, Outcome, StepLoop
 from dovetail.errors import CheckpointError, EngineError
+from dovetail.gate import Gate, Limits
 from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
@@ -51,7 +57,13 @@ class LLMCore:
     `prefix_caching` lets a prompt find what others before it began with. `drafter` is a folder, "mtp" for what the
     target's own checkpoint holds, "lookup" for what the sequence itself says, or None: nothing drafts. One that is a
     model has a cache of its own, of as many tokens, and `draft_options` of its own. Any of them drafts what a
-    constraint forces. `progress(done, total)` is told of the bytes of the target that are read.
+    constraint forces. `overlap` says whether masks and the next step are prepared in a second thread while the model
+    computes: always, never, or (None) where there is enough to prepare. `progress(done, total)` is told of the bytes of
+    the target that are read.
+    With `gated`, what pays is drafted, from 0 to `max_draft_tokens` (default: `draft_tokens`); else always
+    `draft_tokens`, or `max_draft_tokens` if that is less. Nothing is drafted for sequences of `speculate_below_context`
+    tokens or more, nor where more than `speculate_up_to_batch` decode. What pays follows from what steps take, which is
+    measured in a few hundred milliseconds, unless it is found in the folder `costs`, where it is kept.
     `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
     cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
     """
@@ -63,6 +75,11 @@ class LLMCore:
         tokenizer: Tokenizer,
         *,
         draft_tokens: int,
+        max_draft_tokens: int | None = None,
+        speculate_below_context: int | None = None,
+        speculate_up_to_batch: int | None = None,
+        gated: bool = False,
+        costs: Path | None = None,
         max_batch: int = 16,
         context: int | None = None,
         dtype: str = "float32",
@@ -70,6 +87,7 @@ class LLMCore:
         cache_bytes: int = 1 << 30,
         max_batched_tokens: int = 512,
         prefix_caching: bool = True,
+        overlap: bool | None = None,
         draft_sampling: DraftSampling = "probabilistic",
         options: Options = _PLAIN,
         draft_options: Options = _PLAIN,
@@ -81,12 +99,19 @@ class LLMCore:
         config = found.config
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        if draft_tokens > MAX_DRAFT_TOKENS:
-            raise EngineError(f"draft_tokens must be at most {MAX_DRAFT_TOKENS}, found {draft_tokens}")
-        if draft_tokens < 0 or max_batch < 1 or max_batched_tokens < 1:
+        most = draft_tokens if max_draft_tokens is None else max_draft_tokens
+        for name, value in (("draft_tokens", draft_tokens), ("max_draft_tokens", most)):
+            if not 0 <= value <= MAX_DRAFT_TOKENS:
+                raise EngineError(f"{name} must be from 0 to {MAX_DRAFT_TOKENS}, found {value}")
+        for name, limit in (
+            ("speculate_below_context", speculate_below_context),
+            ("speculate_up_to_batch", speculate_up_to_batch),
+        ):
+            if limit is not None and limit < 1:
+                raise EngineError(f"{name} must be 1 or more, found {limit}")
+        if max_batch < 1 or max_batched_tokens < 1:
             raise EngineError(
-                "draft_tokens must be 0 or more, max_batch and max_batched_tokens 1 or more, found "
-                f"{draft_tokens}, {max_batch}, {max_batched_tokens}"
+                f"max_batch and max_batched_tokens must be 1 or more, found {max_batch}, {max_batched_tokens}"
             )
         if tokenizer.vocab_size > config.vocab_size:
             raise CheckpointError(
@@ -102,7 +127,7 @@ class LLMCore:
             width += _row_bytes(found_drafter.cache_width, DTYPES[dtype], draft_options)
         rows = _cache_rows(width, context, max_batch, cache_bytes)
         self._context = context
-        self._draft_tokens = 0 if drafter is None else draft_tokens
+        self._draft_tokens = 0 if drafter is None or not draft_tokens else most if gated else min(draft_tokens, most)
         self._eos_ids = found.eos_ids
         pool, draft_pool = (BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE) for _ in range(2))
         with torch.inference_mode():
@@ -127,22 +152,54 @@ class LLMCore:
                     prefix_caching=prefix_caching,
                     draft_sampling=draft_sampling,
                 )
-                self._drafter = Forced(loaded)
-        self._scheduler = Scheduler(
-            Tables(pool, share=prefix_caching),
-            self._drafter,
-            max_batch=max_batch,
-            max_batched_tokens=max_batched_tokens,
-        )
-        self._loop = StepLoop(
-            self._model,
-            self._drafter,
-            self._scheduler,
-            tokenizer,
-            eos_ids=frozenset(found.eos_ids),
-            max_batch=max_batch,
-            draft_tokens=self._draft_tokens,
-        )
+                self._drafter = Forced(Deferred(loaded))
+        self._ahead = Ahead(overlap)
+        tables = Tables(pool, share=prefix_caching)
+
+        def loop(
+            tables: Tables, drafter: Drafter | None, gate: Gate, eos_ids: tuple[int, ...], budget: int
+        ) -> StepLoop:
+            return StepLoop(
+                self._model,
+                drafter,
+                Scheduler(tables, drafter, gate, max_batch=max_batch, max_batched_tokens=budget),
+                tokenizer,
+                eos_ids=frozenset(eos_ids),
+                max_batch=max_batch,
+                draft_tokens=self._draft_tokens,
+                ahead=self._ahead,
+            )
+
+        table: CostTable | None = None
+        self._costs: Path | None = None
+        if gated and self._drafter is not None and self._draft_tokens:
+            if costs is not None:
+                models = (config, drafter if found_drafter is None else found_drafter.config)
+                held = (dtype, options, draft_options, torch.get_num_threads())
+                sizes = (context, max_batch, self._draft_tokens)
+                self._costs = costs / profile.name(models, held, sizes)
+                table = profile.read(self._costs, max_batch, self._draft_tokens)
+            if table is None:
+                everything = loop(
+                    Tables(pool, share=False),
+                    profile.Filled(self._drafter),
+                    Gate(None, Limits(), 0),
+                    (),
+                    max(max_batched_tokens, max_batch * (self._draft_tokens + 1)),
+                )
+                with torch.inference_mode():
+                    table = profile.measure(everything, max_batch, self._draft_tokens, context)
+        limits = Limits(speculate_below_context, speculate_up_to_batch)
+        self._gate = Gate(table, limits, self._draft_tokens)
+        self._loop = loop(tables, self._drafter, self._gate, found.eos_ids, max_batched_tokens)
+        self._scheduler = self._loop.scheduler
+        self._kind = _kind(drafter, found_drafter)
+
+    def close(self) -> None:
+        """End the second thread, if one runs (a later step would start another), and keep what was learned of steps."""
+        self._ahead.close()
+        if self._costs is not None and self._gate.table is not None:
+            profile.write(self._costs, self._gate.table)
 
     @property
     def info(self) -> EngineInfo:
@@ -151,7 +208,7 @@ class LLMCore:
     @property
     def live(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self._scheduler.running or self._scheduler.waiting)
+        return bool(self._scheduler.running or self._scheduler.ready or self._scheduler.waiting)
 
     def add(self, request_id: str, completion: Completion) -> None:
         """Queue a completion. Raises `InvalidRequest`, `ContextExceeded` or `EngineBusy`."""
@@ -172,7 +229,7 @@ class LLMCore:
     def cancel_running(self) -> list[str]:
         """Forget every running request, or the first in line where none runs, so that a step that failed is not tried
         again with the same; returns their ids."""
-        running = self._scheduler.running or list(self._scheduler.waiting)[:1]
+        running = self._scheduler.running or [*self._scheduler.ready, *self._scheduler.waiting][:1]
         ids = [request.id for request in running]
         for request_id in ids:
             self._scheduler.remove(request_id)
@@ -191,7 +248,7 @@ class LLMCore:
         """What is going on now, and totals, by name."""
         pool, counters, totals = self._scheduler.tables.pool, self._loop.counters, self._scheduler.totals
         gauges: dict[str, float] = {
-            "running": len(self._scheduler.running),
+            "running": len(self._scheduler.running) + len(self._scheduler.ready),
             "waiting": len(self._scheduler.waiting),
             "free_blocks": pool.free,
             "total_blocks": pool.total,
@@ -203,11 +260,20 @@ class LLMCore:
             "accepted_total": counters.accepted,
             "drafting_failures_total": counters.failed,
         }
-        return gauges | {f"accepted_total_{i}": count for i, count in enumerate(counters.accepted_at)}
+        return gauges | self._gate.counts(self._kind)
 
     def check_integrity(self) -> None:
         """Raise `EngineError` when blocks are lost or held by a request that is gone."""
         self._scheduler.check_integrity()
+
+
+def _kind(drafter: Path | str | None, found: DrafterCheckpoint | None) -> str:
+    """What drafts, in a word for metrics."""
+    if found is None:
+        return "lookup" if drafter == LOOKUP else "none"
+    if isinstance(found.config, Eagle3Config):
+        return "eagle3" if found.config.mask_token_id is None else "peagle"
+    return "mtp" if isinstance(found.config, MTPConfig) else "draft_model"
 
 
 def _default_threads() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Required, TypedDict, get_args
 
 import torch
@@ -20,6 +21,11 @@ class CoreOptions(TypedDict, total=False):
     """What `LLMCore` takes beside target, drafter and tokenizer; what is absent is as there."""
 
     draft_tokens: Required[int]
+    max_draft_tokens: int | None
+    speculate_below_context: int | None
+    speculate_up_to_batch: int | None
+    gated: bool
+    costs: Path | None
     max_batch: int
     context: int | None
     dtype: str
@@ -27,6 +33,7 @@ class CoreOptions(TypedDict, total=False):
     cache_bytes: int
     max_batched_tokens: int
     prefix_caching: bool
+    overlap: bool | None
     draft_sampling: DraftSampling
     options: Options
     draft_options: Options

@@ -10,6 +10,7 @@ import torch
 from dovetail.completion import Completion, Constraint, Finish, Sampling
 from dovetail.engine.sampling import Penalties, check_sampling
 from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.gate import Track
 from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
 # Below this, logits divided by the temperature overflow float32 before they say anything else than greedy does.
@@ -35,6 +36,7 @@ class Request:
         self.limit = min(self.prompt_length + completion.max_tokens, context)
         asked = completion.draft_tokens
         self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
+        self.track = Track()
         self.computed = 0
         self.found: int | None = None  # how much of the prompt was in the cache; 0 once that was told
         self.logprobs = completion.logprobs
@@ -59,8 +61,9 @@ class Request:
         return self.sampling.temperature < _COLDEST
 
     def draft_room(self) -> int:
-        """How many drafts are worth verifying now: a step adds one token more than it accepts."""
-        return min(self.draft_tokens, self.limit - len(self.tokens) - 1)
+        """How many drafts may be verified now: a step adds one token more than it accepts. None before the first step:
+        drafts follow a token whose predecessors are all computed."""
+        return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0
 
     def extend(self, new: list[int], eos_ids: frozenset[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
         """Take `new` tokens up to the one that ends the sequence; returns those taken and why it ended, if it did."""

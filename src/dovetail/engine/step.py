@@ -1,22 +1,29 @@
-"""One step of the engine on one screen: schedule, draft, run, verify, postprocess, observe."""
+"""One step of the engine on one screen: schedule, draft, run, verify, postprocess, observe.
+
+While the model runs, masks are filled and the next step is prepared, in a second thread where that is worth it; which
+state belongs to whom at what time is in ahead.py.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from dovetail.completion import Constraint, TokenBatch
+from dovetail.engine.ahead import Ahead
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
-from dovetail.engine.masks import MaskRows
-from dovetail.engine.models.base import Model, collate
+from dovetail.engine.masks import Entry, MaskRows, constraint_failed
+from dovetail.engine.models.base import ForwardBatch, Model, collate
 from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
 from dovetail.engine.scheduler import Scheduler, Turn
 from dovetail.engine.verify import verify_greedy, verify_sampled
 from dovetail.errors import EngineError, reraise_exit
+from dovetail.gate import Track
 from dovetail.tokens import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -24,14 +31,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since start. `accepted_at[i]` counts accepted drafts at position i of a window, `failed` steps in which
-    the drafter failed."""
+    """Totals since start; `failed` counts steps in which the drafter failed."""
 
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
     failed: int = 0
-    accepted_at: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -39,9 +44,9 @@ class Window:
     """A sequence's part of one step: its next `length` tokens that the target has not computed, then drafts to verify.
 
     `drafts` are those that the constraint lets stand, of `proposed`. `logit_row` is the first of its
-    ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `raw` are these rows as the
-    model made them, where log probabilities are asked for. `closed`: nothing may be drawn behind the last of `drafts`;
-    `sick`: nothing at all, since what the model computed is no number.
+    ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `masks` says what the constraint
+    allows. `raw` are these rows as the model made them, where log probabilities are asked for. `closed`: nothing may be
+    drawn behind the last of `drafts`; `sick`: nothing at all, since what the model computed is no number.
     """
 
     request: Request
@@ -50,15 +55,13 @@ class Window:
     drafts: list[int]
     draft_probs: Tensor | None
     logit_row: int | None
+    masks: Entry | None = None
     closed: bool = False
     raw: Tensor | None = None
     sick: bool = False
 
     def end_before(self, row: int) -> None:
-        """Nothing is drawn from its row `row`; if that is the first, nothing at all."""
-        if row == 0:
-            self.sick = True
-            return
+        """Nothing is drawn from its row `row`, which is not the first."""
         self.closed = True
         self.drafts = self.drafts[:row]
         self.draft_probs = None if self.draft_probs is None else self.draft_probs[:row]
@@ -85,23 +88,38 @@ class StepLoop:
         eos_ids: frozenset[int],
         max_batch: int,
         draft_tokens: int,
+        ahead: Ahead,
     ) -> None:
         self._model = model
         self._drafter = drafter
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._masks = MaskRows(max_batch * (draft_tokens + 1), model.vocab_size)
-        self.counters = Counters(accepted_at=[0] * draft_tokens)
+        self._ahead = ahead
+        self.draft_tokens = draft_tokens
+        self.vocab_size = model.vocab_size
+        self.counters = Counters()
+        # What the gate is told: of each request, how much was drafted in this step and how much of it stood.
+        self._drafted: list[tuple[Track, int, int]] = []
 
     def step(self) -> list[Outcome]:
         """Bring running sequences on: by a part of a prompt, or by at least one token each. Those that ended are gone
         when this returns."""
-        turns = self._scheduler.schedule()
-        windows, outcomes = self._windows(turns, self._draft(turns))
+        started = time.perf_counter()
+        self._drafted.clear()
+        turns = self.scheduler.schedule()
+        windows = self._windows(turns, self._draft(turns))
+        outcomes: list[Outcome] = []
         observed: list[Observed] = []
         if windows:
-            logits, features = self._run(windows)
+            batch = self._collate(windows)
+            logits, features = self._ahead.during(
+                lambda: self._run(windows, batch),
+                self._masks.fill,
+                lambda: self.scheduler.prepare(turns),
+                self._masks.seconds + self.scheduler.seconds,
+            )
             self._shape(windows, logits)
             for window, new, own in zip(windows, _verify(windows, logits), features, strict=True):
                 start = window.request.computed
@@ -116,7 +134,8 @@ class StepLoop:
                 self._give_up([item.request for item in observed], error)
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
-                self._scheduler.remove(request_id)
+                self.scheduler.remove(request_id)
+        self.scheduler.gate.tell(self._drafted, time.perf_counter() - started if self.scheduler.plain else None)
         return outcomes
 
     def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
@@ -147,42 +166,36 @@ class StepLoop:
             if self._drafter is not None:
                 self._drafter.release(request)
 
-    def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> tuple[list[Window], list[Outcome]]:
-        """Cut drafts to what each constraint allows; a sequence whose constraint allows nothing at all ends."""
+    def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> list[Window]:
+        """Cut drafts to what each constraint allows."""
         self._masks.clear()
         windows: list[Window] = []
-        failed: list[Outcome] = []
         row = 0
         for turn, draft in zip(turns, drafts, strict=True):
-            request = turn.request
+            request, tokens, probs = turn.request, draft.tokens, draft.probs
             if turn.length < request.pending:
                 windows.append(Window(request, turn.length, 0, [], None, None))
                 continue
-            kept, behind, probs = len(draft.tokens), True, draft.probs
+            masks = None
             if request.constraint is not None:
-                try:
-                    filled = self._masks.fill(request.constraint, draft.tokens, row)
-                except BaseException as error:  # a caller's code, which must not end the others' requests
-                    failed.append((request.id, _constraint_failed(error)))
-                    continue
-                if filled is None:
-                    failed.append((request.id, EngineError("the constraint allows no token here")))
-                    continue
-                kept, behind = filled
+                masks = self._masks.enter(request.constraint, tokens, row)
+                tokens = tokens[: masks.drafts]
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
-                probs = None if probs is None else probs[: kept + 1]
-            windows.append(Window(request, turn.length, len(draft.tokens), draft.tokens[:kept], probs, row, not behind))
-            row += len(windows[-1].drafts) + 1
-        return windows, failed
+                probs = None if probs is None else probs[: masks.drafts + 1]
+            windows.append(Window(request, turn.length, len(draft.tokens), tokens, probs, row, masks))
+            row += len(tokens) + 1
+        return windows
 
-    def _run(self, windows: Sequence[Window]) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits at the positions of every window that are looked at; its auxiliary hidden states, if a drafter reads
-        any."""
-        tables, parts = self._scheduler.tables, []
+    def _collate(self, windows: Sequence[Window]) -> ForwardBatch:
+        tables, parts = self.scheduler.tables, []
         for window in windows:
             request, end = window.request, window.request.computed + window.length
             parts.append((request.tokens[request.computed : end] + window.drafts, request.computed, tables[request.id]))
-        batch = collate(parts)
+        return collate(parts)
+
+    def _run(self, windows: Sequence[Window], batch: ForwardBatch) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits at the positions of every window that are looked at; its auxiliary hidden states, if a drafter reads
+        any."""
         hidden, aux = self._model.forward(batch)
         rows = [
             row
@@ -198,12 +211,19 @@ class StepLoop:
 
     def _shape(self, windows: Sequence[Window], logits: Tensor) -> None:
         """What requests want done to their rows of logits, in place: penalties, then constraints' masks. Windows end
-        before a row that holds something that is no number, from which a token would be drawn, and fed, that is none.
+        before a row where the constraint allows nothing, and before one that holds something that is no number, from
+        which a token would be drawn, and fed, that is none.
         """
         sound = logits.amax(-1).isfinite().tolist()
         for window in windows:
+            masks = window.masks
+            if masks is not None and 0 < masks.rows <= len(window.drafts):
+                window.end_before(masks.rows)
             if not all(own := sound[window.rows]):
-                window.end_before(own.index(False))
+                if first := own.index(False):
+                    window.end_before(first)
+                else:
+                    window.sick = True
             if window.request.logprobs is not None:
                 window.raw = logits[window.rows].clone()
             if window.request.penalties is not None:
@@ -216,6 +236,8 @@ class StepLoop:
         if window.logit_row is None:
             self._computed(request, window.length)
             return []
+        if window.masks is not None and window.masks.error is not None:
+            return [(request.id, window.masks.error)]
         if window.sick and window.drafts:
             # In attention a draft that is no number spoils the rows before it too: once more, without.
             self._without_drafts([request])
@@ -228,7 +250,10 @@ class StepLoop:
         computed = window.length + len(new) - 1
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
-        self._count(window.proposed, accepted)
+        self.counters.drafted += window.proposed
+        self.counters.accepted += accepted
+        if window.proposed and finish is None:
+            self._drafted.append((request.track, window.proposed, accepted))
         if request.penalties is not None:
             request.penalties.add(taken)
         failed: list[Outcome] = []
@@ -246,18 +271,7 @@ class StepLoop:
 
     def _computed(self, request: Request, count: int) -> None:
         request.computed += count
-        self._scheduler.tables.publish(request.id, request.tokens, request.computed)
-
-    def _count(self, drafted: int, accepted: int) -> None:
-        self.counters.drafted += drafted
-        self.counters.accepted += accepted
-        for i in range(accepted):
-            self.counters.accepted_at[i] += 1
-
-
-def _constraint_failed(error: BaseException) -> EngineError:
-    reraise_exit(error)
-    return error if isinstance(error, EngineError) else EngineError(f"the constraint failed: {error}")
+        self.scheduler.tables.publish(request.id, request.tokens, request.computed)
 
 
 def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, EngineError | None]:
@@ -265,8 +279,8 @@ def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, Engin
     for count, token in enumerate(tokens):
         try:
             taken = constraint.advance(token)
-        except BaseException as error:  # as in _windows
-            return count, _constraint_failed(error)
+        except BaseException as error:  # a caller's code, which must not end the others' requests
+            return count, constraint_failed(error)
         if not taken:
             return count, EngineError(f"the constraint refused token {token}, which its own mask allowed")
     return len(tokens), None

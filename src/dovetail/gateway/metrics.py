@@ -30,6 +30,14 @@ _ENGINE_HELP = {
     "drafted_total": "Draft tokens verified",
     "accepted_total": "Draft tokens accepted",
     "drafting_failures_total": "Steps in which the drafter failed, whose requests went on without drafts",
+    "drafted_per_position_total": "Draft tokens verified, by their place among a step's drafts (the first is 0), by "
+    "who drafted, and by context (a bucket's lower end, in tokens)",
+    "accepted_per_position_total": "Of those, draft tokens accepted",
+    "gate_decisions_total": "What sequences were allowed to draft in a step, by reason (draft: as much as pays; cost: "
+    "nothing, as it does not pay; context: nothing, at or beyond speculate_below_context; batch: nothing, more "
+    "sequences than speculate_up_to_batch; request: nothing, by its own cap or what is left of its max_tokens; probe: "
+    "more or less than pays, to measure)",
+    "gate_draft_tokens": "Draft tokens that the gate last chose, per decoding sequence",
 }
 
 
@@ -132,19 +140,42 @@ class _EngineGauges:
         self._gauges = gauges
 
     def collect(self) -> Iterable[Metric]:
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        families: dict[str, Metric] = {}
+        seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
         for name, value in sorted(self._gauges().items()):
-            # `accepted_total_2` is the third of the numbers `accepted_total`.
-            base, split, last = re.sub(r"\W", "_", name, flags=re.ASCII).rpartition("_total_")
-            labels = {"position": last} if split else {}
-            full = f"dovetail_engine_{base}_per_position_total" if split else f"dovetail_engine_{last}"
-            if full not in families:
+            base, labels = _read(name)
+            series = (base, frozenset(labels.items()))
+            if series in seen:  # two names that differ in what was replaced: one series twice is no page of metrics
+                continue
+            seen.add(series)
+            if base not in families:
                 # An engine counts too; Prometheus tells a counter by this ending.
-                family = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
-                said = f"The engine's {base}" if split else _ENGINE_HELP.get(last, f"The engine's {last}")
-                families[full] = family(full, said, labels=list(labels))
-            families[full].add_metric(list(labels.values()), value)
+                kind = CounterMetricFamily if base.endswith("_total") else GaugeMetricFamily
+                families[base] = kind(f"dovetail_engine_{base}", _ENGINE_HELP.get(base, f"The engine's {base}"))
+            families[base].add_sample(f"dovetail_engine_{base}", labels, value)
         return families.values()
+
+
+_VALUE = r'"(?:[^"\\\n\ud800-\udfff]|\\[\\"n])*"'  # a lone surrogate cannot be encoded
+_LABEL = re.compile(rf"([a-zA-Z]\w*)=({_VALUE})", re.ASCII)  # those that start with __ are Prometheus' own
+_LABELLED = re.compile(rf"(?P<name>[^{{]*)\{{(?P<labels>{_LABEL.pattern}(?:,{_LABEL.pattern})*)\}}", re.ASCII)
+_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+
+
+def _read(name: str) -> tuple[str, dict[str, str]]:
+    """A number's name, in characters that Prometheus allows, and its labels.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/ without spaces; what is written otherwise, or has a
+    label twice, is all name.
+    """
+    match = _LABELLED.fullmatch(name)
+    found = [] if match is None else _LABEL.findall(match["labels"])
+    labels = {label: re.sub(r"\\.", lambda each: _ESCAPES[each[0]], said[1:-1]) for label, said in found}
+    if match is not None and len(labels) == len(found):
+        name = match["name"]
+    else:
+        labels = {}
+    return re.sub(r"\W", "_", name, flags=re.ASCII), labels
 
 
 def _histogram(name: str, help: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:

@@ -17,10 +17,19 @@ Settings = Mapping[str, Setting[Any]]
 def settled(layers: Sequence[Layer]) -> dict[str, Setting[Any]]:
     """What `layers` come to, where a drafter or a method that is none overrules all that weaker ones say of drafting.
 
-    A method that looks earlier text up, or is inside the target, likewise overrules a weaker drafter. Raises
-    `PlanError` where one layer says both.
+    A method that looks earlier text up, or is inside the target, likewise overrules a weaker drafter; of draft_tokens
+    and a smaller max_draft_tokens the stronger is both. Raises `PlanError` where one layer says both.
     """
     found, order = overlay(layers), [layer.source for layer in layers]
+    tokens, most = found.get("draft_tokens"), found.get("max_draft_tokens")
+    if tokens is not None and most is not None and most.value is not None and tokens.value > most.value:
+        if tokens.source == most.source:
+            raise PlanError(
+                f"max_draft_tokens is {most.value} ({most.source}) but draft_tokens is {tokens.value} "
+                f"({tokens.source}): the most cannot be less, leave one of them out"
+            )
+        stronger = min(tokens, most, key=lambda setting: _strength(setting, order))
+        found["draft_tokens"] = found["max_draft_tokens"] = stronger
     drafter, method = found.get("drafter"), found.get("method")
     if drafter is not None and method is not None:
         below = _strength(method, order) - _strength(drafter, order)  # how far who says the method is

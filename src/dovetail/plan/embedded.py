@@ -18,7 +18,7 @@ from dovetail.plan.checkpoint import has_weights, read_config
 from dovetail.plan.drafter import cannot_run
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
-from dovetail.plan.options import BY_NAME
+from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
 
 #: Its lookups, which go on as long as what they find agrees, are the kind that other engines call suffix decoding.
@@ -122,11 +122,12 @@ def check(case: Case) -> list[Advice]:
 
     Raises `PlanError` for those that do not go with one another.
     """
-    if case.size("draft_tokens") > DRAFT_TOKENS:
-        raise PlanError(
-            f"{case.said('draft_tokens')}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
-            "--draft-tokens"
-        )
+    for name in ("draft_tokens", "max_draft_tokens"):
+        if case.size(name) > DRAFT_TOKENS:
+            raise PlanError(
+                f"{case.said(name)}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
+                f"--{name.replace('_', '-')}"
+            )
     context, batched = case.value("context"), case.value("max_batched_tokens")
     if context is not None and context < 2:
         raise PlanError(f"{case.said('context')}, which has no room for a prompt and an answer: say --context")
@@ -145,14 +146,17 @@ def check(case: Case) -> list[Advice]:
 
 
 def _idle(case: Case) -> list[Advice]:
-    """A warning for each setting of a drafter that somebody gave where there is no such drafter."""
-    if case.size("draft_tokens") and case.method not in (None, *LOOKUPS):
-        return []
-    method = case.method if case.size("draft_tokens") else None
-    why = "nothing drafts" if method is None else f"{method} looks earlier text up and has no model"
+    """A warning for each setting of drafting that somebody gave where there is no such drafter, or no gate."""
+    idle: dict[str, str] = {}
+    if case.value("gate") == "off":
+        idle["max_draft_tokens"] = f"{case.said('gate')}, which drafts draft_tokens always"
+    if case.method in LOOKUPS:
+        idle |= dict.fromkeys(_OF_DRAFTERS, f"{case.method} looks earlier text up and has no model")
+    if not case.size("draft_tokens") or case.method is None:
+        idle |= dict.fromkeys((*_OF_DRAFTERS, *GATE), "nothing drafts")
     return [
         Advice("warning", name, f"{case.said(name)}: {why}, so it has no effect")
-        for name in _OF_DRAFTERS
+        for name, why in idle.items()
         if case.value(name) is not None and case.settings[name].source != "default"
     ]
 

@@ -9,7 +9,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan import embedded
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.checkpoint import check_whole, has_weights
-from dovetail.plan.options import BY_NAME
+from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
 
 #: What people call the engines that a plan can be for.
@@ -27,12 +27,16 @@ def check(case: Case, folders: Mapping[str, str]) -> list[Advice]:
     if "://" in case.engine:
         note = f"the server at {case.engine} was started with settings of its own: what is planned here has to be them"
         return [*advice, Advice("note", "engine", note)]
-    gate = "speculate_below_context"
-    if case.value(gate) is not None:
-        note = f"{case.said(gate)}: {NAMES[case.engine]} drafts at any length"
-        until = " until Dovetail's own scheduler for it is there" if case.engine == "vllm" else ""
-        advice.append(Advice("warning", gate, note + until))
-    return [*advice, *_without_words(case, ("gpus", gate))]
+    return [*advice, *_ungated(case), *_without_words(case, ("gpus", *GATE))]
+
+
+def _ungated(case: Case) -> list[Advice]:
+    until = " until Dovetail's own scheduler for it is there" if case.engine == "vllm" else ""
+    return [
+        Advice("warning", name, f"{case.said(name)}: {NAMES[case.engine]} {without}{until}")
+        for name, without in GATE.items()
+        if case.value(name) not in (None, "off")  # off is what they do
+    ]
 
 
 def _embedded(case: Case, folders: Mapping[str, str]) -> list[Advice]:

@@ -140,6 +140,39 @@ OPTIONS: tuple[Option, ...] = (
         metavar="K",
     ),
     Option(
+        "gate",
+        Literal["measured", "off"],
+        "who says how much is drafted: measured acceptance and times, for each sequence what pays, or draft_tokens "
+        "always (embedded: measured); the limits below hold for both",
+        "drafting",
+        {"embedded": "gated"},
+    ),
+    Option(
+        "max_draft_tokens",
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        "limit: the most that is drafted a step, however well it pays (embedded: at most 8; default: 8, or draft_tokens "
+        "where you said that)",
+        "drafting",
+        {"embedded": "max_draft_tokens"},
+        metavar="K",
+    ),
+    Option(
+        "speculate_below_context",
+        _Count | None,
+        "limit: sequences of this many tokens and more are not drafted for (default: none)",
+        "drafting",
+        {"embedded": "speculate_below_context"},
+        metavar="TOKENS",
+    ),
+    Option(
+        "speculate_up_to_batch",
+        _Degree | None,
+        "limit: with more sequences than this decoding at once nothing is drafted (default: none)",
+        "drafting",
+        {"embedded": "speculate_up_to_batch"},
+        metavar="N",
+    ),
+    Option(
         "draft_sampling",
         Literal["greedy", "probabilistic"] | None,
         "how the drafter picks: its best token, or one by its distribution, which more sampled drafts survive "
@@ -204,13 +237,6 @@ OPTIONS: tuple[Option, ...] = (
         "each GPU picks the best draft token of its own part of the vocabulary; greedy drafts only",
         "drafting",
         {"vllm": "--speculative-config.use_local_argmax_reduction"},
-    ),
-    Option(
-        "speculate_below_context",
-        _Count | None,
-        "the gate: sequences of this many tokens and more are not drafted for (default: none, no gate)",
-        "drafting",
-        metavar="TOKENS",
     ),
     Option(
         "dtype",
@@ -324,9 +350,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "async_scheduling",
         bool | None,
-        "schedule the next step while this one computes",
+        "prepare the next step while this one computes (default: the engine's choice; embedded: where there is enough "
+        "to prepare)",
         "engine",
-        {"vllm": "--async-scheduling", "sglang": "--disable-overlap-schedule", "trtllm": "disable_overlap_scheduler"},
+        {
+            "embedded": "overlap",
+            "vllm": "--async-scheduling",
+            "sglang": "--disable-overlap-schedule",
+            "trtllm": "disable_overlap_scheduler",
+        },
     ),
     Option(
         "prefix_caching",
@@ -504,6 +536,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+#: The gate and its limits -> what an engine does that has no such thing.
+GATE: Mapping[str, str] = {
+    "gate": "drafts as much at every step",
+    "max_draft_tokens": "drafts as much at every step",
+    "speculate_below_context": "drafts at any length",
+    "speculate_up_to_batch": "drafts in batches of any size",
+}
 
 
 def check(values: Mapping[str, Any], where: str, folder: Path) -> dict[str, Any]:

@@ -38,10 +38,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides what runs.
 
     `settings` has every setting there is; a None is none, or left to the engine. `variables` are the environment's,
-    each with its own source, which `settings["env"]` holds together. `gate` is speculate_below_context in words.
-    `target` and `drafter` are what their files say, None where there is none or where it could not be looked at;
-    `folders` is where these, and the tokenizer, lie on this machine. `reason` is why the engine is what it is, where
-    nobody asked for one.
+    each with its own source, which `settings["env"]` holds together. `target` and `drafter` are what their files say,
+    None where there is none or where it could not be looked at; `folders` is where these, and the tokenizer, lie on
+    this machine. `reason` is why the engine is what it is, where nobody asked for one.
     """
 
     settings: Mapping[str, Setting[Any]]
@@ -60,11 +59,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings[name].value
 
     @property
-    def gate(self) -> Setting[str | None]:
-        tokens, source = self.settings["speculate_below_context"].value, self.settings["speculate_below_context"].source
-        return Setting(None if tokens is None else f"below {tokens} tokens of context", source)
-
-    @property
     def carried(self) -> dict[str, Setting[Any]]:
         """The settings that a command for another engine carries: the GPUs are what they were made for."""
         return {name: setting for name, setting in self.settings.items() if name != "gpus"}
@@ -74,13 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def data(self) -> dict[str, Any]:
         """As JSON has it: the settings by name, and beside them what else there is to say."""
-        shown: dict[str, Any] = {}
-        for name, setting in self.settings.items():
-            shown[name] = setting
-            if name == "speculate_below_context":
-                shown["gate"] = self.gate
         return msgspec.to_builtins(  # type: ignore[no-any-return]
-            shown
+            dict(self.settings)
             | {
                 "variables": self.variables,
                 "recipes": self.recipes,

@@ -186,15 +186,19 @@ def _positions(case: Case, drafter: Drafter) -> list[Advice]:
             f"{asked} but {drafter.path} ends at {limit} (max_position_embeddings, rope type {rope.type}): ask for "
             f"--context {limit}, or `--drafter none`"
         )
-    gate = case.value("speculate_below_context") or context
-    if drafter.context is None or drafter.context >= min(context, gate):
+    below = case.value("speculate_below_context") or context
+    if drafter.context is None or drafter.context >= min(context, below):
         return []
+    # No limit is made of it: what a config says is a bound of positions as often as what was trained on, and a drafter
+    # may guess well beyond it. A gate that measures finds where it does not.
+    measured = case.value("gate") == "measured"
+    tail = f"worse, which the gate measures; --speculate-below-context {drafter.context} draws the line there"
     return [
         Advice(
-            "warning",
+            "note" if measured else "warning",
             "speculate_below_context",
             f"{drafter.path} was trained on {drafter.context} tokens, the context is {context}: beyond those it "
-            "guesses worse",
+            f"guesses {tail if measured else 'worse'}",
         )
     ]
 

@@ -148,6 +148,12 @@ def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]
         sizes, said_of_them = defaults.sizes(case)
         values |= sizes
         advice += said_of_them
+    tokens = settled([*found.layers, Layer("default", values)]).get("draft_tokens")
+    if engine == "embedded" and tokens is not None and tokens.value:
+        values["gate"] = "measured"
+        # A drafter's or a recipe's number was found elsewhere; here it is measured. Somebody's own word is a limit.
+        if not tokens.source.startswith(("command line", "config file")) and value(settings, "gate") != "off":
+            values["max_draft_tokens"] = embedded.DRAFT_TOKENS
     if engine == "embedded" and value(settings, "chunked_prefill") is False:
         values["max_batched_tokens"] = embedded.whole_prompts(overlay([*found.layers, Layer("default", values)]))
     return values

@@ -85,6 +85,15 @@ class Tables:
     def __contains__(self, owner: str) -> bool:
         return owner in self._tables
 
+    def hash(self, owner: str, tokens: Sequence[int]) -> None:
+        """Make ahead of time the keys that `would_find` and `begin` need."""
+        self._prompt_keys(owner, tokens)
+
+    def knows(self, owner: str, tokens: Sequence[int]) -> bool:
+        """Whether there is nothing to make."""
+        known = self._keys.get(owner)
+        return not self._share or (known is not None and known[0] == len(tokens))
+
     def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
         """Open a table; returns how many positions at its start hold what `tokens` begin with. Never all of them:
         whoever computes the last token learns what follows. `limit` caps it, in tokens."""
@@ -139,7 +148,7 @@ class Tables:
         self._keys.pop(owner, None)
         table = self._tables.pop(owner, None)
         if table is not None:
-            del self._coming[owner]
+            self._coming.pop(owner, None)
             self.pool.release(table.blocks)
 
     def check_integrity(self, owners: set[str]) -> None:
@@ -161,9 +170,8 @@ class Tables:
         """Keys of the full blocks of `tokens`, without the block that holds the last token."""
         if not self._share:
             return []
-        known = self._keys.get(owner)
-        if known is not None and known[0] == len(tokens):
-            return known[1]
+        if self.knows(owner, tokens):
+            return self._keys[owner][1]
         keys: list[bytes] = []
         for i in range((len(tokens) - max(1, self._lookahead)) // self.pool.block_size):
             keys.append(self._key(keys[-1] if keys else _ROOT, tokens, i))

@@ -83,9 +83,7 @@ class Account:
         self._left = {name: setting.value for name, setting in plan.items() if setting.value is not None}
         self._engine = engine
         self.notes: list[str] = []
-        # What another engine is asked for replaces `engine`; `gate` says speculate_below_context in words.
-        for name in ("engine", "gate"):
-            self._left.pop(name, None)
+        self._left.pop("engine", None)  # what another engine is asked for replaces it
 
     def take(self, name: str) -> Any:
         """The value of the setting, which is then carried over; None if there is none."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.plan.emit.command import Account, Command, Shell, shown, variables
 from dovetail.plan.layers import Setting
-from dovetail.plan.options import OPTIONS
+from dovetail.plan.options import GATE, OPTIONS
 
 #: Format -> --tool-call-parser, --reasoning-parser.
 PARSERS: Mapping[str, tuple[str | None, str | None]] = {
@@ -65,7 +65,7 @@ _DRAFTING = (
     "draft_kv_cache_dtype",
     "draft_tensor_parallel_size",
     "local_argmax",
-    "speculate_below_context",
+    *GATE,
 )
 
 
@@ -115,7 +115,8 @@ def _speculation(account: Account) -> list[tuple[str, ...]]:
         account, "draft_kv_cache_dtype", "--speculative-draft-kv-cache-dtype", ("float16", "nvfp4")
     )
     account.leave("draft_tensor_parallel_size", "SGLang divides a drafter like its target")
-    account.leave("speculate_below_context", "SGLang drafts for sequences of any length")
+    for name, without in GATE.items():
+        account.leave(name, f"SGLang {without}")
     return arguments
 
 

@@ -12,7 +12,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.emit.command import Account, Command, Shell, shown, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
-from dovetail.plan.options import OPTIONS
+from dovetail.plan.options import GATE, OPTIONS
 
 VERSIONS = ("0.32", "0.33")
 
@@ -131,7 +131,7 @@ def _speculation(account: Account, flavour: str) -> dict[str, Any]:
     if why is not None:
         if tokens == 0:
             account.take("draft_tokens")
-        for name in (*members, "speculate_below_context"):
+        for name in (*members, *GATE):
             account.leave(name, why)
         return {}
     if account.peek("local_argmax") and account.peek("draft_sampling") == "probabilistic":
@@ -149,8 +149,12 @@ def _speculation(account: Account, flavour: str) -> dict[str, Any]:
 
 def _gate(account: Account) -> None:
     # It becomes a flag of the command once Dovetail's scheduler for vLLM is there.
+    ours = "--scheduler-cls dovetail.plugins.vllm.GatedScheduler (not released yet)"
+    scheduler = f"Dovetail's own scheduler will gate them: {ours}"
     account.leave(
-        "speculate_below_context",
-        "vLLM drafts for sequences of any length; Dovetail's own scheduler will gate them: "
-        "--scheduler-cls dovetail.plugins.vllm.GatedScheduler (not released yet)",
+        "speculate_up_to_batch",
+        "vLLM's num_speculative_tokens_per_batch_size counts prompts that are being computed too, and was reported to "
+        f"stall where it turns drafting off (vLLM issue 49548); {scheduler}",
     )
+    for name, without in GATE.items():
+        account.leave(name, f"vLLM {without}; {scheduler}")

@@ -1,0 +1,83 @@
+"""What a drafter observes while it does not draft, kept and given to it in one piece.
+
+A pass over one new slot costs a drafter nearly what a pass over hundreds costs, and where the gate has turned drafting
+off that would be lost. So behind a prompt nothing is observed before somebody wants drafts, or much has come together.
+Coming back costs one longer pass, and no acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.request import Request
+
+# Of all sequences together: bounds the features that are kept, and what the pass at the end takes. A pass of so many
+# slots takes the demo drafter 2 ms, of one 0.35 ms.
+_KEPT = 256
+
+
+class Deferred:
+    """The `Drafter` around another."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.aux_layers = drafter.aux_layers
+        self._drafter = drafter
+        self._kept: dict[str, list[Observed]] = {}
+        self._count = 0
+
+    def start(self, request: Request, cached: int) -> int:
+        return self._drafter.start(request, cached)
+
+    def observe(self, observed: Sequence[Observed]) -> None:
+        """Prompts at once, so that others find their beginnings; what follows them, later."""
+        at_once: list[Observed] = []
+        for item in observed:
+            if item.start < item.request.prompt_length:
+                at_once.append(item)
+            else:
+                self._kept.setdefault(item.request.id, []).append(item)
+                self._count += item.count
+        if self._count >= _KEPT:
+            at_once += self._taken(list(self._kept))
+        self._observe(at_once)
+
+    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
+        self._observe(self._taken([request.id for request in requests if request.id in self._kept]))
+        return self._drafter.propose(requests, counts)
+
+    def release(self, request: Request) -> None:
+        if request.id in self._kept:
+            self._taken([request.id])
+        self._drafter.release(request)
+
+    def check_integrity(self, requests: set[str]) -> None:
+        self._drafter.check_integrity(requests)
+
+    def _taken(self, ids: Sequence[str]) -> list[Observed]:
+        """What was kept of these, no longer kept."""
+        taken = [_joined(self._kept.pop(request_id)) for request_id in ids]
+        self._count -= sum(item.count for item in taken)
+        return taken
+
+    def _observe(self, observed: list[Observed]) -> None:
+        if not observed:
+            return
+        try:
+            self._drafter.observe(observed)
+        except BaseException:
+            # Whoever lost what was kept would draft from a sequence with a gap.
+            for item in observed:
+                self._drafter.release(item.request)
+            raise
+
+
+def _joined(items: Sequence[Observed]) -> Observed:
+    first = items[0]
+    if len(items) == 1:
+        return first
+    features = [item.features for item in items if item.features is not None]
+    count = sum(item.count for item in items)
+    return Observed(first.request, first.start, count, torch.cat(features) if features else None)

@@ -1,0 +1,38 @@
+"""A gate that changes its mind, for tests: nobody's output may depend on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dovetail.engine.core import LLMCore
+from dovetail.gate import Gate, Limits, Track
+
+
+class Fickle(Gate):
+    """For each sequence, now drafts as many as it may, now fewer, now none for a while."""
+
+    def __init__(self, limits: Limits, drafts: int, seed: int, longest: int = 40) -> None:
+        super().__init__(None, limits, drafts)
+        self._most = drafts
+        self._random = random.Random(seed)
+        self._longest = longest
+        self._moods: dict[int, list[int]] = {}
+
+    def choose(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> list[int]:
+        allowed = super().choose(tracks, contexts, caps)
+        return [min(most, self._mood(track)) for track, most in zip(tracks, allowed, strict=True)]
+
+    def _mood(self, track: Track) -> int:
+        drafts, steps = self._moods.get(id(track), [0, 0])
+        if not steps:
+            drafts = self._random.choice((0, 0, self._most, self._random.randint(0, self._most)))
+            steps = self._random.randint(1, self._longest)
+        self._moods[id(track)] = [drafts, steps - 1]
+        return drafts
+
+
+def fickle(core: LLMCore, seed: int, limits: Limits | None = None, longest: int = 40) -> LLMCore:
+    """Let a `Fickle` gate decide in `core`."""
+    core._scheduler.gate = core._gate = Fickle(limits or Limits(), core.info.draft_tokens, seed, longest)
+    return core

@@ -1,0 +1,189 @@
+"""What steps take is measured with real steps that leave nothing behind, kept, and found again where it still holds."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.completion import Completion, Sampling
+from dovetail.costs import CostTable, Point
+from dovetail.engine import profile
+from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.errors import EngineError
+from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_mtp_target
+
+GREEDY = Sampling(temperature=0)
+WANTED = {str(i): Completion(tuple(range(2, 5 + 7 * i)), 90, sampling=GREEDY) for i in range(5)}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    return write_mtp_target(root / "target", eos_token_id=0), write_drafter(root / "drafter")
+
+
+def gated(folders: tuple[Path, Path | str], **options: Any) -> LLMCore:
+    given: dict[str, Any] = {"draft_tokens": 2, "max_draft_tokens": 4, "gated": True, "threads": 1, "max_batch": 4}
+    return LLMCore(*folders, ByteTokenizer(), **given | options)
+
+
+def table(core: LLMCore) -> CostTable:
+    assert core._gate.table is not None
+    return core._gate.table
+
+
+def noting(measure: Any, points: list[Point]) -> Any:
+    def noted(*arguments: Any) -> list[Point]:
+        points.extend(measure(*arguments))
+        return points
+
+    return noted
+
+
+def noting_lengths(propose: Any, lengths: set[int]) -> Any:
+    def noted(*arguments: Any) -> Any:
+        drafts = propose(*arguments)
+        assert [len(draft.tokens) for draft in drafts] == list(arguments[2])
+        lengths.update(arguments[2])
+        return drafts
+
+    return noted
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "mtp", LOOKUP])
+def test_it_measures_and_leaves_nothing_behind(
+    folders: tuple[Path, Path], drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lookups too, which find nothing in random prompts."""
+    points: list[Point] = []
+    monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
+    lengths: set[int] = set()
+    monkeypatch.setattr(profile.Filled, "propose", noting_lengths(profile.Filled.propose, lengths))
+    core = gated((folders[0], folders[1] if drafter == "eagle3" else drafter))
+    core.check_integrity()
+    gauges = core.gauges()
+    assert gauges["free_blocks"] == gauges["total_blocks"] and not core.live
+    assert gauges["steps_total"] == gauges["drafted_total"] == gauges["prompt_tokens_total"] == 0
+    measured = table(core)
+    assert (measured.batches, measured.drafts) == ((1, 2, 4), 4)
+    sizes = {(point.batch, point.drafts) for point in points}
+    assert {(1, 0), (1, 4)} <= sizes <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
+    assert 4 in lengths
+
+
+def test_greedy_output_is_the_same(folders: tuple[Path, Path]) -> None:
+    expected = run(LLMCore(folders[0], None, ByteTokenizer(), draft_tokens=0, threads=1), WANTED)
+    for batch in (1, 4):
+        core = gated(folders, max_batch=batch, cache_bytes=1 << 16)
+        assert run(core, WANTED) == expected
+        reasons = {name for name in core.gauges() if name.startswith("gate_decisions_total")}
+        assert reasons
+
+
+def test_a_context_that_is_too_small_to_measure_in_is_served_without_a_gate(folders: tuple[Path, Path]) -> None:
+    core = gated(folders, context=24)
+    assert core._gate.table is None
+    assert run(core, {"a": Completion((2, 3, 4), 12, sampling=GREEDY)})["a"]
+    assert core.counters().drafted
+
+
+def test_a_table_is_kept_and_found_with_what_was_learned(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = gated(folders, costs=tmp_path / "costs")
+    run(core, WANTED)
+    learned = table(core)
+    core.close()
+    [kept] = (tmp_path / "costs").iterdir()
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("it was measured before")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(profile, "measure", never)
+        again = gated(folders, costs=tmp_path / "costs")
+    assert table(again).seconds == learned.seconds
+    assert table(again).corrections[-1].values == learned.corrections[-1].values
+    # Of another number of drafts, batch, type, drafter or context it says nothing.
+    others: list[dict[str, Any]] = [
+        {"max_draft_tokens": 3},
+        {"max_batch": 2},
+        {"dtype": "bfloat16"},
+        {"context": 100},
+    ]
+    for number, options in enumerate(others, 2):
+        gated(folders, costs=tmp_path / "costs", **options).close()
+        assert len(list((tmp_path / "costs").iterdir())) == number
+    gated((folders[0], "mtp"), costs=tmp_path / "costs").close()
+    assert len(list((tmp_path / "costs").iterdir())) == len(others) + 2 and kept.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"batches": [1]}', b"null"],
+    ids=["empty", "cut", "a list", "an empty object", "no text", "a part", "null"],
+)
+def test_a_damaged_file_is_measured_again(
+    folders: tuple[Path, Path], tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    gated(folders, costs=tmp_path).close()
+    [kept] = tmp_path.iterdir()
+    kept.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        core = gated(folders, costs=tmp_path)
+    assert "cannot be used" in caplog.text and table(core).drafts == 4
+    core.close()
+    assert msgspec.json.decode(kept.read_bytes(), type=CostTable).drafts == 4
+
+
+def test_a_table_of_other_sizes_under_its_name_is_measured_again(
+    folders: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gated(folders, costs=tmp_path, max_draft_tokens=2).close()
+    [other] = tmp_path.iterdir()
+    gated(folders, costs=tmp_path).close()
+    [kept] = set(tmp_path.iterdir()) - {other}
+    kept.write_bytes(other.read_bytes())
+    with caplog.at_level(logging.WARNING):
+        core = gated(folders, costs=tmp_path)
+    assert "cannot be used" in caplog.text and table(core).drafts == 4
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(
+    folders: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    core = gated(folders, costs=tmp_path / "file")
+    with caplog.at_level(logging.WARNING):
+        core.close()
+    assert "is not kept" in caplog.text and table(core)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_draft_tokens": 16}, "max_draft_tokens must be from 0 to 15, found 16"),
+        ({"max_draft_tokens": -1}, "max_draft_tokens must be from 0 to 15, found -1"),
+        ({"speculate_below_context": 0}, "speculate_below_context must be 1 or more, found 0"),
+        ({"speculate_up_to_batch": 0}, "speculate_up_to_batch must be 1 or more, found 0"),
+    ],
+    ids=str,
+)
+def test_limits_that_are_none(folders: tuple[Path, Path], options: dict[str, Any], told: str) -> None:
+    with pytest.raises(EngineError, match=told):
+        gated(folders, **options)
+
+
+def test_limits_hold_without_a_gate_too(folders: tuple[Path, Path]) -> None:
+    core = LLMCore(*folders, ByteTokenizer(), draft_tokens=4, max_draft_tokens=2, threads=1, speculate_up_to_batch=1)
+    assert core.info.draft_tokens == 2
+    run(core, {"a": Completion((2, 3), 12, sampling=GREEDY)})
+    alone = core.counters().drafted
+    assert alone > 0
+    run(core, {str(i): Completion((2, 3, i), 12, sampling=GREEDY) for i in range(2, 6)})
+    reasons = core.gauges()
+    assert reasons['gate_decisions_total{reason="batch"}'] > 0

@@ -1,0 +1,186 @@
+"""The measurement of speculation: sequences that begin where others did, a drafter of known acceptance, whole runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import tables
+from bench.engine import shapes
+from bench.speculation import __main__ as command
+from bench.speculation import beside, models, report
+from bench.speculation.frozen import Frozen
+from bench.speculation.measure import Measurement, Plan, Way, ways
+from dovetail.completion import TokenBatch
+from dovetail.engine.core import LLMCore
+from dovetail.gate import Gate, Limits
+
+TINY = shapes.MIDDLE | {
+    "vocab_size": 400,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 1024,
+}
+PLAN = Plan(fixed=(1, 3), turns=1, seconds=0.005, warm=0.0, sequences=2)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[models.Model]:
+    threads = torch.get_num_threads()
+    yield models.middle(tmp_path_factory.mktemp("middle"), 3, 4, (0, 300), TINY, 100)
+    torch.set_num_threads(threads)
+
+
+def decoded(core: LLMCore, tokens: int) -> tuple[dict[str, list[int]], int, int]:
+    """At least so many new tokens of each sequence, and how many tokens were drafted and accepted."""
+    ids: dict[str, list[int]] = {}
+    drafted = accepted = 0
+    while not ids or min(map(len, ids.values())) < tokens:
+        for name, outcome in core.step():
+            assert isinstance(outcome, TokenBatch)
+            ids.setdefault(name, []).extend(outcome.ids)
+            drafted, accepted = drafted + outcome.drafted, accepted + outcome.accepted
+    return {name: found[:tokens] for name, found in ids.items()}, drafted, accepted
+
+
+def fixed(frozen: Frozen, drafts: int) -> LLMCore:
+    return frozen.thaw(lambda shared: Gate(None, Limits(), drafts) if isinstance(shared, Gate) else shared)
+
+
+@pytest.mark.parametrize("context", [0, 300])
+def test_all_ways_say_the_same_from_the_same_moment(tiny: models.Model, context: int) -> None:
+    assert tiny.script is not None
+    tiny.script.acceptance = 0.6
+    prompts = tiny.prompts(4, context)
+    begun = tiny.begin(prompts, ["synthetic"])
+    off, drafted, _ = decoded(begun[None].thaw(), 40)
+    assert drafted == 0
+    successors = tiny.script.successors
+    for name, prompt in enumerate(prompts):
+        token = successors[prompt[-1]]  # that came at the beginning
+        for found in off[str(name)]:
+            token = successors[token]
+            assert found == token
+    for core in (fixed(begun["synthetic"], 1), fixed(begun["synthetic"], 3), begun["synthetic"].thaw()):
+        assert decoded(core, 40)[0] == off
+    assert decoded(begun[None].thaw(), 40)[0] == off
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.9, 1.0])
+def test_the_synthetic_drafter_is_right_as_often_as_it_is_told_to_be(tiny: models.Model, acceptance: float) -> None:
+    assert tiny.script is not None
+    tiny.script.acceptance = acceptance
+    begun = tiny.begin(tiny.prompts(4, 0), ["synthetic"])["synthetic"]
+    drafted = accepted = 0
+    for turn in range(5):
+        tiny.script.turn = turn
+        _, more, right = decoded(fixed(begun, 1), 60)
+        drafted, accepted = drafted + more, accepted + right
+    assert drafted >= 600
+    # Five standard deviations; the lots are always the same.
+    assert abs(accepted / drafted - acceptance) <= 5 * (acceptance * (1 - acceptance) / drafted) ** 0.5
+
+
+def test_a_place_has_the_same_luck_however_many_are_drafted(tiny: models.Model) -> None:
+    assert tiny.script is not None
+    tiny.script.acceptance, tiny.script.turn = 0.5, 7
+    begun = tiny.begin(tiny.prompts(1, 0), ["synthetic"])["synthetic"]
+    request = begun.thaw()._scheduler.running[0]
+    long = tiny.script.write(request, 8)
+    assert all(tiny.script.write(request, count) == long[:count] for count in range(1, 8))
+
+
+def test_sequences_that_count_as_computed_have_rows_that_were_written(tiny: models.Model) -> None:
+    core = tiny.drafting["synthetic"].thaw()
+    layers = core._model._layers  # type: ignore[attr-defined]
+    for layer in layers:
+        cache = layer[1]._cache
+        assert cache.keys.any(-1).all() and cache.values.any(-1).all()
+
+
+def test_the_demo_begins_where_it_was_computed(tmp_path: Path) -> None:
+    model = models.demo(tmp_path, 3, 2, (0, 150), ("eagle3", "lookup"))
+    for context in model.contexts:
+        prompts = model.prompts(2, context)
+        assert not context or [len(prompt) for prompt in prompts] == [context] * 2
+        begun = model.begin(prompts, ["eagle3", "lookup"])
+        off = decoded(begun[None].thaw(), 40)[0]
+        for drafter in ("eagle3", "lookup"):
+            assert decoded(fixed(begun[drafter], 3), 40)[0] == off
+        assert decoded(fixed(begun["eagle3"], 3), 40)[2] > 0
+
+
+def test_a_cell_has_a_row_for_each_drafter_with_all_figures(tiny: models.Model) -> None:
+    found = list(ways(tiny, PLAN, [0.3, 0.9]))
+    assert found[0] == Way() and len(found) == 1 + 2 * 3
+    said: list[str] = []
+    rows = Measurement(tiny, PLAN).cell(300, 4, found, said.append)
+    assert [row["drafter"] for row in rows] == ["synthetic 0.3", "synthetic 0.9"] and "turn 1, off " in said
+    for row in rows:
+        assert (row["context"], row["batch"], set(row["fixed"])) == (300, 4, {"1", "3"})
+        assert min(row["off"], row["gated"], *row["fixed"].values()) > 0
+        assert row["best"] in (0, 1, 3) and row["holds"] == (row["gated_to_best"] >= 0.98)
+        assert 0 <= row["gated_drafts"] <= 3 and row["gate_us"]["median"] > 0 and row["gate_us"]["steps"] >= 3
+    assert rows[0]["accepted"]["1"] < rows[1]["accepted"]["1"]
+
+
+def test_small_batches_of_text_are_several(tmp_path: Path) -> None:
+    model = models.demo(tmp_path, 1, 4, (0,), ("lookup",))
+    plan = Plan((1,), 1, 0.005, 0.0, 4)
+    (row,) = Measurement(model, plan).cell(0, 1, [Way(), Way("lookup", 1), Way("lookup", None)])
+    # Four sequences, and at least three steps of each.
+    assert row["gate_us"]["steps"] >= 4 * 3
+
+
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(models, "middle", lambda *sizes: tiny_middle(*sizes))
+
+    def tiny_middle(folder: Path, drafts: int, batch: int, contexts: list[int]) -> models.Model:
+        return models_middle(folder, drafts, batch, contexts, TINY, 100)
+
+    models_middle = _MIDDLE
+    options = "--contexts 0 200 --batches 1 2 --fixed 1 2 --acceptances 0.5 --turns 1 --seconds 0.002 --warm 0"
+    line = ["bench", *options.split(), "--sequences", "2", "--checkpoints", str(tmp_path / "made")]
+    monkeypatch.setattr("sys.argv", [*line, "--plot", str(tmp_path / "drawn"), "--json"])
+    command.main()
+    results = json.loads(capsys.readouterr().out)
+    places = [(row["model"], row["drafter"], row["context"], row["batch"]) for row in results["cells"]]
+    drafters = [("demo", "eagle3"), ("demo", "lookup"), ("Llama 154 M", "synthetic 0.5")]
+    assert sorted(places) == sorted(
+        (*one, context, batch) for one in drafters for context in (0, 200) for batch in (1, 2)
+    )
+    assert (tmp_path / "drawn" / "matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "drawn" / "matrix.svg").read_text()
+    sheets = report.sheets(results)
+    assert len(sheets) == 3 and all(len(row) == len(headings) for _, headings, rows in sheets for row in rows)
+    tables.show(sheets, report.notes(results), as_markdown=True, words=report.WORDS)
+    assert "| 200 | 2 |" in capsys.readouterr().out
+
+
+_MIDDLE = models.middle
+
+
+def test_an_assistant_agrees_as_often_as_it_should(tmp_path: Path) -> None:
+    target, assistant = shapes.successors(TINY), shapes.successors(TINY, 0.75)
+    agreeing = sum(one == other for one, other in zip(target[3:], assistant[3:], strict=True))
+    assert agreeing == pytest.approx(0.75 * 397, abs=1) and sorted(target[3:]) == sorted(assistant[3:])
+
+
+def test_beside_says_who_is_fastest() -> None:
+    def cell(engine: str, decode: float, batch: int = 1) -> dict[str, object]:
+        return {"case": "demo", "dtype": "float32", "batch": batch, "engine": engine, "settings": "x", "decode": decode}
+
+    cells = [cell("Dovetail", 10.0), cell("Dovetail, gated", 30.0), cell("vLLM", 20.0), cell("Dovetail", 1.0, 16)]
+    (_, said) = beside.notes({"versions": {"torch": "2"}, "cells": cells})
+    assert (
+        said
+        == "demo, float32, batch 1: 30 tokens/s (Dovetail, gated: x), 1.50x the fastest of the others, 20 (vLLM: x)."
+    )
