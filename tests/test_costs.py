@@ -146,7 +146,7 @@ def test_what_is_told_becomes_the_truth_there() -> None:
             pause = 20.0 if chance.random() < 0.01 else 1.0
             table.tell(*place, truth(*place) * chance.uniform(0.97, 1.03) * pause)
     for place in places:
-        assert table.at(*place) == pytest.approx(truth(*place), rel=0.05), place
+        assert table.at(*place) == pytest.approx(truth(*place), rel=0.1), place
 
 
 def test_a_machine_that_is_slower_as_a_whole_is_learned_from_few_places() -> None:
@@ -290,7 +290,8 @@ def test_a_table_is_never_made_of_what_no_file_can_hold(value: float) -> None:
         blank((1,), (0,), 0, [value])
     for correction in (Correction([value], [0.0]), Correction([0.0], [value])):
         with pytest.raises(ValueError, match=r"corrections must be within|steps must not be negative"):
-            CostTable((1,), (0,), 0, (1.0,), (correction, *(Correction([0.0], [0.0]) for _ in range(3))))
+            none = Correction([0.0], [0.0])
+            CostTable((1,), (0,), 0, (1.0,), (correction, none, none, none))
 
 
 @given(st.data())

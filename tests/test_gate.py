@@ -112,7 +112,7 @@ def test_a_forecast_is_what_it_says(case: Case, data: st.DataObject) -> None:
 def test_on_a_machine_nothing_is_better_than_the_best(case: Case) -> None:
     """Whatever is tried; but for the last percents where sequences differ and times are noisy."""
     found = case.naive_rate(best(case.survivals, case.weights, case.table, case.context))
-    assert found >= 0.97 * max(map(case.naive_rate, case.all_drafts()))
+    assert found >= 0.93 * max(map(case.naive_rate, case.all_drafts()))
 
 
 @given(cases(wild=True, weighted=True) | cases(wild=True, weighted=False) | cases(wild=False, weighted=True))
@@ -120,7 +120,7 @@ def test_on_any_table_the_best_is_near_the_best_and_never_worse_than_off(case: C
     drafts = best(case.survivals, case.weights, case.table, case.context)
     assert all(0 <= k <= len(own) for k, own in zip(drafts, case.survivals, strict=True))
     found = case.naive_rate(drafts)
-    assert found >= 0.85 * max(map(case.naive_rate, case.all_drafts()))
+    assert found >= 0.8 * max(map(case.naive_rate, case.all_drafts()))
     assert found >= case.naive_rate([0] * len(drafts)) * (1 - 1e-9)
 
 
@@ -166,9 +166,9 @@ def test_acceptance_is_counted_by_position_and_context(told: list[tuple[int, int
     told = [(context, drafted, min(accepted, drafted)) for context, drafted, accepted in told]
     for context in range(len(CONTEXTS)):
         own = [(drafted, accepted) for where, drafted, accepted in told if where == context]
-        drafted, accepted = acceptance.totals(context)
-        assert drafted == [sum(d > i for d, _ in own) for i in range(4)]
-        assert accepted == [sum(a > i for _, a in own) for i in range(4)]
+        all_drafted, all_accepted = acceptance.totals(context)
+        assert all_drafted == [sum(d > i for d, _ in own) for i in range(4)]
+        assert all_accepted == [sum(a > i for _, a in own) for i in range(4)]
         before = 0.7
         for i in range(4):
 
@@ -178,7 +178,26 @@ def test_acceptance_is_counted_by_position_and_context(told: list[tuple[int, int
 
             before = share([(d, a) for _, d, a in told], before)
             assert acceptance.likely[context][i] == pytest.approx(share(own, before))
-        assert acceptance.expected[context] == pytest.approx([sum(acceptance.likely[context][:i]) for i in range(5)])
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=40), st.lists(st.floats(0.01, 1), max_size=4))
+def test_a_request_is_like_all_until_its_own_drafts_say_otherwise(
+    told: list[tuple[int, int]], likely: list[float]
+) -> None:
+    told = [(drafted, min(accepted, drafted)) for drafted, accepted in told]
+    track = Track()
+    for number, one in enumerate(told):
+        track.fresh.append(one)
+        if number % 7 == 0:
+            track.learn()
+    track.learn()
+    survives, less = 1.0, 1.0
+    for i, (usual, found) in enumerate(zip(likely, track.survivals(likely), strict=True)):
+        tested = sum(d > i and a >= i for d, a in told)
+        stands = (sum(a > i for _, a in told) + 6 * usual * less) / (tested + 6)
+        less = min(1.0, stands / usual)
+        survives *= min(0.995, stands)
+        assert found == pytest.approx(survives)
 
 
 def test_the_latest_drafts_count_most() -> None:
@@ -413,7 +432,7 @@ def test_never_slower(name: str, wrong: float) -> None:
         serving = Serving(machine, machine.profile(16, wrong), [accept] * batch, [context] * batch)
         serving.run(150)
         shares.append(serving.share(250))
-    assert min(shares) > 0.85 and statistics.mean(shares) > 0.96
+    assert min(shares) > 0.85 and statistics.mean(shares) > 0.97
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -426,7 +445,7 @@ def test_a_machine_that_becomes_slower_is_followed(name: str) -> None:
         serving.run(200)
         serving.machine = slower
         serving.run(200)
-        assert serving.share(300) > 0.85
+        assert serving.share(300) > 0.93
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
@@ -439,7 +458,7 @@ def test_drafting_is_turned_off_where_drafts_fall_and_comes_back(batch: int) -> 
     serving.accepts = [0.9] * batch
     drafts, _ = serving.run(1500)
     assert mean_drafts(drafts[-200:]) > 2
-    assert serving.share(200) > 0.95
+    assert serving.share(200) > 0.97
 
 
 def test_requests_of_one_batch_that_differ_draft_as_differently() -> None:
@@ -450,7 +469,7 @@ def test_requests_of_one_batch_that_differ_draft_as_differently() -> None:
         drafts, rate = serving.run(300)
         good = batch - bad
         assert mean_drafts([step[:good] for step in drafts]) > 2 > 0.5 > mean_drafts([step[good:] for step in drafts])
-        assert rate > 0.95 * machine.best_fixed(accepts, [550] * batch)
+        assert rate > machine.best_fixed(accepts, [550] * batch)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -459,7 +478,7 @@ def test_requests_of_very_different_context_are_no_slower_together(name: str) ->
     for contexts in ([100, 20_000], [100] * 3 + [30_000], [100] * 12 + [16_000] * 4):
         serving = Serving(machine, machine.profile(16), [0.7] * len(contexts), contexts)
         serving.run(300)
-        assert serving.share(300) > 0.9
+        assert serving.share(300) > 0.95
 
 
 def test_requests_that_come_and_go_are_served_as_well() -> None:
@@ -474,11 +493,11 @@ def test_requests_that_come_and_go_are_served_as_well() -> None:
             _, tokens_now, seconds = serving.step()
             if number >= 200:
                 made, took = made + tokens_now, took + seconds
-        assert made / took > 0.92 * machine.best_fixed([accept] * 4, [130] * 4)
+        assert made / took > 0.97 * machine.best_fixed([accept] * 4, [130] * 4)
 
 
 def test_what_is_level_is_not_changed_at_every_decision() -> None:
-    """Two and three drafts are as good as each other on this machine; some changes of mind are chance."""
+    """Forty decisions between numbers of drafts that are nearly as good; some changes of mind are chance."""
     changes = []
     for machine, batch, accept in ((SMALL, 1, 0.6), (SMALL, 4, 0.7), (DEAR, 4, 0.7), (LARGE, 1, 0.6)):
         serving = Serving(machine, machine.profile(16), [accept] * batch, [100] * batch)
@@ -486,7 +505,7 @@ def test_what_is_level_is_not_changed_at_every_decision() -> None:
         usual = [Counter(drafts).most_common(1)[0][0] for drafts in serving.run(640)[0]]
         held = [Counter(usual[i : i + 16]).most_common(1)[0][0] for i in range(0, 640, 16)]
         changes.append(sum(a != b for a, b in pairwise(held)))
-    assert max(changes) <= 20 and sum(changes) <= 40
+    assert max(changes) <= 8
 
 
 def mean_drafts(steps: Sequence[Sequence[int]]) -> float:

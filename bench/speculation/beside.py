@@ -30,7 +30,7 @@ def measured(peers: Path, *, quick: bool, errors: Console) -> dict[str, Any]:
         draft_tokens=3,
         prompt=64,
         tokens=48 if quick else 64,
-        turns=1 if quick else 3,
+        turns=1 if quick else 2,
         only=[peer.title for peer in PEERS],
         peers=peers,
         vllm=peers / "vllm-cpu",

@@ -17,6 +17,8 @@ import msgspec
 #: Lower ends of the ranges of context that are told apart, here and in metrics.
 CONTEXTS = (0, 1024, 4096, 16384, 65536, 262144)
 
+# Of an error that is as new to all corrections, the shares they take: machines change as a whole more often.
+_SHARES = (4.0, 2.0, 2.0, 1.0)
 # A correction is a mean of so many steps at most: then the latest count more.
 _STEPS = 64.0
 # A step that took longer by more than this (natural logarithm) met something else: a page fault, another process.
@@ -133,7 +135,10 @@ class CostTable(msgspec.Struct):
             indices = self._indices(cell)
             # What was measured at first counts as a step. Of the error those take most that know least.
             taken = error * weight * steps / (own[cell] + steps + 1)
-            shares = [1 / (correction.steps[i] + 1) for correction, i in zip(self.corrections, indices, strict=True)]
+            shares = [
+                share / (correction.steps[i] + 1)
+                for share, correction, i in zip(_SHARES, self.corrections, indices, strict=True)
+            ]
             taken /= sum(shares)
             for correction, i, share in zip(self.corrections, indices, shares, strict=True):
                 correction.values[i] = max(-_MOST, min(_MOST, correction.values[i] + taken * share))

@@ -33,7 +33,7 @@ GAIN = 1.01
 _PRIOR, _PRIOR_WEIGHT = 0.7, 8.0
 # The latest drafts count most: as many as these, over all requests and of one.
 _MEMORY, _OWN_MEMORY = 2048.0, 48.0
-# How many drafts of a request must stand, or should have stood, to outweigh what all requests say.
+# How many drafts of a request must be tested at a position to outweigh what all requests say.
 _OWN_WEIGHT = 6.0
 _SUREST = 0.995
 
@@ -55,16 +55,49 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """What the gate knows of one request: how many drafts stood lately and how many should have, going by all
-    requests; of each step since that was asked, how many were tested, one after the other until one fell; how many it
-    is to draft, None as many as others, and why."""
+    """What the gate knows of one request: by position, how many drafts were tested lately and how many stood; of each
+    step that it has not looked at yet, how many were drafted and how many stood; how many it is to draft, None as many
+    as others, and why."""
 
-    accepted: float = 0.0
-    expected: float = 0.0
-    tested: list[int] = field(default_factory=list)
+    tested: list[float] = field(default_factory=list)
+    stood: list[float] = field(default_factory=list)
+    fresh: list[tuple[int, int]] = field(default_factory=list)
     drafts: int | None = None
     reason: Reason = "draft"
     context: int = 0  # an index into CONTEXTS
+
+    def learn(self) -> None:
+        """Take in what is fresh."""
+        tested, stood = self.tested, self.stood
+        if not self.fresh:
+            return
+        longest = max(self.fresh)[0]
+        tested += [0.0] * (longest - len(tested))
+        stood += [0.0] * (longest - len(stood))
+        for (drafted, accepted), times in Counter(self.fresh).items():
+            for i in range(accepted):
+                tested[i] += times
+                stood[i] += times
+            if accepted < drafted:
+                tested[accepted] += times
+        self.fresh.clear()
+        if tested and tested[0] > _OWN_MEMORY:
+            share = _OWN_MEMORY / tested[0]
+            tested[:] = [share * count for count in tested]
+            stood[:] = [share * count for count in stood]
+
+    def survivals(self, likely: Sequence[float]) -> list[float]:
+        """How likely the first so many drafts are to stand, all of them: as its own did, and where few of them were
+        tested as `likely`, or by as much less as those before did."""
+        survivals, survives, less, known = list[float](), 1.0, 1.0, len(self.tested)
+        for i, usual in enumerate(likely):
+            stands = less * usual
+            if i < known:
+                stands = (self.stood[i] + _OWN_WEIGHT * stands) / (self.tested[i] + _OWN_WEIGHT)
+            less = min(1.0, stands / usual)
+            survives *= min(_SUREST, stands)
+            survivals.append(survives)
+        return survivals
 
 
 def best(survivals: Sequence[Sequence[float]], weights: Sequence[float], table: CostTable, context: float) -> list[int]:
@@ -114,7 +147,7 @@ class Forecast:
             gains = (survivals[i][j] if j < len(survivals[i]) else 0.0 for i in self._order)
             self._gains.append([0.0, *accumulate(gains)])
         self._off = self._column(self._count)[0]
-        self._costs: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int], float] = {}
 
     def best(self) -> list[int]:
         """The numbers of drafts, by Dinkelbach's method (https://doi.org/10.1287/mnsc.13.7.492): drafts must yield
@@ -151,21 +184,22 @@ class Forecast:
     def _most(self, rate: float) -> list[int]:
         """For each draft by how many sequences it is drafted, so that tokens less `rate` times seconds are the most."""
         most, counts = 0.0, list[int]()
-        for first in self._sizes:
+        values = [
+            {m: gains[m] - rate * self._seconds(j, m) for m in self._sizes} for j, gains in enumerate(self._gains)
+        ]
+        for rank, first in enumerate(self._sizes):
             # All of the first so many as far as it pays; or fewer and fewer of them.
             for narrowing in (False, True) if first > 1 else (False,):
-                value, own, size = 0.0, list[int](), first
-                for j in range(self.depth):
+                value, own, size, fewer = 0.0, list[int](), first, self._sizes[rank:]
+                for j, by_size in enumerate(values):
                     if narrowing and j:
-                        size = max((m for m in self._sizes if m <= size), key=lambda m: self._value(j, m, rate))
-                    value += self._value(j, size, rate)
+                        size = max(fewer, key=by_size.__getitem__)
+                        fewer = fewer[fewer.index(size) :]
+                    value += by_size[size]
                     own.append(size)
                     if value > most:
                         most, counts = value, own.copy()
         return counts
-
-    def _value(self, draft: int, count: int, rate: float) -> float:
-        return self._gains[draft][count] - rate * self._seconds(draft, count)
 
     def _rate(self, counts: Sequence[int]) -> float:
         gained = sum(self._gains[j][count] for j, count in enumerate(counts))
@@ -174,17 +208,18 @@ class Forecast:
 
     def _seconds(self, draft: int, first: int) -> float:
         """What draft `draft` takes for those of the `first` so many that may have it."""
-        count = self._allowed[draft][first]
-        return self._cost(draft, count) * self._shares[draft][first] / count if count else 0.0
+        known = self._known.get((draft, first))
+        if known is None:
+            count = self._allowed[draft][first]
+            known = self._cost(draft, count) * self._shares[draft][first] / count if count else 0.0
+            self._known[draft, first] = known
+        return known
 
     def _cost(self, draft: int, count: int) -> float:
         """Seconds that draft `draft` takes for `count` sequences of the mean context."""
-        known = self._costs.get((draft, count))
-        if known is None:
-            alone, all_of_them = self._column(count), self._column(self._count)
-            share = (all_of_them[draft + 1] - all_of_them[draft]) * count / self._count
-            known = self._costs[draft, count] = max(0.0, alone[draft + 1] - alone[draft], share)
-        return known
+        alone, all_of_them = self._column(count), self._column(self._count)
+        share = (all_of_them[draft + 1] - all_of_them[draft]) * count / self._count
+        return max(0.0, alone[draft + 1] - alone[draft], share)
 
     def _column(self, batch: int) -> list[float]:
         """T by drafts at `batch`."""
@@ -213,10 +248,8 @@ class Acceptance:
         self._learned = [self._histogram() for _ in CONTEXTS]
         self._tested = [[0.0] * positions for _ in CONTEXTS]
         self._stood = [[0.0] * positions for _ in CONTEXTS]
-        #: By context and position, how likely a draft is to stand; and how many of the first so many will, tested
-        #: one after the other until one falls.
+        #: By context and position, how likely a draft is to stand; above 0.
         self.likely: list[list[float]] = []
-        self.expected: list[list[float]] = []
         self.learn()
 
     def learn(self) -> None:
@@ -245,7 +278,6 @@ class Acceptance:
             [(s + _PRIOR_WEIGHT * p) / (t + _PRIOR_WEIGHT) for s, t, p in zip(stood, tested, overall, strict=True)]
             for stood, tested in zip(self._stood, self._tested, strict=True)
         ]
-        self.expected = [[0.0, *accumulate(likely)] for likely in self.likely]
 
     def totals(self, context: int) -> tuple[list[int], list[int]]:
         """How many were drafted and how many stood at each position, since start."""
@@ -336,8 +368,7 @@ class Gate:
             total += count
             seen[track.context][count][accepted] += 1
             if self.table is not None:
-                track.accepted += accepted
-                track.tested.append(accepted + 1 if accepted < count else count)
+                track.fresh.append((count, accepted))
         if self.table is not None and seconds is not None and not self._changed:
             self._told.append((total, seconds))
         if self._trial_left:
@@ -390,7 +421,12 @@ class Gate:
         self._trial_left, self._ended = 0, False
         self._left, self._decided_at = DECIDE_EVERY, len(tracks)
         self._acceptance.learn()
-        survivals = self._survivals(tracks, caps)
+        for track in tracks:
+            track.learn()
+        survivals = [
+            track.survivals(self._acceptance.likely[track.context][:cap])
+            for track, cap in zip(tracks, caps, strict=True)
+        ]
         if not any(survivals):
             return
         forecast = Forecast(survivals, _weights(contexts, table, self._usual), table, self._context)
@@ -402,22 +438,6 @@ class Gate:
             track.drafts = count
         self._usual = Counter(count for count, own in zip(drafts, survivals, strict=True) if own).most_common(1)[0][0]
         self._try(table, forecast, now)
-
-    def _survivals(self, tracks: Sequence[Track], caps: Sequence[int]) -> list[Sequence[float]]:
-        """How likely each sequence's drafts are to stand: what is likely at its context, by how much more or less of
-        its own stood than was."""
-        survivals: list[Sequence[float]] = []
-        for track, cap in zip(tracks, caps, strict=True):
-            # By what has just been learned, of these drafts, too: the first request is no worse than itself.
-            track.expected += sum(map(self._acceptance.expected[track.context].__getitem__, track.tested))
-            track.tested.clear()
-            if track.expected > _OWN_MEMORY:
-                track.accepted *= _OWN_MEMORY / track.expected
-                track.expected = _OWN_MEMORY
-            own = (track.accepted + _OWN_WEIGHT) / (track.expected + _OWN_WEIGHT)
-            likely = self._acceptance.likely[track.context][:cap]
-            survivals.append(tuple(accumulate((min(_SUREST, own * p) for p in likely), operator.mul)))
-        return survivals
 
     def _try(self, table: CostTable, forecast: Forecast, now: float) -> None:
         """Perhaps begin a trial of another number of drafts than the usual one, where the rate is `now`."""
