@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dovetail.completion import Completion, Sampling
-from dovetail.costs import CostTable, Point
 from dovetail.engine import profile
 from dovetail.engine.core import LOOKUP, LLMCore
 from dovetail.errors import EngineError
+from dovetail.gate import CostTable, Point
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_mtp_target
 
 GREEDY = Sampling(temperature=0)
@@ -71,7 +71,7 @@ def test_it_measures_and_leaves_nothing_behind(
     measured = table(core)
     assert (measured.batches, measured.drafts) == ((1, 2, 4), 4)
     sizes = {(point.batch, point.drafts) for point in points}
-    assert {(1, 0), (1, 4)} <= sizes <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
+    assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= sizes <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
     assert 4 in lengths
 
 

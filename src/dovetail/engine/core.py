@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from dovetail.completion import Completion, EngineInfo
-from dovetail.costs import CostTable
 from dovetail.engine import profile
 from dovetail.engine.ahead import Ahead
 from dovetail.engine.attention.causal import PREFILL
@@ -37,7 +36,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.step import Counters, Outcome, StepLoop
 from dovetail.errors import CheckpointError, EngineError
-from dovetail.gate import Gate, Limits
+from dovetail.gate import CostTable, Gate, Limits
 from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
@@ -182,7 +181,7 @@ class LLMCore:
             if table is None:
                 everything = loop(
                     Tables(pool, share=False),
-                    profile.Filled(self._drafter),
+                    profile.Filled(self._drafter, config.vocab_size),
                     Gate(None, Limits(), 0),
                     (),
                     max(max_batched_tokens, max_batch * (self._draft_tokens + 1)),

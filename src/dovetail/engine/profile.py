@@ -22,27 +22,29 @@ import msgspec
 import torch
 
 from dovetail.completion import Completion, Sampling
-from dovetail.costs import CostTable, Point
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.request import Request
 from dovetail.engine.step import StepLoop
-from dovetail.gate import Gate, Limits, Track
+from dovetail.gate import CostTable, Gate, Limits, Point, Track
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which nothing is begun but the least that a table needs, one sequence with and without drafts.
+# Seconds after which nothing is begun but the least that a table needs.
 _BUDGET = 0.4
-_PROMPT, _LONG = 8, 1024
+_PROMPT, _LONG = 2, 1024
+_WIDE = 256
 _REPEATS = 3
 # Of the steps a kept table was told of, so many count: today may be another day.
 _REMEMBERED = 8.0
 
 
 class Filled:
-    """A drafter that drafts as much as it is asked: where `drafter` says less, any token follows."""
+    """A drafter that takes as long as `drafter`, and drafts as many tokens as it is asked: any."""
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         self._drafter = drafter
+        self._vocab_size = vocab_size
+        self._random = random.Random(0)
         self.aux_layers = drafter.aux_layers
 
     def start(self, request: Request, cached: int) -> int:
@@ -52,11 +54,8 @@ class Filled:
         self._drafter.observe(observed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        proposed = self._drafter.propose(requests, counts)
-        return [
-            Draft(draft.tokens + [0] * (count - len(draft.tokens)))
-            for draft, count in zip(proposed, counts, strict=True)
-        ]
+        self._drafter.propose(requests, counts)
+        return [Draft([self._random.randrange(self._vocab_size) for _ in range(count)]) for count in counts]
 
     def release(self, request: Request) -> None:
         self._drafter.release(request)
@@ -82,21 +81,27 @@ class _Profiler:
         self._number = 0
 
     def points(self, batch: int, drafts: int) -> list[Point]:
-        """One sequence with no and with all drafts; then, while there is time, a long one, and other sizes."""
+        """One sequence, and `batch`, with no and with all drafts (or as many as make a step of `_WIDE` tokens); then,
+        while there is time, other numbers of drafts, a long sequence, and batches between."""
         started = time.perf_counter()
-        kinds = sorted({0, drafts, *(k for k in (1, 3) if k < drafts)}, key=lambda k: (0 < k < drafts, k))
-        points = self._steps(1, _PROMPT, kinds, started)
+        points = self._steps(1, _PROMPT, (0, drafts))
+        if points and batch > 1:
+            points += self._steps(batch, _PROMPT, (0, min(drafts, max(1, _WIDE // batch - 1))))
+        middle = [k for k in (3, 1) if k < drafts]
         long = min(_LONG, self._context // 2)
+        more = [(1, _PROMPT, middle)]
         # A prompt's tokens take an eighth of a step each, or less.
         if points and long > 16 * _PROMPT and points[0].seconds * long / 8 < _BUDGET:
-            points += self._steps(1, long, (0, drafts), started)
-        for size in sorted({batch, *(4**i for i in range(1, 5) if 4**i < batch)} - {1}, key=lambda n: (n < batch, n)):
+            more.append((1, long, [0, drafts]))
+        between = [4**i for i in range(1, 5) if 4**i < batch]
+        more += [(batch, _PROMPT, middle), *((size, _PROMPT, [0, drafts, *middle]) for size in between)]
+        for sizes in more:
             if points and time.perf_counter() - started < _BUDGET:
-                points += self._steps(size, _PROMPT, kinds, started)
+                points += self._steps(*sizes)
         return points
 
-    def _steps(self, batch: int, prompt: int, kinds: Sequence[int], started: float) -> list[Point]:
-        """Time steps of `batch` sequences with each number of drafts; after the second, while there is time."""
+    def _steps(self, batch: int, prompt: int, kinds: Sequence[int]) -> list[Point]:
+        """Time steps of `batch` sequences with each number of drafts."""
         if prompt + sum((_REPEATS + 1) * (k + 1) for k in kinds) >= self._context:
             return []
         requests = [self._add(prompt) for _ in range(batch)]
@@ -104,23 +109,29 @@ class _Profiler:
         try:
             while self._scheduler.waiting or any(request.pending > 1 for request in requests):
                 self._loop.step()
-            for done, drafts in enumerate(kinds):
-                if done >= 2 and time.perf_counter() - started > _BUDGET:
-                    break
+            for drafts in kinds:
                 self._scheduler.gate = Gate(None, Limits(), drafts)
                 for request in requests:
                     request.track = Track()
-                self._loop.step()  # not as those that follow: memory is touched for the first time, drafters catch up
-                seconds = []
-                for _ in range(_REPEATS):
-                    before = time.perf_counter()
-                    self._loop.step()
-                    seconds.append(time.perf_counter() - before)
-                points.append(Point(batch, drafts, prompt, statistics.median(seconds)))
+                self._step(requests)  # not as those that follow: memory is touched first, drafters catch up
+                seconds: list[float] = []
+                while len(seconds) < _REPEATS and sum(seconds) < _BUDGET / 8:
+                    seconds.append(self._step(requests))
+                points.append(Point(batch, drafts, prompt, statistics.median_low(seconds)))
         finally:
             for request in requests:
                 self._scheduler.remove(request.id)
         return points
+
+    def _step(self, requests: Sequence[Request]) -> float:
+        """Seconds of a step. What a model says of nothing is the same over and over, and so are the experts that it
+        takes: any token follows instead."""
+        before = time.perf_counter()
+        self._loop.step()
+        seconds = time.perf_counter() - before
+        for request in requests:
+            request.tokens[-1] = self._random.randrange(self._vocab_size)
+        return seconds
 
     def _add(self, prompt: int) -> Request:
         self._number += 1
@@ -142,7 +153,8 @@ class _Profiler:
 
 def name(*of: object) -> str:
     """The file's name for a table that depends on `of`, and on the machine."""
-    whole = (of, platform.machine(), _processor(), os.cpu_count(), torch.__version__)
+    how = (_PROMPT, _LONG, _WIDE, _REPEATS)
+    whole = (of, how, platform.machine(), _processor(), os.cpu_count(), torch.__version__)
     return hashlib.blake2b(repr(whole).encode(), digest_size=16).hexdigest() + ".json"
 
 

@@ -112,11 +112,14 @@ class Scheduler:
 
     def _rooms(self, decoding: Sequence[Request]) -> list[int]:
         """What the gate chooses; a drafter keeps nothing of those that have become too long for it."""
+        if self._drafter is None:
+            return [0] * len(decoding)
         caps = [request.draft_room() for request in decoding]
         rooms = self.gate.choose([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
-        for request in decoding:
-            if request.draft_tokens and self.gate.too_long(len(request.tokens)):
-                self._undrafted(request)
+        if self.gate.beyond:
+            for request in decoding:
+                if request.draft_tokens and self.gate.too_long(len(request.tokens)):
+                    self._undrafted(request)
         return rooms
 
     @property

@@ -150,8 +150,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_draft_tokens",
         Annotated[int, Meta(ge=1, le=64)] | None,
-        "limit: the most that is drafted a step, however well it pays (embedded: at most 8; default: 8, or draft_tokens "
-        "where you said that)",
+        "limit: the most that is drafted a step, however well it pays (embedded: at most 8; default: 8, or your own "
+        "draft_tokens)",
         "drafting",
         {"embedded": "max_draft_tokens"},
         metavar="K",

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.costs import CONTEXTS, Correction, CostTable, Point
+from dovetail.gate import CONTEXTS, CostTable, Point
+from dovetail.gate.costs import Correction
 
 SECONDS = st.floats(1e-4, 10.0)
 
@@ -64,7 +65,7 @@ def test_a_table_is_linear_between_its_points_and_level_beyond(
     table: CostTable, batch: int, drafts: float, context: float
 ) -> None:
     assert table.at(batch, drafts, context) == pytest.approx(naive_seconds(table, batch, drafts, context))
-    columns = table.columns(context)
+    columns = table.columns(context, table.batches[-1])
     assert [len(column) for column in columns] == [table.drafts + 1] * len(table.batches)
     for size, column in zip(table.batches, columns, strict=True):
         assert column == pytest.approx([naive_seconds(table, size, k, context) for k in range(table.drafts + 1)])

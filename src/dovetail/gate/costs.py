@@ -8,7 +8,7 @@ measured the others follow from them (`CostTable.of`); every step that is told c
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
@@ -107,11 +107,12 @@ class CostTable(msgspec.Struct):
         """Seconds of a step; beyond the axes as at their ends."""
         return sum(weight * self._corrected(cell) for cell, weight in self._cells(batch, drafts, context))
 
-    def columns(self, context: float) -> list[list[float]]:
-        """T at one context: for each of `batches` a list by drafts."""
+    def columns(self, context: float, batch: int) -> list[list[float]]:
+        """T at one context: for each of `batches`, up to the first that is no less than `batch`, a list by drafts."""
         low, high, share = _place(self.contexts, context)
         width, rows = self.drafts + 1, []
-        for first in range(0, len(self.seconds), width * len(self.contexts)):
+        for index in range(min(len(self.batches), bisect_left(self.batches, batch) + 1)):
+            first = index * width * len(self.contexts)
             row = [self._corrected(first + low * width + k) for k in range(width)]
             if share:
                 there = [self._corrected(first + high * width + k) for k in range(width)]
