@@ -34,7 +34,8 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class Constraint(Protocol):
-    """What may come next, in the engine's own vocabulary. A matcher for one sequence; not shared, not thread-safe."""
+    """What may come next, in the engine's own vocabulary. A matcher for one sequence; not shared, not thread-safe: an
+    engine may call it from two threads, never at once."""
 
     def fill(self, row: memoryview) -> None:
         """Write the bit mask of allowed tokens into `row`: bit ``i % 32`` of the 32-bit word ``i // 32`` is token i.

@@ -123,7 +123,8 @@ def test_options_that_cannot_work(pair: tuple[Path, Path]) -> None:
         ({"dtype": "int3"}, "int3"),
         ({"context": 257}, "257"),
         ({"context": 1}, "context of 1"),
-        ({"max_batch": 0}, "max_batch"),
+        ({"max_batch": 0}, "max_batch must be 1 or more, found 0"),
+        ({"max_batched_tokens": 0}, "max_batched_tokens must be 1 or more, found 0"),
         ({"draft_tokens": -1}, "draft_tokens"),
     ]:
         with pytest.raises(EngineError, match=message):

@@ -86,6 +86,17 @@ def test_everything_arrives_in_order_and_whole(seed: int) -> None:
     assert not deferred._kept and not deferred._count
 
 
+def test_of_a_step_only_what_is_kept_is_held() -> None:
+    """Not the hidden states of the prompts beside it."""
+    deferred, one, step = Deferred(Notes({})), request("a", 1), torch.rand(500, 2)
+    deferred.start(one, 0)
+    deferred.observe([Observed(one, 0, 1, step[:1])])
+    deferred.observe([Observed(one, 1, 1, step[7:8])])
+    (kept,) = deferred._kept["a"]
+    assert kept.features is not None and torch.equal(kept.features, step[7:8])
+    assert kept.features.untyped_storage().nbytes() == kept.features.nbytes
+
+
 def test_a_drafter_that_fails_late_drafts_for_none_of_those_it_lost() -> None:
     inner = Notes({})
     deferred = Deferred(inner)

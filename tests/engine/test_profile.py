@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from dovetail.completion import Completion, Sampling
 from dovetail.engine import profile
 from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.engine.step import StepLoop
 from dovetail.errors import EngineError
 from dovetail.gate import CostTable, Point
 from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_mtp_target
@@ -84,11 +88,80 @@ def test_greedy_output_is_the_same(folders: tuple[Path, Path]) -> None:
         assert reasons
 
 
-def test_a_context_that_is_too_small_to_measure_in_is_served_without_a_gate(folders: tuple[Path, Path]) -> None:
+def test_a_context_that_is_too_small_to_measure_in_is_served_without_a_gate(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     core = gated(folders, context=24)
-    assert core._gate.table is None
+    assert core._gate.table is None and core.info.draft_tokens == 2 and "could not be measured" in caplog.text
     assert run(core, {"a": Completion((2, 3, 4), 12, sampling=GREEDY)})["a"]
     assert core.counters().drafted
+
+
+def test_as_large_a_batch_is_measured_as_the_cache_holds(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks for each sequence, of eight."""
+    points: list[Point] = []
+    monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
+    for overlap in (False, True):
+        points.clear()
+        core = gated(folders, max_batch=16, context=128, cache_bytes=1, overlap=overlap)
+        assert core.gauges()["total_blocks"] == 8
+        assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= {(point.batch, point.drafts) for point in points}
+        assert max(point.batch for point in points) == 4 and table(core).batches[-1] == 16
+        core.check_integrity()
+
+
+def fail(*arguments: object) -> Any:
+    raise MemoryError("it fails")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [(StepLoop, "_run"), (profile.Filled, "propose"), (profile.Filled, "start")],
+    ids=["a step", "drafting", "a beginning"],
+)
+def test_a_profile_that_fails_is_no_reason_not_to_serve(
+    folders: tuple[Path, Path],
+    where: tuple[type, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, fail)
+        core = gated(folders, costs=tmp_path / "costs")
+    assert "could not be measured" in caplog.text and core._gate.table is None
+    core.check_integrity()
+    expected = run(LLMCore(folders[0], None, ByteTokenizer(), draft_tokens=0, threads=1), WANTED)
+    assert run(core, WANTED) == expected
+    assert core.info.draft_tokens == 2 and core.counters().drafted
+    core.close()
+    assert not (tmp_path / "costs").exists()
+
+
+def test_what_ends_the_process_ends_a_profile(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StepLoop, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gated(folders)
+
+
+def test_weights_that_are_no_numbers_are_met_by_requests(
+    folders: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by a start that does not end."""
+    shutil.copytree(folders[0], tmp_path / "sick")
+    tensors = load_file(folders[0] / "model.safetensors")
+    tensors["model.embed_tokens.weight"][:] = torch.nan
+    save_file(tensors, tmp_path / "sick" / "model.safetensors")
+    core = gated((tmp_path / "sick", folders[1]))
+    assert "could not be measured" in caplog.text
+    core.add("a", Completion((2, 3), 9, sampling=GREEDY))
+    ((_, outcome),) = core.step()
+    assert isinstance(outcome, EngineError) and "no number" in str(outcome) and not core.live
 
 
 def test_a_table_is_kept_and_found_with_what_was_learned(

@@ -187,6 +187,9 @@ def test_what_is_said_of_a_gate_where_nothing_drafts_is_warned_of(name: str) -> 
 
 
 def test_a_limit_of_drafts_is_for_a_gate() -> None:
+    """Unless it is fewer than the drafter says: then that many are drafted."""
+    less = resolve(None, {"engine": "embedded", "max_draft_tokens": 2, "gate": "off"})
+    assert less.value("draft_tokens") == 2 and less.told("warning") == []
     plan = resolve(None, {"engine": "embedded", "max_draft_tokens": 5, "gate": "off"})
     assert [each.message for each in plan.told("warning")] == [
         "max_draft_tokens is 5 (command line): gate is off (command line), which drafts draft_tokens always, so it has "

@@ -62,7 +62,8 @@ class LLMCore:
     With `gated`, what pays is drafted, from 0 to `max_draft_tokens` (default: `draft_tokens`); else always
     `draft_tokens`, or `max_draft_tokens` if that is less. Nothing is drafted for sequences of `speculate_below_context`
     tokens or more, nor where more than `speculate_up_to_batch` decode. What pays follows from what steps take, which is
-    measured in a few hundred milliseconds, unless it is found in the folder `costs`, where it is kept.
+    measured in a few hundred milliseconds, unless it is found in the folder `costs`, where `close` keeps it. Where it
+    cannot be measured, that is logged, and `gated` is off.
     `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
     cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
     """
@@ -102,16 +103,15 @@ class LLMCore:
         for name, value in (("draft_tokens", draft_tokens), ("max_draft_tokens", most)):
             if not 0 <= value <= MAX_DRAFT_TOKENS:
                 raise EngineError(f"{name} must be from 0 to {MAX_DRAFT_TOKENS}, found {value}")
-        for name, limit in (
-            ("speculate_below_context", speculate_below_context),
-            ("speculate_up_to_batch", speculate_up_to_batch),
+        limits = Limits(speculate_below_context, speculate_up_to_batch)
+        for name, size in (
+            ("speculate_below_context", limits.below_context),
+            ("speculate_up_to_batch", limits.up_to_batch),
+            ("max_batch", max_batch),
+            ("max_batched_tokens", max_batched_tokens),
         ):
-            if limit is not None and limit < 1:
-                raise EngineError(f"{name} must be 1 or more, found {limit}")
-        if max_batch < 1 or max_batched_tokens < 1:
-            raise EngineError(
-                f"max_batch and max_batched_tokens must be 1 or more, found {max_batch}, {max_batched_tokens}"
-            )
+            if size is not None and size < 1:
+                raise EngineError(f"{name} must be 1 or more, found {size}")
         if tokenizer.vocab_size > config.vocab_size:
             raise CheckpointError(
                 f"{target}: the tokenizer has {tokenizer.vocab_size} ids, the model's vocab_size is {config.vocab_size}"
@@ -126,7 +126,8 @@ class LLMCore:
             width += _row_bytes(found_drafter.cache_width, DTYPES[dtype], draft_options)
         rows = _cache_rows(width, context, max_batch, cache_bytes)
         self._context = context
-        self._draft_tokens = 0 if drafter is None or not draft_tokens else most if gated else min(draft_tokens, most)
+        if drafter is None or not draft_tokens:
+            most = 0
         self._eos_ids = found.eos_ids
         pool, draft_pool = (BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE) for _ in range(2))
         with torch.inference_mode():
@@ -165,30 +166,22 @@ class LLMCore:
                 tokenizer,
                 eos_ids=frozenset(eos_ids),
                 max_batch=max_batch,
-                draft_tokens=self._draft_tokens,
+                draft_tokens=most,
                 ahead=self._ahead,
             )
 
         table: CostTable | None = None
         self._costs: Path | None = None
-        if gated and self._drafter is not None and self._draft_tokens:
+        if gated and self._drafter is not None and most:
             if costs is not None:
                 models = (config, drafter if found_drafter is None else found_drafter.config)
                 held = (dtype, options, draft_options, torch.get_num_threads())
-                sizes = (context, max_batch, self._draft_tokens)
-                self._costs = costs / profile.name(models, held, sizes)
-                table = profile.read(self._costs, max_batch, self._draft_tokens)
-            if table is None:
-                everything = loop(
-                    Tables(pool, share=False),
-                    profile.Filled(self._drafter, config.vocab_size),
-                    Gate(None, Limits(), 0),
-                    (),
-                    max(max_batched_tokens, max_batch * (self._draft_tokens + 1)),
-                )
-                with torch.inference_mode():
-                    table = profile.measure(everything, max_batch, self._draft_tokens, context)
-        limits = Limits(speculate_below_context, speculate_up_to_batch)
+                self._costs = costs / profile.name(models, held, (context, max_batch, most))
+            filled = profile.Filled(self._drafter, config.vocab_size)
+            everything = max(max_batched_tokens, max_batch * (most + 1))
+            timed = loop(Tables(pool, share=False), filled, Gate(None, Limits(), 0), (), everything)
+            table = profile.costs(self._costs, timed, max_batch, most, context)
+        self._draft_tokens = min(draft_tokens, most) if table is None else most
         self._gate = Gate(table, limits, self._draft_tokens)
         self._loop = loop(tables, self._drafter, self._gate, found.eos_ids, max_batched_tokens)
         self._scheduler = self._loop.scheduler
@@ -267,9 +260,9 @@ class LLMCore:
 
 
 def _kind(drafter: Path | str | None, found: DrafterCheckpoint | None) -> str:
-    """What drafts, in a word for metrics."""
+    """What drafts, in the plan's word for it."""
     if found is None:
-        return "lookup" if drafter == LOOKUP else "none"
+        return "suffix" if drafter == LOOKUP else "none"
     if isinstance(found.config, Eagle3Config):
         return "eagle3" if found.config.mask_token_id is None else "peagle"
     return "mtp" if isinstance(found.config, MTPConfig) else "draft_model"

@@ -21,10 +21,11 @@ from pathlib import Path
 import msgspec
 import torch
 
-from dovetail.completion import Completion, Sampling
+from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.request import Request
-from dovetail.engine.step import StepLoop
+from dovetail.engine.step import Outcome, StepLoop
+from dovetail.errors import EngineError, reraise_exit
 from dovetail.gate import CostTable, Gate, Limits, Point, Track
 
 _log = logging.getLogger(__name__)
@@ -64,14 +65,33 @@ class Filled:
         self._drafter.check_integrity(requests)
 
 
-def measure(loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
+def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
+    """The table up to these sizes that is kept at `path`, or else measured with `loop`. None, and a warning, where it
+    cannot be measured: whatever goes wrong in a profile is no reason not to serve."""
+    kept = None if path is None else read(path, batch, drafts)
+    if kept is not None:
+        return kept
+    try:
+        with torch.inference_mode():
+            return measure(loop, batch, drafts, context)
+    except BaseException as error:  # a panic in a library's Rust is no Exception
+        reraise_exit(error)
+        _log.warning("what steps take could not be measured, so the gate is off", exc_info=error)
+        return None
+
+
+def measure(loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable:
     """A table up to these sizes, measured with a `loop` that ends no sequence at an end token and drafts what it is
-    asked. None where so few steps do not fit into the context."""
+    asked. Raises `EngineError` where so few steps do not fit into context and cache, or one did something else."""
     points = _Profiler(loop, context).points(batch, drafts)
-    return CostTable.of(points, batch=batch, drafts=drafts, context=context) if points else None
+    if not points:
+        raise EngineError(f"a context of {context} tokens has no room for the steps that are timed")
+    return CostTable.of(points, batch=batch, drafts=drafts, context=context)
 
 
 class _Profiler:
+    """Times steps of `loop`, and leaves nothing of them in it."""
+
     def __init__(self, loop: StepLoop, context: int) -> None:
         self._loop = loop
         self._scheduler = loop.scheduler
@@ -81,10 +101,13 @@ class _Profiler:
         self._number = 0
 
     def points(self, batch: int, drafts: int) -> list[Point]:
-        """One sequence, and `batch`, with no and with all drafts (or as many as make a step of `_WIDE` tokens); then,
-        while there is time, other numbers of drafts, a long sequence, and batches between."""
+        """One sequence, and `batch` or as many as the cache holds, with no and with all drafts (or as many as make a
+        step of `_WIDE` tokens); then, while there is time, other numbers of drafts, a long sequence, and batches
+        between."""
         started = time.perf_counter()
         points = self._steps(1, _PROMPT, (0, drafts))
+        while batch > 1 and not self._fits(batch, _PROMPT, (0, drafts)):
+            batch //= 2
         if points and batch > 1:
             points += self._steps(batch, _PROMPT, (0, min(drafts, max(1, _WIDE // batch - 1))))
         middle = [k for k in (3, 1) if k < drafts]
@@ -101,34 +124,46 @@ class _Profiler:
         return points
 
     def _steps(self, batch: int, prompt: int, kinds: Sequence[int]) -> list[Point]:
-        """Time steps of `batch` sequences with each number of drafts."""
-        if prompt + sum((_REPEATS + 1) * (k + 1) for k in kinds) >= self._context:
+        """Time steps of `batch` sequences with each number of drafts; none where these do not fit."""
+        if not self._fits(batch, prompt, kinds):
             return []
         requests = [self._add(prompt) for _ in range(batch)]
         points = []
         try:
             while self._scheduler.waiting or any(request.pending > 1 for request in requests):
-                self._loop.step()
+                _added(self._loop.step())
             for drafts in kinds:
                 self._scheduler.gate = Gate(None, Limits(), drafts)
                 for request in requests:
                     request.track = Track()
-                self._step(requests)  # not as those that follow: memory is touched first, drafters catch up
+                self._step(requests, drafts)  # not as those that follow: memory is touched first, drafters catch up
                 seconds: list[float] = []
                 while len(seconds) < _REPEATS and sum(seconds) < _BUDGET / 8:
-                    seconds.append(self._step(requests))
+                    seconds.append(self._step(requests, drafts))
                 points.append(Point(batch, drafts, prompt, statistics.median_low(seconds)))
         finally:
             for request in requests:
                 self._scheduler.remove(request.id)
         return points
 
-    def _step(self, requests: Sequence[Request]) -> float:
-        """Seconds of a step. What a model says of nothing is the same over and over, and so are the experts that it
-        takes: any token follows instead."""
+    def _fits(self, batch: int, prompt: int, kinds: Sequence[int]) -> bool:
+        """Whether there is room for all steps of so many sequences, with what is reserved ahead: in the context, and in
+        the cache without anybody's being preempted."""
+        tokens = prompt + 1 + sum((_REPEATS + 1) * (k + 1) for k in kinds)
+        pool = self._scheduler.tables.pool
+        blocks = pool.blocks_for(min(self._context, tokens + self._loop.draft_tokens))
+        return tokens <= self._context and batch * blocks <= pool.free
+
+    def _step(self, requests: Sequence[Request], drafts: int) -> float:
+        """Seconds of a step in which each of `requests` has so many drafts. Raises `EngineError` where that was not so.
+
+        What a model says of nothing is the same over and over, and so are the experts that it takes: any token follows
+        instead."""
         before = time.perf_counter()
-        self._loop.step()
+        outcomes = self._loop.step()
         seconds = time.perf_counter() - before
+        if [batch.drafted for batch in _added(outcomes)] != [drafts] * len(requests):
+            raise EngineError(f"a step that was timed had not {drafts} drafts for each of {len(requests)} sequences")
         for request in requests:
             request.tokens[-1] = self._random.randrange(self._vocab_size)
         return seconds
@@ -149,6 +184,16 @@ class _Profiler:
         )
         self._scheduler.add(request)
         return request
+
+
+def _added(outcomes: Sequence[Outcome]) -> list[TokenBatch]:
+    """What a step added. Raises the error that ended a sequence: it will make no more steps."""
+    added: list[TokenBatch] = []
+    for _, outcome in outcomes:
+        if isinstance(outcome, EngineError):
+            raise outcome
+        added.append(outcome)
+    return added
 
 
 def name(*of: object) -> str:

@@ -5,15 +5,14 @@ numbers of drafts that make the most tokens per second. `Gate` is what surrounds
 `CostTable` that learns, and calm. Nothing here knows tokens or tensors, so any scheduler can ask.
 """
 
-from dovetail.gate.acceptance import Acceptance, Reason, Track
+from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostTable, Point
 from dovetail.gate.forecast import Forecast, best
-from dovetail.gate.gate import DECIDE_EVERY, GAIN, Gate, Limits
+from dovetail.gate.gate import DECIDE_EVERY, Gate, Limits, Reason
 
 __all__ = [
     "CONTEXTS",
     "DECIDE_EVERY",
-    "GAIN",
     "Acceptance",
     "CostTable",
     "Forecast",

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from dovetail.gate.costs import CONTEXTS
-
-Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
-"""Of a sequence's drafts in a step: as many as pay; none, which pays more; at or beyond the limit of context; more
-sequences than the limit of batch; the request's own cap allows none; to measure."""
 
 # Before anything was seen a draft stands with this probability, and so many drafts must be seen to say otherwise.
 _PRIOR, _PRIOR_WEIGHT = 0.7, 8.0
@@ -26,13 +21,12 @@ _SUREST = 0.995
 class Track:
     """What the gate knows of one request: by position, how many drafts were tested lately and how many stood; of each
     step that it has not looked at yet, how many were drafted and how many stood; how many it is to draft, None as many
-    as others, and why."""
+    as others; and how long it is."""
 
     tested: list[float] = field(default_factory=list)
     stood: list[float] = field(default_factory=list)
     fresh: list[tuple[int, int]] = field(default_factory=list)
     drafts: int | None = None
-    reason: Reason = "draft"
     context: int = 0  # an index into CONTEXTS
 
     def learn(self) -> None:

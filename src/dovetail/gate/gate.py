@@ -12,17 +12,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from dovetail.gate.acceptance import Acceptance, Reason, Track
+from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostTable
 from dovetail.gate.forecast import Forecast, weights
+
+Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
+"""Of a sequence's drafts in a step: as many as pay; none, which pays more; at or beyond the limit of context; more
+sequences than the limit of batch; the request's own cap allows none; to measure."""
 
 #: A decision stands for so many steps, unless the batch changes by more than an eighth before; twice as many when it
 #: was the same again, up to the most.
 DECIDE_EVERY, DECIDE_AT_LEAST = 16, 64
-#: What a change must gain by a forecast.
-GAIN = 1.01
-
+# What a change must gain by a forecast.
+_GAIN = 1.01
 # What is tried, for how many steps, after how many steps at least: what was told of in fewer steps than `_UNKNOWN`, if
 # it is near by the forecast, or if only one number was ever told of at this batch and context; what is level, so that
 # it takes many drafts to tell; what is near; what is far.
@@ -96,19 +100,19 @@ class Gate:
             self._decide_when_due(self.table, tracks, contexts, caps)
         elif self._left <= 0:
             self._left = DECIDE_EVERY
-        self._chosen = []
+        chosen, reasons = list[int](), list[Reason]()
         for track, context, cap in zip(tracks, contexts, caps, strict=True):
             if track.drafts is None:
                 track.drafts = self._usual
             drafts = self._trial if self._trial_left else track.drafts
             if cap:
-                track.reason = "probe" if self._trial_left else "draft" if drafts else "cost"
+                reasons.append("probe" if self._trial_left else "draft" if drafts else "cost")
             else:
-                track.reason = barred or ("context" if self.too_long(context) else "request")
-            self._chosen.append(drafts if drafts < cap else cap)
-        self._held = list(Counter(track.reason for track in tracks).items())
+                reasons.append(barred or ("context" if self.too_long(context) else "request"))
+            chosen.append(drafts if drafts < cap else cap)
+        self._chosen, self._held = chosen, list(Counter(reasons).items())
         self._count()
-        return self._chosen
+        return chosen
 
     def tell(self, drafted: Iterable[tuple[Track, int, int]], seconds: float | None) -> None:
         """After a step: of each sequence for which something was drafted, how much, and how much of it stood; and how
@@ -182,7 +186,7 @@ class Gate:
         forecast = Forecast(survivals, weights(contexts, table, self._usual), table, self._context)
         drafts = [self._usual if track.drafts is None else track.drafts for track in tracks]
         now, better = forecast.rate(drafts), forecast.best()
-        if (then := forecast.rate(better)) > GAIN * now:
+        if (then := forecast.rate(better)) > _GAIN * now:
             drafts, now, self._changed = better, then, True
             self._left = self._hold = DECIDE_EVERY
         for track, count in zip(tracks, drafts, strict=True):

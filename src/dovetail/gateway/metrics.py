@@ -30,8 +30,8 @@ _ENGINE_HELP = {
     "drafted_total": "Draft tokens verified",
     "accepted_total": "Draft tokens accepted",
     "drafting_failures_total": "Steps in which the drafter failed, whose requests went on without drafts",
-    "drafted_per_position_total": "Draft tokens verified, by their place among a step's drafts (the first is 0), by "
-    "who drafted, and by context (a bucket's lower end, in tokens)",
+    "drafted_per_position_total": "Draft tokens verified, but for a sequence's last step, by their place among a "
+    "step's drafts (the first is 0), by who drafted, and by context (a bucket's lower end, in tokens)",
     "accepted_per_position_total": "Of those, draft tokens accepted",
     "gate_decisions_total": "What sequences were allowed to draft in a step, by reason (draft: as much as pays; cost: "
     "nothing, as it does not pay; context: nothing, at or beyond speculate_below_context; batch: nothing, more "

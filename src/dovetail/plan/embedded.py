@@ -148,7 +148,7 @@ def check(case: Case) -> list[Advice]:
 def _idle(case: Case) -> list[Advice]:
     """A warning for each setting of drafting that somebody gave where there is no such drafter, or no gate."""
     idle: dict[str, str] = {}
-    if case.value("gate") == "off":
+    if case.value("gate") == "off" and case.size("max_draft_tokens") > case.size("draft_tokens"):
         idle["max_draft_tokens"] = f"{case.said('gate')}, which drafts draft_tokens always"
     if case.method in LOOKUPS:
         idle |= dict.fromkeys(_OF_DRAFTERS, f"{case.method} looks earlier text up and has no model")

@@ -38,7 +38,10 @@ class Deferred:
             if item.start < item.request.prompt_length:
                 at_once.append(item)
             else:
-                self._kept.setdefault(item.request.id, []).append(item)
+                # A copy: a view would keep the hidden states of the whole step, with prompts of hundreds of tokens.
+                features = None if item.features is None else item.features.clone()
+                kept = Observed(item.request, item.start, item.count, features)
+                self._kept.setdefault(item.request.id, []).append(kept)
                 self._count += item.count
         if self._count >= _KEPT:
             at_once += self._taken(list(self._kept))
