@@ -51,8 +51,7 @@ def noting(measure: Any, points: list[Point]) -> Any:
 def noting_lengths(propose: Any, lengths: set[int]) -> Any:
     def noted(*arguments: Any) -> Any:
         drafts = propose(*arguments)
-        assert [len(draft.tokens) for draft in drafts] == list(arguments[2])
-        lengths.update(arguments[2])
+        lengths.update(len(draft.tokens) for draft in drafts)
         return drafts
 
     return noted
@@ -66,7 +65,7 @@ def test_it_measures_and_leaves_nothing_behind(
     points: list[Point] = []
     monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
     lengths: set[int] = set()
-    monkeypatch.setattr(profile.Filled, "propose", noting_lengths(profile.Filled.propose, lengths))
+    monkeypatch.setattr(profile.Aimless, "propose", noting_lengths(profile.Aimless.propose, lengths))
     core = gated((folders[0], folders[1] if drafter == "eagle3" else drafter))
     core.check_integrity()
     gauges = core.gauges()
@@ -76,7 +75,7 @@ def test_it_measures_and_leaves_nothing_behind(
     assert (measured.batches, measured.drafts) == ((1, 2, 4), 4)
     sizes = {(point.batch, point.drafts) for point in points}
     assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= sizes <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
-    assert 4 in lengths
+    assert 4 in lengths if drafter != LOOKUP else lengths <= {0, 1, 2, 3, 4}
 
 
 def test_greedy_output_is_the_same(folders: tuple[Path, Path]) -> None:
@@ -118,7 +117,7 @@ def fail(*arguments: object) -> Any:
 
 @pytest.mark.parametrize(
     "where",
-    [(StepLoop, "_run"), (profile.Filled, "propose"), (profile.Filled, "start")],
+    [(StepLoop, "_run"), (profile.Aimless, "propose"), (profile.Aimless, "start")],
     ids=["a step", "drafting", "a beginning"],
 )
 def test_a_profile_that_fails_is_no_reason_not_to_serve(

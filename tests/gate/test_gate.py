@@ -160,6 +160,7 @@ def test_acceptance_is_counted_by_position_and_context(told: list[tuple[int, int
     acceptance = Acceptance(4)
     for number, (context, drafted, accepted) in enumerate(told):
         acceptance.seen[context][drafted][min(accepted, drafted)] += 1
+        acceptance.drafted[context][drafted] += 1
         if number == learned_at:
             acceptance.learn()
     acceptance.learn()
@@ -205,6 +206,7 @@ def test_the_latest_drafts_count_most() -> None:
     for accepted in (2, 0):
         for _ in range(40):
             acceptance.seen[0][2][accepted] += 250
+            acceptance.drafted[0][2] += 250
             acceptance.learn()
     assert acceptance.likely[0][0] < 0.1 and acceptance.totals(0) == ([20_000, 20_000], [10_000, 10_000])
 
@@ -259,9 +261,9 @@ class Served(RuleBasedStateMachine):
                 if not self.gated:
                     assert room == allowed
                 count = draw.randint(0, room)  # a drafter may have fewer
-                if count:
+                if room:
                     accepted = draw.randint(0, count)
-                    told.append((track, count, accepted))
+                    told.append((track, room, count, accepted))
                     bucket = CONTEXTS[track.context]
                     for position in range(count):
                         self.drafted[bucket, position] += 1
@@ -307,9 +309,9 @@ def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
         gate = Gate(table, Limits(), 1)
         first, second = Track(), Track()
         gate.choose([first], [10], [1])
-        gate.tell([(first, 1, 1)], 1.0)
+        gate.tell([(first, 1, 1, 1)], 1.0)
         gate.choose([first, second], [11, 5000], [1, 1])
-        gate.tell([(first, 1, 1), (second, 1, 0)], 1.0)
+        gate.tell([(first, 1, 1, 1), (second, 1, 1, 0)], 1.0)
         counts = gate.counts("some")
         drafted = {
             context: f'drafted_per_position_total{{position="0",drafter="some",context="{context}"}}'
@@ -324,7 +326,7 @@ def test_steps_without_a_batch_say_nothing_of_the_last_one() -> None:
     for number in range(200):
         batch = [track] if number % 2 else []
         chosen = gate.choose(batch, [10] * len(batch), [1] * len(batch))
-        gate.tell([(track, 1, 1)] if any(chosen) else [], (1.1 if any(chosen) else 1.0) if batch else 0.0)
+        gate.tell([(track, 1, 1, 1)] if any(chosen) else [], (1.1 if any(chosen) else 1.0) if batch else 0.0)
     assert table.at(1, 0, 0) == pytest.approx(1.0, rel=0.01) and table.at(1, 1, 0) == pytest.approx(1.1, rel=0.01)
 
 
@@ -405,7 +407,7 @@ class Serving:
             while accepted < k and self.chance.random() < self.accepts[i]:
                 accepted += 1
             if k:
-                told.append((track, k, accepted))
+                told.append((track, k, k, accepted))
             self.contexts[i] += 1
         pause = 3.0 if self.chance.random() < 0.01 else 1.0
         self.gate.tell(told, seconds * (1 + abs(self.chance.gauss(0, 0.03))) * pause)

@@ -177,9 +177,9 @@ class LLMCore:
                 models = (config, drafter if found_drafter is None else found_drafter.config)
                 held = (dtype, options, draft_options, torch.get_num_threads())
                 self._costs = costs / profile.name(models, held, (context, max_batch, most))
-            filled = profile.Filled(self._drafter, config.vocab_size)
+            aimless = profile.Aimless(self._drafter, config.vocab_size)
             everything = max(max_batched_tokens, max_batch * (most + 1))
-            timed = loop(Tables(pool, share=False), filled, Gate(None, Limits(), 0), (), everything)
+            timed = loop(Tables(pool, share=False), aimless, Gate(None, Limits(), 0), (), everything)
             table = profile.costs(self._costs, timed, max_batch, most, context)
         self._draft_tokens = min(draft_tokens, most) if table is None else most
         self._gate = Gate(table, limits, self._draft_tokens)

@@ -43,7 +43,7 @@ class Counters:
 class Window:
     """A sequence's part of one step: its next `length` tokens that the target has not computed, then drafts to verify.
 
-    `drafts` are those that the constraint lets stand, of `proposed`. `logit_row` is the first of its
+    `drafts` are those that the constraint lets stand, of `proposed`, of `asked`. `logit_row` is the first of its
     ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `masks` says what the constraint
     allows. `raw` are these rows as the model made them, where log probabilities are asked for. `closed`: nothing may be
     drawn behind the last of `drafts`; `sick`: nothing at all, since what the model computed is no number.
@@ -51,6 +51,7 @@ class Window:
 
     request: Request
     length: int
+    asked: int
     proposed: int
     drafts: list[int]
     draft_probs: Tensor | None
@@ -100,8 +101,8 @@ class StepLoop:
         self.draft_tokens = draft_tokens
         self.vocab_size = model.vocab_size
         self.counters = Counters()
-        # What the gate is told: of each request, how much was drafted in this step and how much of it stood.
-        self._drafted: list[tuple[Track, int, int]] = []
+        # What the gate is told: of each request, how much was asked for in this step, drafted, and stood.
+        self._drafted: list[tuple[Track, int, int, int]] = []
 
     def step(self) -> list[Outcome]:
         """Bring running sequences on: by a part of a prompt, or by at least one token each. Those that ended are gone
@@ -174,7 +175,7 @@ class StepLoop:
         for turn, draft in zip(turns, drafts, strict=True):
             request, tokens, probs = turn.request, draft.tokens, draft.probs
             if turn.length < request.pending:
-                windows.append(Window(request, turn.length, 0, [], None, None))
+                windows.append(Window(request, turn.length, 0, 0, [], None, None))
                 continue
             masks = None
             if request.constraint is not None:
@@ -182,7 +183,7 @@ class StepLoop:
                 tokens = tokens[: masks.drafts]
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
                 probs = None if probs is None else probs[: masks.drafts + 1]
-            windows.append(Window(request, turn.length, len(draft.tokens), tokens, probs, row, masks))
+            windows.append(Window(request, turn.length, turn.room, len(draft.tokens), tokens, probs, row, masks))
             row += len(tokens) + 1
         return windows
 
@@ -252,8 +253,8 @@ class StepLoop:
         accepted = min(accepted, len(taken))
         self.counters.drafted += window.proposed
         self.counters.accepted += accepted
-        if window.proposed and finish is None:
-            self._drafted.append((request.track, window.proposed, accepted))
+        if window.asked and finish is None:
+            self._drafted.append((request.track, window.asked, window.proposed, accepted))
         if request.penalties is not None:
             request.penalties.add(taken)
         failed: list[Outcome] = []

@@ -20,8 +20,8 @@ _SUREST = 0.995
 @dataclass(slots=True, eq=False)
 class Track:
     """What the gate knows of one request: by position, how many drafts were tested lately and how many stood; of each
-    step that it has not looked at yet, how many were drafted and how many stood; how many it is to draft, None as many
-    as others; and how long it is."""
+    step that it has not looked at yet, how many were asked for and how many stood; how many it is to draft, None as
+    many as others; and how long it is."""
 
     tested: list[float] = field(default_factory=list)
     stood: list[float] = field(default_factory=list)
@@ -64,14 +64,17 @@ class Track:
 
 
 class Acceptance:
-    """How often drafts stood where those before them did, by position and context; the latest count most.
+    """How often drafts that were asked for stood where those before them did, by position and context; the latest count
+    most.
 
     Where little was seen of a context, all contexts say what is likely; of a position, the one before it does.
     """
 
     def __init__(self, positions: int) -> None:
         self._positions = positions
-        #: Since start, by context: how often so many were drafted and so many stood. And what of it was learned from.
+        #: Since start, by context: how often so many were drafted; how often so many were asked for and so many stood.
+        #: And what of it was learned from.
+        self.drafted = [[0] * (positions + 1) for _ in CONTEXTS]
         self.seen = [self._histogram() for _ in CONTEXTS]
         self._learned = [self._histogram() for _ in CONTEXTS]
         self._tested = [[0.0] * positions for _ in CONTEXTS]
@@ -109,12 +112,10 @@ class Acceptance:
 
     def totals(self, context: int) -> tuple[list[int], list[int]]:
         """How many were drafted and how many stood at each position, since start."""
-        drafted, accepted = [0] * self._positions, [0] * self._positions
-        for count, row in enumerate(self.seen[context]):
-            for stood, times in enumerate(row):
-                for i in range(count):
-                    drafted[i] += times
-                    accepted[i] += times * (i < stood)
+        stood = [sum(times) for times in zip(*self.seen[context], strict=True)]
+        drafted, accepted = (
+            [sum(times[i + 1 :]) for i in range(self._positions)] for times in (self.drafted[context], stood)
+        )
         return drafted, accepted
 
     def _histogram(self) -> list[list[int]]:

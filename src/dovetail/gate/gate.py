@@ -32,7 +32,7 @@ _GAIN = 1.01
 # it takes many drafts to tell; what is near; what is far.
 _UNKNOWN = 1.5
 _LEVEL, _NEAR = 0.95, 0.8
-_TRIALS = {"unknown": (3, 48), "level": (8, 128), "near": (6, 128), "far": (3, 512)}
+_TRIALS = {"unknown": (3, 16), "level": (8, 128), "near": (6, 128), "far": (3, 512)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ class Gate:
         self._reasons: Counter[Reason] = Counter()
         # The batch that was chosen for last; what, and why; in each step since, how many drafts it had, and seconds.
         self._tracks: list[Track] = []
+        # What each of it might have at most, and whether that was less than what pays.
+        self._caps: list[int] = []
+        self._clipped = False
         self._held: list[tuple[Reason, int]] = []
         self._chosen: list[int] = []
         self._told: list[tuple[int, float]] = []
@@ -82,12 +85,13 @@ class Gate:
         self._left -= 1
         self._untried += 1
         self._changed = False
-        held = self._left > 0 and tracks == self._tracks and all(map(operator.le, self._chosen, caps))
+        same = caps == self._caps or (not self._clipped and all(map(operator.le, self._chosen, caps)))
+        held = self._left > 0 and same and tracks == self._tracks
         if held and not (beyond and any(k and self.too_long(at) for k, at in zip(self._chosen, contexts, strict=True))):
             self._count()
             return self._chosen
         self._settle()
-        self._tracks = list(tracks)
+        self._tracks, self._caps = list(tracks), list(caps)
         self._context = sum(contexts) / len(contexts)
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
@@ -100,7 +104,7 @@ class Gate:
             self._decide_when_due(self.table, tracks, contexts, caps)
         elif self._left <= 0:
             self._left = DECIDE_EVERY
-        chosen, reasons = list[int](), list[Reason]()
+        chosen, reasons, clipped = list[int](), list[Reason](), False
         for track, context, cap in zip(tracks, contexts, caps, strict=True):
             if track.drafts is None:
                 track.drafts = self._usual
@@ -110,19 +114,25 @@ class Gate:
             else:
                 reasons.append(barred or ("context" if self.too_long(context) else "request"))
             chosen.append(drafts if drafts < cap else cap)
+            clipped = clipped or drafts > cap
+        self._clipped = clipped
         self._chosen, self._held = chosen, list(Counter(reasons).items())
         self._count()
         return chosen
 
-    def tell(self, drafted: Iterable[tuple[Track, int, int]], seconds: float | None) -> None:
-        """After a step: of each sequence for which something was drafted, how much, and how much of it stood; and how
-        long the step took, None where it did other things besides."""
-        total, seen = 0, self._acceptance.seen
-        for track, count, accepted in drafted:
-            total += count
-            seen[track.context][count][accepted] += 1
+    def tell(self, drafted: Iterable[tuple[Track, int, int, int]], seconds: float | None) -> None:
+        """After a step: of each sequence that was to be drafted for, how many drafts were asked for, made, and stood;
+        and how long the step took, None where it did other things besides.
+
+        What was asked for and not made (lookups often find nothing) did not stand, and took as long as it took.
+        """
+        total, seen, made = 0, self._acceptance.seen, self._acceptance.drafted
+        for track, asked, count, accepted in drafted:
+            total += asked
+            seen[track.context][asked][accepted] += 1
+            made[track.context][count] += 1
             if self.table is not None:
-                track.fresh.append((count, accepted))
+                track.fresh.append((asked, accepted))
         if self.table is not None and seconds is not None and not self._changed:
             self._told.append((total, seconds))
         if self._trial_left:
@@ -207,5 +217,7 @@ class Gate:
         share = rates[trial] / now
         kind = "unknown" if hopeful else "level" if share > _LEVEL else "near" if share > _NEAR else "far"
         steps, every = _TRIALS[kind]
+        if hopeful:
+            self._left = self._hold = DECIDE_EVERY
         if self._untried >= every:
             self._trial, self._trial_left, self._untried, self._changed = trial, steps, 0, True
