@@ -24,7 +24,7 @@ sequences than the limit of batch; the request's own cap allows none; to measure
 
 #: A decision stands for so many steps, unless the batch changes by more than an eighth before; twice as many when it
 #: was the same again, up to the most.
-DECIDE_EVERY, DECIDE_AT_LEAST = 16, 64
+DECIDE_EVERY, LONGEST_HOLD = 16, 64
 # What a change must gain by a forecast.
 _GAIN = 1.01
 # What is tried, for how many steps, after how many steps at least: what was told of in fewer steps than `_UNKNOWN`, if
@@ -182,7 +182,7 @@ class Gate:
             return
         self._changed = self._ended or self._trial_left > 0
         self._trial_left, self._ended = 0, False
-        self._hold = DECIDE_EVERY if moved else min(2 * self._hold, DECIDE_AT_LEAST)
+        self._hold = DECIDE_EVERY if moved else min(2 * self._hold, LONGEST_HOLD)
         self._left, self._decided_at = self._hold, len(tracks)
         self._acceptance.learn()
         for track in tracks:
