@@ -259,3 +259,21 @@ def test_limits_hold_without_a_gate_too(folders: tuple[Path, Path]) -> None:
     run(core, {str(i): Completion((2, 3, i), 12, sampling=GREEDY) for i in range(2, 6)})
     reasons = core.gauges()
     assert reasons['gate_decisions_total{reason="batch"}'] > 0
+
+
+def test_a_step_in_which_somebody_ends_is_no_measure(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drafts are not counted, so its time would be told of a step with fewer."""
+    core = gated(folders)
+    told: list[tuple[list[Any], float | None]] = []
+    tell = core._gate.tell
+
+    def noted(drafted: Any, seconds: float | None) -> None:
+        told.append((list(drafted), seconds))
+        tell(drafted, seconds)
+
+    monkeypatch.setattr(core._gate, "tell", noted)
+    run(core, {"a": Completion((2, 3, 4), 40, sampling=GREEDY)})
+    assert told[-1] == ([], None)
+    assert sum(seconds is not None for _, seconds in told) > 3

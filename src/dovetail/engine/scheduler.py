@@ -119,7 +119,7 @@ class Scheduler:
         if self.gate.beyond:
             for request in decoding:
                 if request.draft_tokens and self.gate.too_long(len(request.tokens)):
-                    self._undrafted(request)
+                    self.undraft(request)
         return rooms
 
     @property
@@ -180,6 +180,12 @@ class Scheduler:
                     return True
         return False
 
+    def undraft(self, request: Request) -> None:
+        """Nothing is drafted for `request` any more, and its drafter forgets it."""
+        request.draft_tokens = 0
+        if self._drafter is not None:
+            self._drafter.release(request)
+
     def check_integrity(self) -> None:
         """Raise `EngineError` unless exactly the requests that run, or are ready to, hold blocks."""
         running = {request.id for request in (*self.running, *self.ready)}
@@ -239,11 +245,6 @@ class Scheduler:
             self.totals.prompt_tokens += request.prompt_length
             self.totals.prompt_tokens_found += request.computed
         return True
-
-    def _undrafted(self, request: Request) -> None:
-        request.draft_tokens = 0
-        if self._drafter is not None:
-            self._drafter.release(request)
 
     def _begin(self, request: Request) -> int:
         found = self.tables.begin(request.id, request.tokens)

@@ -133,10 +133,13 @@ class StepLoop:
                 self._drafter.observe(observed)
             except BaseException as error:
                 self._give_up([item.request for item in observed], error)
+        # Drafts of those that ended are no measure, so this step's time is none either.
+        plain = self.scheduler.plain
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self.scheduler.remove(request_id)
-        self.scheduler.gate.tell(self._drafted, time.perf_counter() - started if self.scheduler.plain else None)
+                plain = False
+        self.scheduler.gate.tell(self._drafted, time.perf_counter() - started if plain else None)
         return outcomes
 
     def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
@@ -159,13 +162,8 @@ class StepLoop:
         reraise_exit(error)
         _log.error("drafting failed for %d requests, which go on without", len(requests), exc_info=error)
         self.counters.failed += 1
-        self._without_drafts(requests)
-
-    def _without_drafts(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            request.draft_tokens = 0
-            if self._drafter is not None:
-                self._drafter.release(request)
+            self.scheduler.undraft(request)
 
     def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> list[Window]:
         """Cut drafts to what each constraint allows."""
@@ -241,7 +239,7 @@ class StepLoop:
             return [(request.id, window.masks.error)]
         if window.sick and window.drafts:
             # In attention a draft that is no number spoils the rows before it too: once more, without.
-            self._without_drafts([request])
+            self.scheduler.undraft(request)
             return []
         if window.sick:
             return [(request.id, EngineError("the model computed something that is no number"))]
