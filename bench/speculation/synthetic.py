@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.drafting.base import Around, Draft, Drafter
 from dovetail.engine.request import Request
 
 
@@ -49,30 +49,17 @@ class Script:
         return lots
 
 
-class Synthetic:
+class Synthetic(Around):
     """The `Drafter` around the one that is paid for; `script` says what is drafted."""
 
     def __init__(self, drafter: Drafter, script: Script) -> None:
-        self.aux_layers = drafter.aux_layers
-        self._drafter = drafter
+        super().__init__(drafter)
         self._script = script
-
-    def start(self, request: Request, cached: int) -> int:
-        return self._drafter.start(request, cached)
-
-    def observe(self, observed: Sequence[Observed]) -> None:
-        self._drafter.observe(observed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """As many tokens as the drafter has for each."""
-        drafts = self._drafter.propose(requests, counts)
+        drafts = super().propose(requests, counts)
         return [
             Draft(self._script.write(request, len(draft.tokens)))
             for request, draft in zip(requests, drafts, strict=True)
         ]
-
-    def release(self, request: Request) -> None:
-        self._drafter.release(request)
-
-    def check_integrity(self, requests: set[str]) -> None:
-        self._drafter.check_integrity(requests)

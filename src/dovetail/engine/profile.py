@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from dovetail.completion import Completion, Sampling, TokenBatch
-from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.drafting.base import Around, Draft, Drafter
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, reraise_exit
@@ -39,30 +39,17 @@ _REPEATS = 3
 _REMEMBERED = 8.0
 
 
-class Aimless:
+class Aimless(Around):
     """A drafter that takes as long as `drafter`, and drafts as many tokens: any."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._vocab_size = vocab_size
         self._random = random.Random(0)
-        self.aux_layers = drafter.aux_layers
-
-    def start(self, request: Request, cached: int) -> int:
-        return self._drafter.start(request, cached)
-
-    def observe(self, observed: Sequence[Observed]) -> None:
-        self._drafter.observe(observed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        drafts = self._drafter.propose(requests, counts)
+        drafts = super().propose(requests, counts)
         return [Draft([self._random.randrange(self._vocab_size) for _ in draft.tokens]) for draft in drafts]
-
-    def release(self, request: Request) -> None:
-        self._drafter.release(request)
-
-    def check_integrity(self, requests: set[str]) -> None:
-        self._drafter.check_integrity(requests)
 
 
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:

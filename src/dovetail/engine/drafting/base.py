@@ -65,3 +65,26 @@ class Drafter(Protocol):
 
     def check_integrity(self, requests: set[str]) -> None:
         """Raise `EngineError` when something is kept for a request that is not of `requests`."""
+
+
+class Around:
+    """A drafter around another, which it leaves all to that it does not do itself."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.aux_layers = drafter.aux_layers
+        self._drafter = drafter
+
+    def start(self, request: Request, cached: int) -> int:
+        return self._drafter.start(request, cached)
+
+    def observe(self, observed: Sequence[Observed]) -> None:
+        self._drafter.observe(observed)
+
+    def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
+        return self._drafter.propose(requests, counts)
+
+    def release(self, request: Request) -> None:
+        self._drafter.release(request)
+
+    def check_integrity(self, requests: set[str]) -> None:
+        self._drafter.check_integrity(requests)

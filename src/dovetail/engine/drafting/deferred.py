@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dovetail.engine.drafting.base import Draft, Drafter, Observed
+from dovetail.engine.drafting.base import Around, Draft, Drafter, Observed
 from dovetail.engine.request import Request
 
 # Positions of a sequence: bounds what the pass at the end takes, and what others who go on from this sequence do not
@@ -21,17 +21,13 @@ _KEPT = 256
 _BYTES = 64 << 20
 
 
-class Deferred:
+class Deferred(Around):
     """The `Drafter` around another."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.aux_layers = drafter.aux_layers
-        self._drafter = drafter
+        super().__init__(drafter)
         self._kept: dict[str, list[Observed]] = {}
         self._bytes = 0
-
-    def start(self, request: Request, cached: int) -> int:
-        return self._drafter.start(request, cached)
 
     def observe(self, observed: Sequence[Observed]) -> None:
         """Prompts at once, so that others find their beginnings; what follows them, later."""
@@ -51,15 +47,12 @@ class Deferred:
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         self._observe(self._taken([request.id for request in requests if request.id in self._kept]))
-        return self._drafter.propose(requests, counts)
+        return super().propose(requests, counts)
 
     def release(self, request: Request) -> None:
         if request.id in self._kept:
             self._taken([request.id])
-        self._drafter.release(request)
-
-    def check_integrity(self, requests: set[str]) -> None:
-        self._drafter.check_integrity(requests)
+        super().release(request)
 
     def _taken(self, ids: Sequence[str]) -> list[Observed]:
         """What was kept of these, no longer kept."""
