@@ -11,7 +11,7 @@ from dovetail.gate.costs import CONTEXTS
 # Before anything was seen a draft stands with this probability, and so many drafts must be seen to say otherwise.
 _PRIOR, _PRIOR_WEIGHT = 0.7, 8.0
 # The latest drafts count most: as many as these, over all requests and of one.
-_MEMORY, _OWN_MEMORY = 2048.0, 48.0
+_MEMORY, _OWN_MEMORY = 1024.0, 48.0
 # How many drafts of a request must be tested at a position to outweigh what all requests say.
 _OWN_WEIGHT = 6.0
 _SUREST = 0.995

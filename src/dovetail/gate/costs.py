@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 #: Lower ends of the ranges of context that are told apart, here and in metrics.
-CONTEXTS = (0, 1024, 4096, 16384, 65536, 262144)
+CONTEXTS = (0, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 # Of an error that is as new to all corrections, the shares they take: machines change as a whole more often.
 _SHARES = (4.0, 2.0, 2.0, 1.0)
