@@ -99,15 +99,15 @@ def test_a_context_that_is_too_small_to_measure_in_is_served_without_a_gate(
 def test_as_large_a_batch_is_measured_as_the_cache_holds(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two blocks for each sequence, of eight."""
+    """Three blocks for each sequence, of eight."""
     points: list[Point] = []
     monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
     for overlap in (False, True):
         points.clear()
         core = gated(folders, max_batch=16, context=128, cache_bytes=1, overlap=overlap)
         assert core.gauges()["total_blocks"] == 8
-        assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= {(point.batch, point.drafts) for point in points}
-        assert max(point.batch for point in points) == 4 and table(core).batches[-1] == 16
+        assert {(1, 0), (1, 4), (2, 0), (2, 4)} <= {(point.batch, point.drafts) for point in points}
+        assert max(point.batch for point in points) == 2 and table(core).batches[-1] == 16
         core.check_integrity()
 
 

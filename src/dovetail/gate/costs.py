@@ -90,7 +90,7 @@ class CostTable(msgspec.Struct):
         sequence what it cost where two contexts were measured at the same size.
         """
         batches = tuple(sorted({*(1 << i for i in range(batch.bit_length())), batch}))
-        contexts = tuple(c for c in CONTEXTS if c < context) or CONTEXTS[:1]
+        contexts = (*(c for c in CONTEXTS if c < context), context) if context else CONTEXTS[:1]
         short, per_token = _split(points)
         by_batch = {size: [_between(own, k) for k in range(drafts + 1)] for size, own in short.items()}
         seconds: list[float] = []

@@ -25,6 +25,8 @@ sequences than the limit of batch; the request's own cap allows none; to measure
 #: A decision stands for so many steps, unless the batch changes by more than an eighth before; twice as many when it
 #: was the same again, up to the most.
 DECIDE_EVERY, LONGEST_HOLD = 16, 64
+# A step that takes more than so many seconds counts as several: few of them are much to learn late from.
+_SLOW = 0.04
 # What a change must gain by a forecast.
 _GAIN = 1.01
 # What is tried, for how many steps, after how many steps at least: what was told of in fewer steps than `_UNKNOWN`, if
@@ -56,14 +58,15 @@ class Gate:
         self._acceptance = Acceptance(drafts)
         self._drafts = drafts
         self._reasons: Counter[Reason] = Counter()
-        # The batch that was chosen for last; what, and why; in each step since, how many drafts it had, and seconds.
+        # The batch that was chosen for last; what, and why; in each step since, how many drafts were asked for, how
+        # many made, and seconds.
         self._tracks: list[Track] = []
         # What each of it might have at most, and whether that was less than what pays.
         self._caps: list[int] = []
         self._clipped = False
         self._held: list[tuple[Reason, int]] = []
         self._chosen: list[int] = []
-        self._told: list[tuple[int, float]] = []
+        self._told: list[tuple[int, int, float]] = []
         self._context = 0.0
         # The numbers have just changed: drafters catch up, or leave something for later, so this step's time is no
         # measure.
@@ -126,15 +129,17 @@ class Gate:
 
         What was asked for and not made (lookups often find nothing) did not stand, and took as long as it took.
         """
-        total, seen, made = 0, self._acceptance.seen, self._acceptance.drafted
+        total, found, seen, made = 0, 0, self._acceptance.seen, self._acceptance.drafted
         for track, asked, count, accepted in drafted:
             total += asked
+            found += count
             seen[track.context][asked][accepted] += 1
             made[track.context][count] += 1
             if self.table is not None:
                 track.fresh.append((asked, accepted))
         if self.table is not None and seconds is not None and not self._changed:
-            self._told.append((total, seconds))
+            self._told.append((total, found, seconds))
+            self._left -= int(seconds / _SLOW)
         if self._trial_left:
             self._trial_left -= 1
             if not self._trial_left:
@@ -166,12 +171,16 @@ class Gate:
     def _settle(self) -> None:
         """Take in what was told of the steps since the last choice that was another."""
         if self.table is not None and self._told:
-            by_total: dict[int, list[float]] = {}
-            for total, seconds in self._told:
-                by_total.setdefault(total, []).append(seconds)
-            for total, found in by_total.items():
+            by_total: dict[int, dict[int, list[float]]] = {}
+            for total, found, seconds in self._told:
+                by_total.setdefault(total, {}).setdefault(found, []).append(seconds)
+            for total, by_found in by_total.items():
+                # Of steps alike the median, as some meet something else; of what was found now and then, the mean.
+                times = [(len(own), statistics.median_low(own)) for own in by_found.values()]
+                steps = sum(count for count, _ in times)
+                mean = sum(count * seconds for count, seconds in times) / steps
                 batch = len(self._tracks)
-                self.table.tell(batch, total / batch, self._context, statistics.median_low(found), len(found))
+                self.table.tell(batch, total / batch, self._context, mean, steps)
         self._told.clear()
 
     def _decide_when_due(
