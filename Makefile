@@ -13,6 +13,8 @@ ARGS ?=
 PEERS ?= .peers
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
+# For tests only, and without what it asks for: triton is large, and nothing of it is used.
+XGRAMMAR := xgrammar==0.2.8 apache-tvm-ffi
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 VENV := .venv
@@ -113,4 +115,5 @@ $(VENV)/.engine: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "installing dovetail[bench,dev,engine]"
 	@$(PIP) install --editable '.[bench,dev,engine]'
+	@$(PIP) install --no-deps $(XGRAMMAR)
 	@touch $@ $(VENV)/.engine

@@ -1,0 +1,248 @@
+"""Writes a grammar as a structural tag for xgrammar 0.2 (vLLM's and SGLang's default).
+
+Control tokens are named by their ids, so that their spelling in ordinary tokens is none, and text takes any token but
+those. Arguments are JSON with any white space and keys in the declared order, as the Lark writer has them.
+
+Where xgrammar reads a schema more narrowly than it says, it is given one that says it in other words (`_spelled_out`).
+Lengths of strings are left out: with one, a string takes no escape, so that nobody could write a quote or a new line.
+Narrower remain: strings with a `pattern` or `format`, which take no escapes either; objects and lists in `const` and
+`enum`, without spaces; beside `patternProperties`, no other key; -0 is no integer. What a tag does not keep of a schema
+is found by `unenforced`.
+
+One thing a tag cannot say: no control token inside a JSON string. There xgrammar takes a token for what it spells, so
+`<think>` the token may stand for `<think>` the text, unless its vocabulary hides that (docs/decisions/0015).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dovetail.grammar.nodes import (
+    Choice,
+    Control,
+    FreeText,
+    Index,
+    JsonSchema,
+    Literal,
+    Node,
+    Optional,
+    Repeat,
+    Sequence,
+)
+
+#: xgrammar reads the first of these that a schema has, and nothing that stands beside it.
+_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+#: Keywords that say something about values of one type only.
+_ABOUT: Mapping[str, tuple[str, ...]] = {
+    "object": (
+        *("properties", "required", "additionalProperties", "unevaluatedProperties", "patternProperties"),
+        *("propertyNames", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
+    ),
+    "array": (
+        *("items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"),
+        *("uniqueItems", "contains", "minContains", "maxContains"),
+    ),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+_ABOUT_ANY = ("type", "not", "if", *_ALONE)
+_ASSERTIONS = frozenset((*_ABOUT_ANY, *(keyword for about in _ABOUT.values() for keyword in about)))
+#: `multipleOf` is kept for some integers.
+_NEVER = frozenset(
+    "not if dependentRequired dependentSchemas dependencies contains minContains maxContains multipleOf minLength "
+    "maxLength".split()
+)
+_FORMATS = frozenset(
+    "date date-time duration email hostname ipv4 ipv6 json-pointer relative-json-pointer time uri uri-reference "
+    "uri-template uuid".split()
+)
+_TYPES = ("null", "boolean", "number", "string", "array", "object")
+#: Where a schema holds schemas.
+_SCHEMA = (
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("items", "additionalItems", "unevaluatedItems", "contains"),
+)
+_LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "items")  # `items` is a list in drafts before 2020-12
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+#: A regex in pieces: escapes, classes, single characters.
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+
+
+def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
+    """The tag, as JSON data. `control` are all control tokens of the tokenizer with their ids.
+
+    Raises `ValueError` for a control token without an id.
+    """
+    return {"type": "structural_tag", "format": _format(root, control)}
+
+
+def unenforced(schema: Any, pointer: str = "#") -> Iterator[str]:
+    """JSON pointers of the keywords in a schema that a tag does not keep, or not all of it.
+
+    `oneOf` is kept as `anyOf`, which is the same where no value fits two branches; llguidance refuses other ones.
+    """
+    if isinstance(schema, Mapping):
+        yield from (f"{pointer}/{keyword}" for keyword in _passed_over(schema))
+        for path, inner in _inner(schema):
+            yield from unenforced(inner, "/".join((pointer, *map(_escaped, path))))
+
+
+def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
+    match node:
+        case Literal(text):
+            return {"type": "const_string", "value": text}
+        case Control(literal):
+            if literal not in control:
+                raise ValueError(f"the control token {literal!r} has no id")
+            return {"type": "token", "token": control[literal]}
+        case FreeText():
+            return {"type": "any_tokens", "exclude_tokens": sorted(control.values())}
+        case Index():
+            return {"type": "regex", "pattern": "0|[1-9][0-9]{0,8}"}
+        case JsonSchema(schema, _):
+            return {"type": "json_schema", "json_schema": _spelled_out(schema)}
+        case Choice(options):
+            return {"type": "or", "elements": [_format(option, control) for option in options]}
+        case Sequence(items):
+            elements = [_format(item, control) for item in items]
+            return {"type": "sequence", "elements": elements or [_format(Literal(""), control)]}
+        case Optional(item):
+            return {"type": "optional", "content": _format(item, control)}
+        case Repeat(item):
+            return {"type": "plus", "content": _format(item, control)}
+
+
+def _spelled_out(schema: Any) -> Any:
+    """A schema that says what another leaves to be understood: that there may be other keys, other items, any type,
+    what else a key is that is required and not declared, and that a pattern may stand anywhere in a string."""
+    if not isinstance(schema, Mapping):
+        return schema
+    said: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _LIST and isinstance(value, list):
+            value = [_spelled_out(it) for it in value]
+        elif key in _SCHEMA:
+            value = _spelled_out(value)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            value = {name: _spelled_out(it) for name, it in value.items()}
+        if key not in ("minLength", "maxLength"):
+            said[key] = value
+    if not _ASSERTIONS.isdisjoint(schema) and not _alone(schema):
+        said.setdefault("type", list(_TYPES))
+    types = _types(said)
+    if "object" in types:
+        if "unevaluatedProperties" not in schema:
+            said.setdefault("additionalProperties", True)
+        declared = said.get("properties", {})
+        other = said.get("additionalProperties", True)
+        undeclared = {name: other for name in schema.get("required", ()) if name not in declared}
+        if undeclared:
+            said["properties"] = {**declared, **undeclared}
+    if isinstance(said.get("items"), list):
+        said["prefixItems"], said["items"] = said["items"], said.get("additionalItems", True)
+    if "array" in types and "unevaluatedItems" not in schema:
+        said.setdefault("items", True)
+    if "string" in types and (whole := _of_the_whole(schema.get("pattern"))) is not None:
+        said["pattern"] = whole
+    return said
+
+
+def _passed_over(schema: Mapping[str, Any]) -> list[str]:
+    """The keywords of one schema that have no effect, or not all of it, in the order in which they stand."""
+    asserted = [key for key in schema if key in _ASSERTIONS]
+    if alone := _alone(schema):
+        kept = {alone}
+        if (alone == "allOf" and len(schema[alone]) > 1) or (alone == "$ref" and schema[alone][:2] not in ("#", "#/")):
+            kept.clear()
+        values = schema["enum"] if alone == "enum" else [schema["const"]] if alone == "const" else ()
+        if values and all(_type(value) in _types(schema) for value in values):
+            kept.add("type")
+        return [key for key in asserted if key not in kept]
+    types = _types(schema) or _TYPES
+    lost = {*_NEVER}
+    if schema.get("uniqueItems"):
+        lost.add("uniqueItems")
+    if schema.get("format") not in _FORMATS:
+        lost.add("format")
+    elif "pattern" in schema:
+        lost.update(("pattern", "format"))
+    if _of_the_whole(schema.get("pattern")) is None:
+        lost.add("pattern")
+    if not {"properties", "required"}.isdisjoint(schema):
+        lost.update(("patternProperties", "propertyNames"))
+    elif len(schema.get("patternProperties", ())) > 1 or "propertyNames" in schema:
+        lost.add("patternProperties")
+    if schema.get("additionalProperties") is not False and any(map(_needs_escapes, schema.get("properties", ()))):
+        lost.add("properties")  # the same key may come as one that is not declared
+    said = {key for kind in types for key in _ABOUT.get(kind, ())}.union(_ABOUT_ANY)
+    return [key for key in asserted if key in lost and key in said]
+
+
+def _alone(schema: Mapping[str, Any]) -> str | None:
+    return next((key for key in _ALONE if key in schema), None)
+
+
+def _of_the_whole(pattern: Any) -> str | None:
+    """The pattern of a whole string in which `pattern` is found: what xgrammar takes every pattern for.
+
+    None for anchors in the midst of one.
+    """
+    branches: list[list[str]] = [[]]
+    depth = 0
+    for piece in _PIECE.findall(pattern) if isinstance(pattern, str) else "^^":
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if piece == "|" and depth == 0:
+            branches.append([])
+        else:
+            branches[-1].append(piece)
+    whole = []
+    for branch in branches:
+        first = branch[:1] == ["^"]
+        last = branch[first:][-1:] == ["$"]
+        inside = branch[first : len(branch) - last]
+        if "^" in inside or "$" in inside:
+            return None
+        whole.append("".join((r"[\s\S]*" * (not first), *inside, r"[\s\S]*" * (not last))))
+    return "|".join(whole)
+
+
+def _needs_escapes(name: str) -> bool:
+    return json.dumps(name) != f'"{name}"'
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    """The types that a schema names; an integer is a number."""
+    named = schema.get("type", [])
+    return ["number" if kind == "integer" else kind for kind in ([named] if isinstance(named, str) else named)]
+
+
+def _type(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+    return "object" if isinstance(value, Mapping) else "array"
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The schemas right in a schema, with the path to each."""
+    for key, value in schema.items():
+        if key in _LIST and isinstance(value, list):
+            yield from (((key, str(i)), it) for i, it in enumerate(value))
+        elif key in _SCHEMA:
+            yield (key,), value
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            yield from (((key, name), it) for name, it in value.items())
+
+
+def _escaped(key: str) -> str:
+    """A key as a step of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,413 @@
+"""Both writers of a grammar say the same: xgrammar takes with one what llguidance takes with the other.
+
+Where the libraries differ, each difference has a test of its own, so that one that goes away is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.conversation import Call, Message
+from dovetail.formats.base import Format
+from dovetail.grammar import Choice, Control, FreeText, Grammar, Index, JsonSchema, Literal, Node, Optional, Repeat
+from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar.matcher import compile
+from dovetail.tokens import Tokenizer
+from tests.conftest import SHARED
+from tests.grammar.test_formats import WITH
+from tests.grammar.test_matcher import tool
+from tests.reading import families
+from tests.reading.test_vectors import READ_BY
+
+xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
+
+#: No lengths of strings, which a tag does not keep.
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 0, "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+        "unit": {"enum": ["c", "f"]},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [tool("get_weather", SCHEMA), tool("ns.do-it", None)]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@functools.cache
+def compiler(tokenizer: Tokenizer, ends: tuple[int, ...], hidden: bool) -> Any:
+    """xgrammar's, with its cache, as engines make it; with `hidden` it does not see what control tokens spell."""
+    spelled = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    if hidden:
+        for token in tokenizer.control_literals:
+            spelled[token] = b"\xff" + spelled[token]
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(spelled, stop_token_ids=list(ends)))
+
+
+class Both:
+    """A matcher of each library for one grammar."""
+
+    def __init__(self, grammar: Grammar, tokenizer: Tokenizer, ends: tuple[int, ...], *, hidden: bool = True) -> None:
+        self.ends = ends
+        self.first = compile(grammar, tokenizer, ends)
+        tag = json.dumps(grammar.structural_tag(tokenizer.control))
+        # Engines look at a tag before they have a tokenizer.
+        xgrammar.Grammar.from_structural_tag(tag)
+        self.second = xgrammar.GrammarMatcher(compiler(tokenizer, ends, hidden).compile_structural_tag(tag))
+
+    def advance(self, token: int) -> tuple[bool, bool]:
+        return self.first.advance(token), self.second.accept_token(token)
+
+    def rollback(self, first: bool, second: bool) -> None:
+        self.first.rollback(int(first))
+        self.second.rollback(int(second))
+
+    def taken(self, ids: list[int]) -> tuple[int, int]:
+        """How many of `ids` each takes."""
+        counts = [0, 0]
+        for i, take in enumerate((self.first.advance, self.second.accept_token)):
+            while counts[i] < len(ids) and take(ids[counts[i]]):
+                counts[i] += 1
+        return counts[0], counts[1]
+
+
+def of_format(name: str, **options: Any) -> Both:
+    fmt, tokenizer, ends = parts(name)
+    grammar = fmt.grammar(options.pop("tools", TOOLS), **options)
+    assert grammar is not None
+    return Both(grammar, tokenizer, ends)
+
+
+def parts(name: str) -> tuple[Format, Tokenizer, tuple[int, ...]]:
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
+    return fmt, tokenizer, tuple(tokenizer.control[literal] for literal in fmt.end_of_turn)
+
+
+# -- node by node -----------------------------------------------------------------------------------------------------
+
+SMALL = families.PieceTokenizer(("<A>", "<B>", "<end>"), ("ab", "<A>"))
+A, B, SOME_TEXT, CALL = Control("<A>"), Control("<B>"), FreeText(), InOrder((Control("<A>"), Literal("a")))
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        Literal("ab"),
+        Literal(""),
+        Literal("a<A>"),
+        A,
+        SOME_TEXT,
+        Index(),
+        InOrder(()),
+        InOrder((SOME_TEXT, A, SOME_TEXT)),
+        InOrder((SOME_TEXT, Optional(InOrder((A, Literal("a"), B))))),
+        InOrder((Optional(InOrder((SOME_TEXT, A))), SOME_TEXT)),
+        Choice((A, InOrder((A, B)), Literal("ab"))),
+        Repeat(CALL),
+        InOrder((Repeat(CALL), B)),
+        InOrder((A, Repeat(InOrder((Optional(B), Literal("a")))))),
+        InOrder((A, JsonSchema({"type": "integer", "minimum": 1}, "x"), B)),
+        InOrder((A, JsonSchema({"enum": ["a", 1, 10, True]}, "x"), B)),
+    ],
+    ids=repr,
+)
+def test_every_node_takes_the_same(root: Node) -> None:
+    """Every sequence of a few tokens, as far as either library takes it."""
+    tokens = [*(SMALL.encode(text)[0] for text in ("a", "b", "ab", "<A>", "0", "1", '"')), *SMALL.control.values()]
+    end = SMALL.control["<end>"]
+    both = Both(Grammar(root), SMALL, (end,))
+    accepted = 0
+
+    def walk(depth: int) -> None:
+        nonlocal accepted
+        for token in tokens:
+            first, second = both.advance(token)
+            assert first == second
+            if first:
+                accepted += token == end
+                if depth and token != end:
+                    walk(depth - 1)
+                both.rollback(first, second)
+
+    walk(4)
+    assert accepted
+
+
+def test_a_control_token_needs_an_id() -> None:
+    with pytest.raises(ValueError, match="'<A>' has no id"):
+        Grammar(A).structural_tag({})
+
+
+# -- every family -----------------------------------------------------------------------------------------------------
+
+_words = st.text(st.sampled_from("abz 09_-.,:;!/{}[]()'<>&é🙂"), max_size=8)
+_arguments = st.fixed_dictionaries(
+    {"city": _words, "days": st.integers(0, 9)},
+    optional={"tags": st.lists(st.booleans(), max_size=2), "unit": st.sampled_from("cf")},
+)
+_options = st.fixed_dictionaries(
+    {
+        "thinking": st.booleans(),
+        "strict": st.sampled_from(("off", "names", "schema")),
+        "tool_choice": st.sampled_from(("auto", "none", "required", NAMED)),
+        "parallel_tool_calls": st.booleans(),
+    }
+).filter(lambda drawn: drawn["strict"] != "off" or drawn["tool_choice"] != "auto")
+_layouts = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 2}, {"indent": 4, "separators": (" ,", " : ")}])
+
+
+@st.composite
+def _written(draw: st.DrawFn, name: str, thinking: bool) -> list[int]:
+    """The ids of what the family writes for valid calls."""
+    fmt, tokenizer, _ = parts(name)
+    order = list(fmt._declared_order(SCHEMA)["properties"])
+    layout = draw(_layouts)
+    calls = []
+    for i, made in enumerate(draw(st.lists(_arguments, max_size=1 if name == "harmony" else 3))):
+        arguments = {key: made[key] for key in order if key in made}
+        written = json.dumps(arguments, ensure_ascii=False, **layout)
+        calls.append(Call(f"functions.get_weather:{i}", "get_weather", written))
+    reasoning = draw(_words) if thinking and fmt.reasoning != "none" else ""
+    return fmt.write(Message(draw(_words), reasoning, tuple(calls)), thinking=thinking).ids(tokenizer)
+
+
+@pytest.mark.parametrize("name", WITH)
+@given(data=st.data(), options=_options)
+@settings(max_examples=15)
+def test_both_take_as_much_of_what_a_format_writes(name: str, data: st.DataObject, options: dict[str, Any]) -> None:
+    ids = data.draw(_written(name, options["thinking"]))
+    first, second = of_format(name, **options).taken(ids)
+    assert first == second
+    if options["tool_choice"] == "auto" and options["parallel_tool_calls"]:
+        assert first == len(ids)
+
+
+@pytest.mark.parametrize("name", WITH)
+@given(data=st.data(), options=_options)
+@settings(max_examples=20)
+def test_both_stop_where_it_goes_wrong(name: str, data: st.DataObject, options: dict[str, Any]) -> None:
+    """Written outputs with tokens dropped, doubled, put elsewhere or made others. ASCII: free text in a tag takes any
+    bytes, those of half a character too."""
+    _, tokenizer, _ = parts(name)
+    plain = {t for t in range(tokenizer.vocab_size) if tokenizer.token_bytes(t).isascii()}.union(
+        tokenizer.control_literals
+    )
+    ids = [token for token in data.draw(_written(name, options["thinking"])) if token in plain]
+    others = st.sampled_from(ids) | st.sampled_from(sorted(tokenizer.control_literals)) | st.integers(32, 91)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at, other = data.draw(st.integers(0, len(ids) - 1)), data.draw(others)
+        ids[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(([], [other], [ids[at]] * 2)))
+        if not ids:
+            return
+    first, second = of_format(name, **options).taken(ids)
+    assert first == second
+
+
+@pytest.mark.parametrize("name", sorted(set(READ_BY.values()) & set(WITH)))
+def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
+    path = SHARED / "vectors"
+    if not path.is_dir():
+        pytest.skip(f"the vectors of other engines ({path}) are not beside this checkout")
+    _, tokenizer, ends = parts(name)
+    literal = re.compile("|".join(map(re.escape, sorted(tokenizer.control, key=len, reverse=True))))
+    whole = 0
+    for source in sorted(kind for kind, reader in READ_BY.items() if reader == name):
+        for case in json.loads((path / f"{source}.json").read_text()):
+            text = case.get("model_text")
+            tools = list({it["function"]["name"]: it for it in case.get("tools") or TOOLS}.values())
+            if not text:
+                continue
+            ids: list[int] = []
+            for piece, control in zip(literal.split(text), [*literal.findall(text), None], strict=True):
+                ids += tokenizer.encode(piece) + ([tokenizer.control[control]] if control else [])
+            if ids[-1] not in ends:
+                ids.append(ends[0])
+            for thinking, strict in product((True, False), ("names", "schema")):
+                first, second = of_format(name, tools=tools, thinking=thinking, strict=strict).taken(ids)
+                assert first == second, (case["name"], thinking, strict)
+                whole += first == len(ids)
+    assert whole
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_a_tag_is_no_deeper_than_engines_allow(name: str) -> None:
+    """vLLM 0.32 takes 16 levels around a schema."""
+
+    def depth(value: Any) -> int:
+        if isinstance(value, dict) and value.get("type") == "json_schema":
+            return 1
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return (1 + max(map(depth, inner), default=0)) if isinstance(value, dict | list) else 0
+
+    fmt, tokenizer, _ = parts(name)
+    grammar = fmt.grammar(TOOLS)
+    assert grammar is not None
+    assert depth(grammar.structural_tag(tokenizer.control)) <= 16
+
+
+# -- JSON Schema ------------------------------------------------------------------------------------------------------
+
+_BYTES = families.PieceTokenizer(("<end>", "<A>"), ("{}",))
+_END = (_BYTES.control["<end>"],)
+_OBJECT = {"type": "object"}
+_INTEGER = {"type": "integer"}
+_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+_A = {"properties": {"a": _INTEGER}}
+
+#: Schemas with values that they allow and that they do not.
+SCHEMAS: list[tuple[Any, list[Any], list[Any]]] = [
+    ({}, [{}, {"a": 1}, [1, {"b": 2}], "x", 1.5, None, True], []),
+    (_OBJECT, [{}, {"a": {"b": [1]}}], [1]),
+    (_OBJECT | _A, [{}, {"a": 1}, {"a": 1, "b": 2}, {"b": 2}], [{"a": "x"}, {"b": 1, "a": "x"}]),
+    (_OBJECT | _A | {"required": ["b"]}, [{"b": 2}, {"a": 1, "b": 2}], [{}, {"a": 1}]),
+    (_OBJECT | {"required": ["b"]}, [{"b": 2}], [{}, {"a": 1}]),
+    (_OBJECT | _A | {"additionalProperties": False}, [{}, {"a": 1}], [{"b": 1}]),
+    (_OBJECT | _A | {"additionalProperties": {"type": "string"}}, [{"b": "x"}, {"a": 1, "b": "x"}], [{"b": 1}]),
+    (_OBJECT | {"properties": {"é": _INTEGER, "a": _INTEGER}}, [{"é": 1}], [{"a": 1, "é": "x"}]),
+    (_OBJECT | {"minProperties": 1, "maxProperties": 2}, [{"a": 1}, {"a": 1, "b": 2}], [{}, {"a": 1, "b": 2, "c": 3}]),
+    (_OBJECT | {"patternProperties": {"^a": _INTEGER}}, [{}, {"a": 1}], [{"a": "x"}]),
+    (_OBJECT | {"patternProperties": {"^x": _INTEGER}} | _A, [{"a": 1}], [{"x": "x"}]),
+    (_OBJECT | {"propertyNames": {"pattern": "^a"}}, [{}, {"ab": 1}], [{"b": 1}]),
+    (_OBJECT | {"propertyNames": {"pattern": "^a"}, "properties": {"b": {}}}, [{}], [{"b": 1}]),
+    (_OBJECT | {"dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}}, [{}], [{"a": 1}]),
+    (_OBJECT | {"dependentSchemas": {"a": {"required": ["b"]}}} | _A, [{}], [{"a": 1}]),
+    (_OBJECT | {"unevaluatedProperties": False} | _A, [{}, {"a": 1}], [{"b": 1}]),
+    ({"type": "array"}, [[], [1, "x"]], [1]),
+    ({"type": "array", "maxItems": 1}, [[], [1]], [[1, 2]]),
+    ({"type": "array", "items": _INTEGER, "minItems": 1}, [[1], [1, 2]], [[], ["x"]]),
+    ({"type": "array", "items": _INTEGER, "uniqueItems": True}, [[1, 2]], [[1, 1]]),
+    ({"type": "array", "items": _INTEGER, "uniqueItems": False}, [[1, 1]], [["x"]]),
+    ({"type": "array", "prefixItems": [_INTEGER]}, [[1], [1, "x"]], [["x"]]),
+    ({"type": "array", "prefixItems": [_INTEGER], "items": False}, [[1]], [[1, 2]]),
+    ({"$schema": _DRAFT_7, "items": [_INTEGER], "additionalItems": False}, [[1], 1], [[1, 2]]),
+    ({"$schema": _DRAFT_7, "items": [_INTEGER], "additionalItems": {"type": "string"}}, [[1, "x"]], [["x"], [1, 2]]),
+    ({"type": "array", "contains": {"const": 1}}, [[1], [2, 1]], [[], [2]]),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\n", 'a"b'], ["a", "abcd"]),
+    ({"type": "string", "pattern": "a"}, ["a", "xay"], ["b"]),
+    ({"type": "string", "pattern": "^a"}, ["a", "ay"], ["ba"]),
+    ({"type": "string", "pattern": "a|^b$|[$^]|c\\$$"}, ["xa", "b", "x^", "xc$"], ["bb", "c"]),
+    ({"type": "string", "pattern": "x(^a|b)"}, ["xb"], ["xa"]),
+    ({"type": "string", "pattern": "^a+$", "minLength": 2}, ["aa"], ["a", "b"]),
+    ({"type": "string", "format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"], ["x"]),
+    ({"type": "integer", "minimum": 2, "exclusiveMaximum": 5}, [2, 4], [1, 5]),
+    ({"type": "number", "minimum": 0.5, "maximum": 1.5}, [0.5, 1, 1.5], [0.4, 2]),
+    ({"type": "integer", "multipleOf": 5, "minimum": 1}, [5], [7]),
+    ({"type": "number", "multipleOf": 0.5}, [1.5], [0.7]),
+    ({"enum": ["a", 1, None]}, ["a", 1, None], ["b", 2]),
+    ({"type": "string", "enum": ["a", "b"]}, ["a"], ["c", 1]),
+    ({"type": "string", "enum": ["a", 1]}, ["a"], [1]),
+    ({"type": "integer", "const": 1}, [1], [2]),
+    ({"minLength": 2, "minimum": 2, "minItems": 2}, ["ab", 2, [1, 2], {}, None], [1, [1]]),
+    ({"required": ["a"]}, [{"a": 1}, 1, "x"], [{}]),
+    ({"items": _INTEGER}, [[1], 1, "x"], [["x"]]),
+    ({"type": ["string", "integer"], "minimum": 3}, ["a", 3], [2, None]),
+    ({"anyOf": [{"type": "string"}, _INTEGER]}, ["a", 1], [None]),
+    ({"anyOf": [{"type": "string"}, _INTEGER], "minimum": 2}, ["a", 2], [1]),
+    (_OBJECT | _A | {"anyOf": [{"required": ["a"]}]}, [{"a": 1}], [{}, {"a": "x"}]),
+    ({"oneOf": [{"type": "string"}, _INTEGER]}, ["a", 1], [None]),
+    ({"allOf": [_INTEGER]}, [1], ["x"]),
+    ({"allOf": [_INTEGER, {"minimum": 3}]}, [3], [1, "x"]),
+    (_OBJECT | _A | {"allOf": [{"required": ["a"]}]}, [{"a": 1}], [{}, {"a": "x"}]),
+    ({"not": {"type": "string"}}, [1], ["x"]),
+    ({"if": {"type": "string"}, "then": {"minLength": 2}}, [1, "xx"], ["x"]),
+    ({"$ref": "#/$defs/x", "$defs": {"x": _INTEGER}}, [1], ["x"]),
+    ({"$ref": "#/$defs/x", "$defs": {"x": _INTEGER}, "minimum": 3}, [3], [1]),
+    ({"$ref": "#x", "$defs": {"x": {"$anchor": "x", "type": "integer"}}}, [1], ["x"]),
+    (_OBJECT | {"properties": {"a": {"$ref": "#"}}}, [{}, {"a": {"a": {}}}], [{"a": 1}]),
+    (_OBJECT | {"properties": {"x/y": {"items": {"not": {}}}}}, [{"x/y": []}], []),
+]
+
+
+def with_schema(schema: Any) -> Any:
+    tag = Grammar(JsonSchema(schema, "x")).structural_tag(_BYTES.control)
+    return compiler(_BYTES, _END, False).compile_structural_tag(json.dumps(tag))
+
+
+def fits(compiled: Any, value: Any) -> bool:
+    matcher = xgrammar.GrammarMatcher(compiled)
+    text = json.dumps(value, ensure_ascii=False)
+    return all(matcher.accept_token(token) for token in (*_BYTES.encode(text), *_END))
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), SCHEMAS, ids=lambda it: json.dumps(it)[:60])
+def test_what_a_tag_does_not_keep_of_a_schema_is_said(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
+    draft = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    validator = draft(schema, format_checker=jsonschema.FormatChecker())
+    assert all(map(validator.is_valid, valid)) and not any(map(validator.is_valid, invalid))
+    compiled = with_schema(schema)
+    assert all(fits(compiled, value) for value in valid)
+    if any(fits(compiled, value) for value in invalid):
+        found = [pointer for _, pointer in Grammar(JsonSchema(schema, "x")).unenforced()]
+        assert found
+
+
+def test_pointers_to_what_is_not_kept() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a/b": {"type": "array", "uniqueItems": True, "items": {"anyOf": [{"not": {}}, {}], "title": "x"}},
+            "c": {"type": "string", "multipleOf": 3, "format": "date", "pattern": "^2"},
+        },
+        "$defs": {"d~": {"allOf": [{}, {}]}},
+    }
+    choice = Choice((JsonSchema(schema, "first"), JsonSchema({"not": {}}, "second"), JsonSchema(SCHEMA, "third")))
+    assert [(found.origin, pointer) for found, pointer in Grammar(choice).unenforced()] == [
+        ("first", "#/properties/a~1b/uniqueItems"),
+        ("first", "#/properties/a~1b/items/anyOf/0/not"),
+        ("first", "#/properties/c/format"),
+        ("first", "#/properties/c/pattern"),
+        ("first", "#/$defs/d~0/allOf"),
+        ("second", "#/not"),
+    ]
+
+
+# -- where they differ ------------------------------------------------------------------------------------------------
+
+
+def test_a_control_token_passes_for_its_text_where_the_vocabulary_tells_it() -> None:
+    root = InOrder((JsonSchema({"type": "string"}, "x"), Control("<A>")))
+    ids = [*_BYTES.encode('"'), _BYTES.control["<A>"], *_BYTES.encode('"'), _BYTES.control["<A>"], *_END]
+    assert Both(Grammar(root), _BYTES, _END, hidden=True).taken(ids) == (1, 1)
+    assert Both(Grammar(root), _BYTES, _END, hidden=False).taken(ids) == (1, len(ids))
+    # The end of the turn never does.
+    ended = [*_BYTES.encode('"'), *_END]
+    assert Both(Grammar(root), _BYTES, _END, hidden=False).taken(ended) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "llguidance_takes", "xgrammar_takes"),
+    [
+        ({}, r'"\u00e9"', False, True),
+        ({}, r'"\/"', False, True),
+        ({}, '"\x7f"', False, True),
+        (_INTEGER, "-0", True, False),
+        ({"type": "string", "pattern": "^a.b$"}, r'"a\"b"', True, False),
+        ({"const": {"a": 1}}, '{"a": 1}', True, False),
+        ({"const": {"a": 1}}, '{"a":1}', True, True),
+        ({"enum": [[1, 2]]}, "[1, 2]", True, False),
+        ({"type": "string", "maxLength": 1}, '"aa"', False, True),
+        (_OBJECT | _A | {"properties": {"a": {}, "b": {}}}, '{"b": 1, "a": 1}', False, False),
+        (_OBJECT | _A, '{"c": 1, "a": 1}', False, False),
+    ],
+)
+def test_known_differences(schema: Any, text: str, llguidance_takes: bool, xgrammar_takes: bool) -> None:
+    ids = [*_BYTES.encode(text), *_END]
+    first, second = Both(Grammar(JsonSchema(schema, "x")), _BYTES, _END).taken(ids)
+    assert (first == len(ids), second == len(ids)) == (llguidance_takes, xgrammar_takes)
+
+
+def test_half_a_character_passes_for_text() -> None:
+    half = "é".encode()[:1]
+    assert Both(Grammar(FreeText()), _BYTES, _END).taken([half[0], *_END]) == (1, 2)
