@@ -36,7 +36,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.step import Counters, Outcome, StepLoop
 from dovetail.errors import CheckpointError, EngineError
-from dovetail.gate import CostTable, Gate, Limits
+from dovetail.gate import CostTable, Gate, Limits, kept
 from dovetail.tokens import Tokenizer
 
 _BLOCK_SIZE = 16
@@ -176,7 +176,7 @@ class LLMCore:
             if costs is not None:
                 models = (config, drafter if found_drafter is None else found_drafter.config)
                 held = (dtype, options, draft_options, torch.get_num_threads())
-                self._costs = costs / profile.name(models, held, (context, max_batch, most))
+                self._costs = costs / kept.name(profile.HOW, models, held, (context, max_batch, most))
             aimless = profile.Aimless(self._drafter, config.vocab_size)
             everything = max(max_batched_tokens, max_batch * (most + 1))
             timed = loop(Tables(pool, share=False), aimless, Gate(None, Limits(), 0), (), everything)
@@ -191,7 +191,7 @@ class LLMCore:
         """End the second thread, if one runs (a later step would start another), and keep what was learned of steps."""
         self._ahead.close()
         if self._costs is not None and self._gate.table is not None:
-            profile.write(self._costs, self._gate.table)
+            kept.write(self._costs, self._gate.table)
 
     @property
     def info(self) -> EngineInfo:

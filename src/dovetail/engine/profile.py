@@ -1,23 +1,17 @@
 """What steps take on this machine, measured when the engine starts: a few dozen real steps over random tokens.
 
 The steps are those of the engine itself, drafting included, for a few batch sizes and numbers of drafts, and at one
-longer context; `CostTable.of` makes a table of them. A table is kept in a file under a name that says what it depends
-on: the checkpoints, how they are held, the sizes, and the machine. What was learned while serving is kept with it.
+longer context; `CostTable.of` makes a table of them, which `gate.kept` keeps.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import platform
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import torch
 
 from dovetail.completion import Completion, Sampling, TokenBatch
@@ -25,7 +19,7 @@ from dovetail.engine.drafting.base import Around, Draft, Drafter
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, reraise_exit
-from dovetail.gate import CostTable, Gate, Limits, Point, Track
+from dovetail.gate import CostTable, Gate, Limits, Point, Track, kept
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +28,8 @@ _BUDGET = 0.4
 _PROMPT, _LONG = 2, 1024
 _WIDE = 256
 _REPEATS = 5
-# Of the steps a kept table was told of, so many count: today may be another day.
-_REMEMBERED = 8.0
+#: What a table depends on besides the engine and the machine: how it was measured.
+HOW = (_PROMPT, _LONG, _WIDE, _REPEATS, torch.__version__)
 
 
 class Aimless(Around):
@@ -54,9 +48,9 @@ class Aimless(Around):
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
     """The table up to these sizes that is kept at `path`, or else measured with `loop`. None, and a warning, where it
     cannot be measured: whatever goes wrong in a profile is no reason not to serve."""
-    kept = None if path is None else read(path, batch, drafts)
-    if kept is not None:
-        return kept
+    table = None if path is None else kept.read(path, batch, drafts)
+    if table is not None:
+        return table
     try:
         with torch.inference_mode():
             return measure(loop, batch, drafts, context)
@@ -180,46 +174,3 @@ def _added(outcomes: Sequence[Outcome]) -> list[TokenBatch]:
             raise outcome
         added.append(outcome)
     return added
-
-
-def name(*of: object) -> str:
-    """The file's name for a table that depends on `of`, and on the machine."""
-    how = (_PROMPT, _LONG, _WIDE, _REPEATS)
-    whole = (of, how, platform.machine(), _processor(), os.cpu_count(), torch.__version__)
-    return hashlib.blake2b(repr(whole).encode(), digest_size=16).hexdigest() + ".json"
-
-
-def read(path: Path, batch: int, drafts: int) -> CostTable | None:
-    """The table up to these sizes that is kept at `path`; None where there is none, or something else."""
-    try:
-        table = msgspec.json.decode(path.read_bytes(), type=CostTable)
-        if (table.batches[-1], table.drafts) != (batch, drafts):
-            raise ValueError(f"it goes up to batch {table.batches[-1]} and {table.drafts} drafts")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        _log.warning("what steps take is measured again: %s cannot be used (%s)", path, error)
-        return None
-    table.forget(_REMEMBERED)
-    return table
-
-
-def write(path: Path, table: CostTable) -> None:
-    """Keep `table`; where that cannot be, it will be measured again."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(msgspec.json.encode(table))
-        new.replace(path)
-    except OSError as error:
-        _log.warning("what steps take is not kept in %s: %s", path, error)
-        with suppress(OSError):
-            new.unlink()
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line
-    return platform.processor()

@@ -9,6 +9,7 @@ from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostTable, Point
 from dovetail.gate.forecast import Forecast, best
 from dovetail.gate.gate import DECIDE_EVERY, Gate, Limits, Reason
+from dovetail.gate.uniform import UniformGate
 
 __all__ = [
     "CONTEXTS",
@@ -21,5 +22,6 @@ __all__ = [
     "Point",
     "Reason",
     "Track",
+    "UniformGate",
     "best",
 ]
