@@ -1,7 +1,7 @@
 """The contract between those who want tokens and those who make them: `Completion` in, `TokenBatch` out.
 
 An engine speaks token ids and nothing else. It never sees a message, a tool or a format: a `Constraint` tells it which
-tokens may come next, and stop strings are the only text it is given.
+tokens may come next, or the same as a `Grammar`, and stop strings are the only text it is given.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
+
+from dovetail.grammar import Grammar
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -57,9 +59,12 @@ class Constraint(Protocol):
 class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
-    `max_tokens` bounds the new tokens. `stop` are strings that end the output where their last character is decoded.
+    `max_tokens` bounds the new tokens. `stop` are strings that end the output where their last character is decoded; an
+    engine behind HTTP leaves them to its caller, who has the text and closes the stream there.
     `logprobs` asks for each new token's log probability, and for that many of the likeliest at its place (0: none).
-    `draft_tokens` caps how many tokens are drafted a step for this request (0: none; None: as the engine is set up).
+    `grammar` is what `constraint` enforces, as data, for an engine that brings a grammar library of its own; an engine
+    heeds one of the two. `draft_tokens` caps how many tokens are drafted a step for this request (0: none; None: as the
+    engine is set up); an engine behind HTTP cannot be told so, and drafts as it does: that changes speed, never text.
     """
 
     prompt: tuple[int, ...]
@@ -68,6 +73,7 @@ class Completion(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     constraint: Constraint | None = None
+    grammar: Grammar | None = None
     draft_tokens: int | None = None
     request_id: str = ""
 
@@ -87,26 +93,30 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenBatch(msgspec.Struct, frozen=True):
-    """What one engine step added to one sequence.
+    """What one engine step added to one sequence; over HTTP, where several may come in one piece, at least one step.
 
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
     `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting). `logprobs` has one entry for each of
-    `ids` where the completion asked for them. `cached` says on the first batch how many of the prompt's tokens were
-    found in the engine's cache.
+    `accepted` those of them that stood (0 of both in a step without drafting). An engine behind HTTP tells of all its
+    steps with the last batch, if it does: `drafted` is None there where it drafts and does not say what. `logprobs` has
+    one entry for each of `ids` where the completion asked for them. `cached` says on one batch, the first or the last,
+    how many of the prompt's tokens were found in the engine's cache.
     """
 
     ids: tuple[int, ...]
     finish: Finish | None = None
-    drafted: int = 0
+    drafted: int | None = 0
     accepted: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     cached: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a front end must know of an engine: limits in tokens, the vocabulary's size and the ids that end a turn."""
+    """What a front end must know of an engine: limits in tokens, the vocabulary's size and the ids that end a turn.
+
+    `draft_tokens` is the most that it drafts a step, 0 also for an engine behind HTTP that does not say so.
+    """
 
     context: int
     vocab_size: int
@@ -137,6 +147,7 @@ class Engine(Protocol):
     def gauges(self) -> dict[str, float]:
         """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …
 
+        `up` is 0 while the engine cannot complete anything, which `/health` then says too; without it it always can.
         A name that ends in `_total` counts from start. Labels may follow it in Prometheus' notation, as in
         ``accepted_per_position_total{position="0",drafter="eagle3",context="1024"}``; one that cannot be read so is
         shown as a name as far as its characters allow.

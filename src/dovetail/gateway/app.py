@@ -52,7 +52,10 @@ def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Sett
         return JSONResponse(model())
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "model": settings.served_model_name})
+        # An engine in another process may be down, and come back.
+        up = engine.gauges().get("up", 1) > 0
+        status = "ok" if up else "the engine is down"
+        return JSONResponse({"status": status, "model": settings.served_model_name}, 200 if up else 503)
 
     async def show_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

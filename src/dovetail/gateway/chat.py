@@ -37,14 +37,13 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 class Step(msgspec.Struct, frozen=True):
     """What one engine step added to choice number `choice`. `finish` is set on the last one of each.
 
-    `logprobs` has one entry for each of `ids` where they were asked for. `cached`: of the prompt's tokens, those that
-    were found in the engine's cache (on the first step).
+    `logprobs` has one entry for each of `ids` where they were asked for. `drafted` and `cached` are as in `TokenBatch`.
     """
 
     choice: int
     events: list[Event]
     ids: tuple[int, ...]
-    drafted: int
+    drafted: int | None
     accepted: int
     finish: FinishReason | None
     logprobs: tuple[ContentLogprob, ...] = ()
@@ -129,6 +128,7 @@ class Chat:
                 stop=request.stop_strings,
                 logprobs=request.likeliest,
                 constraint=constraint.another() if constraint else None,
+                grammar=grammar,
                 draft_tokens=extension.draft_tokens,
                 request_id=names[choice],
             )

@@ -70,7 +70,10 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them."""
+    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them.
+
+    An engine behind HTTP may send several steps in one piece, which counts as one.
+    """
 
     steps: int
     drafted: int
@@ -86,7 +89,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-    speculation: Speculation
+    speculation: Speculation | UnsetType  # absent where the engine drafts and does not say what
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -105,14 +108,15 @@ class _Tally:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self.steps = self.drafted = self.accepted = self.cached = 0
+        self.steps = self.accepted = self.cached = 0
+        self.drafted: int | None = 0
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
 
     def add(self, step: Step) -> None:
         self.steps += 1
-        self.drafted += step.drafted
+        self.drafted = None if self.drafted is None or step.drafted is None else self.drafted + step.drafted
         self.accepted += step.accepted
         self.cached += step.cached
         self.finish = step.finish
@@ -136,11 +140,10 @@ _NOTHING = Extension()
 def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
     """The prompt counts once, however many choices there are: as the first found it, in the cache or not."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
-    steps, drafted, accepted = (
-        sum(counts) for counts in zip(*((c.steps, c.drafted, c.accepted) for c in choices), strict=True)
-    )
-    details = PromptTokensDetails(choices[0].cached)
-    return Usage(prompt, new, prompt + new, details, Speculation(steps, drafted, accepted))
+    steps, accepted = (sum(counts) for counts in zip(*((c.steps, c.accepted) for c in choices), strict=True))
+    drafted = [choice.drafted for choice in choices if choice.drafted is not None]
+    speculation = Speculation(steps, sum(drafted), accepted) if len(drafted) == len(choices) else UNSET
+    return Usage(prompt, new, prompt + new, PromptTokensDetails(choices[0].cached), speculation)
 
 
 def whole(turn: Turn, steps: Sequence[Step]) -> bytes:

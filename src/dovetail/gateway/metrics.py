@@ -22,6 +22,16 @@ _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: What an engine's own numbers are, where their names do not say.
 _ENGINE_HELP = {
+    "up": "Whether the engine can complete anything now",
+    "server_up": "Whether this server of several answers, and is well",
+    "resent_total": "Requests that were sent again, as their server was lost before a token came",
+    "waiting_for_server": "Requests that wait for a server to come back",
+    "running": "Requests that run",
+    "waiting": "Requests that wait to run",
+    "kv_cache_usage": "Share of the KV cache that is in use, from 0 to 1",
+    "steps_total": "Steps of the engine",
+    "drafts_total": "Sequences' steps with draft tokens, which steps of the engine have several of",
+    "restarts_total": "Times that the engine was started again after it died",
     "free_blocks": "Blocks of KV cache that no running request holds",
     "total_blocks": "Blocks of KV cache",
     "preemptions_total": "Requests that gave their KV cache up to others, to be computed again",

@@ -1,0 +1,102 @@
+"""What the three servers do each in its own way, and everybody else need not know."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from dovetail.backends.remote.counters import Table
+from dovetail.backends.remote.vocabulary import Vocabulary
+from dovetail.completion import Completion, Finish, TokenBatch
+from dovetail.errors import EngineError, InvalidRequest
+
+#: Why an answer ended, in words that vLLM and SGLang have in common with us; all others are errors.
+FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
+
+#: A page of the server: its path, and a body where it is to be a POST -> status and what came back.
+Page = Callable[..., Awaitable[tuple[int, bytes]]]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a server says of itself: its model's name, its context, and how many tokens it drafts a step (0: none, or
+    it does not say)."""
+
+    model: str
+    context: int
+    draft_tokens: int
+
+
+class Drafts(msgspec.Struct, frozen=True):
+    """Draft tokens proposed and accepted for one answer, and the accepted by their place among a step's drafts."""
+
+    drafted: int
+    accepted: int
+    by_position: tuple[int, ...] = ()
+
+
+class Reader(Protocol):
+    """The events of one answer -> token batches.
+
+    Batches have ids, finish and log probabilities; the rest is known after the last event, `drafts` where the server
+    tells: how many of the prompt's tokens were `cached`, and what was drafted.
+    """
+
+    cached: int
+    drafts: Drafts | None
+
+    async def feed(self, data: bytes) -> TokenBatch | None:
+        """One event's data. Raises what an error in it says, and `msgspec.DecodeError` for what is no event."""
+
+
+class Dialect(Protocol):
+    """How one kind of server is asked and read."""
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    table: ClassVar[Table]
+
+    async def limits(self, server: str, page: Page) -> Limits:
+        """What the server says of itself. Raises `EngineError`."""
+
+    def body(
+        self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str
+    ) -> Mapping[str, object]: ...
+
+    def reader(self, completion: Completion, server: str, page: Page) -> Reader: ...
+
+
+class Model(msgspec.Struct, frozen=True):
+    """An entry of /v1/models."""
+
+    id: str
+    owned_by: str = ""
+    max_model_len: int | None = None
+    parent: str | None = None
+
+
+class Models(msgspec.Struct, frozen=True):
+    data: list[Model] = []
+
+
+async def read(server: str, page: Page, path: str, kind: type[Any]) -> Any:
+    """A page of JSON. Raises `EngineError`."""
+    status, body = await page(path)
+    if status != 200:
+        raise EngineError(f"{server}{path} answers with HTTP status {status}")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise EngineError(f"{server}{path} is not what it should be: {error}") from error
+
+
+def structural_tag(completion: Completion, vocabulary: Vocabulary) -> str | None:
+    """xgrammar's structural tag, as JSON, of the completion's grammar. Raises `InvalidRequest` where it has none."""
+    if completion.grammar is None:
+        return None
+    try:
+        tag = completion.grammar.structural_tag(vocabulary.control)
+    except ValueError as error:
+        raise InvalidRequest(f"this cannot be constrained on this engine: {error}") from error
+    return msgspec.json.encode(tag).decode()

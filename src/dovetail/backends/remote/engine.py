@@ -1,0 +1,183 @@
+"""Servers behind HTTP as one engine: who gets a request, and what becomes of it when a server is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from dovetail.backends.remote.counters import labelled
+from dovetail.backends.remote.faults import ServerLost
+from dovetail.backends.remote.routing import Affinity, choose
+from dovetail.backends.remote.server import Server
+from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.errors import EngineBusy, EngineError
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+#: How often one request may take a server down with it, or look as if it did.
+_MOST_SENDS = 3
+
+
+class RemoteEngine:
+    """`servers` hold the same model and are this engine's alone: `stop` closes them.
+
+    A request whose server is lost before a token came is sent again: to another, or, where none is up, to the first
+    that comes back within `patience_s` seconds, as long as no more than `most_waiting` wait for that.
+    """
+
+    def __init__(self, servers: Sequence[Server], *, patience_s: float = 60.0, most_waiting: int = 256) -> None:
+        self._servers = {server.name: server for server in servers}
+        if not servers or len(self._servers) < len(servers):
+            raise EngineError("engine must name one server or several, each of them once")
+        self._patience_s, self._most_waiting = patience_s, most_waiting
+        self._affinity = Affinity()
+        self._watches: list[asyncio.Task[None]] = []
+        self._info: EngineInfo | None = None
+        self._some_up = asyncio.Event()
+        self._waiting = self._resent = 0
+
+    @property
+    def info(self) -> EngineInfo:
+        """The least of what the servers that were up at the start allow."""
+        if self._info is None:
+            raise EngineError("the engine is not running: start() comes first, and nothing after stop()")
+        return self._info
+
+    async def start(self) -> None:
+        """Find the servers. Those that do not answer join later, if one does now. Raises `EngineError`."""
+        if self._info is not None:
+            raise EngineError("the engine was started already")
+        servers = list(self._servers.values())
+        opened = await asyncio.gather(*(server.open() for server in servers), return_exceptions=True)
+        failed = [error for error in opened if error is not None]
+        wrong = [error for error in failed if not isinstance(error, ServerLost)]
+        if wrong or len(failed) == len(servers):
+            await asyncio.gather(*(server.close() for server in servers))
+            raise wrong[0] if wrong else EngineError("; ".join(str(error) for error in failed))
+        for error in failed:
+            _log.warning("%s; it joins when it answers", error)
+        limits = [server.limits for server in servers if server.limits is not None]
+        vocabulary = servers[0].vocabulary
+        self._info = EngineInfo(
+            min(each.context for each in limits),
+            vocabulary.size,
+            vocabulary.eos_ids,
+            max(each.draft_tokens for each in limits),
+        )
+        self._some_up.set()
+        self._watches = [asyncio.create_task(self._watch(server)) for server in servers]
+
+    async def stop(self) -> None:
+        """End running completions, each with `EngineBusy`, and close all connections."""
+        self._info = None
+        self._some_up.set()
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
+        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`."""
+        _ = self.info
+        prefixes = self._affinity.prefixes(completion.prompt)
+        full: set[str] = set()
+        lost = sends = 0
+        until = self._patience()
+        while True:
+            server = await self._server(prefixes, full, until)
+            begun = False
+            try:
+                async with aclosing(server.complete(completion)) as batches:
+                    async for batch in batches:
+                        begun = True
+                        yield batch
+                return
+            except EngineBusy:
+                full.add(server.name)
+                if begun or not self._up_but(full):
+                    raise
+            except ServerLost as error:
+                if self._info is None:
+                    raise EngineBusy("the engine is shutting down") from error
+                self._lost(server)
+                lost, sends = lost + 1, sends + error.sent
+                if lost == 1:
+                    until = self._patience()  # it may have waited long in the server's own queue
+                if begun:
+                    raise EngineError(f"{error.message}, after the answer had begun") from error
+                if sends == _MOST_SENDS:
+                    raise EngineError(f"{error.message}, and so {sends} times with this request") from error
+                if asyncio.get_running_loop().time() > until:
+                    raise EngineBusy(error.message) from error
+                self._resent += 1
+                _log.warning("%s; the request is sent again", error.message)
+
+    def gauges(self) -> dict[str, float]:
+        """The servers' numbers, by the names that the embedded engine has for them, with a label `server` where there
+        are several; `up`, which is whether a server is, `resent_total` and `waiting_for_server`."""
+        servers = self._servers.values()
+        found: dict[str, float] = {
+            "up": any(server.up for server in servers),
+            "resent_total": self._resent,
+            "waiting_for_server": self._waiting,
+        }
+        for server in servers:
+            if len(servers) == 1:
+                found |= server.gauges()
+                continue
+            found[labelled("server_up", server=server.name)] = server.up
+            found |= {labelled(name, server=server.name): value for name, value in server.gauges().items()}
+        return found
+
+    def _patience(self) -> float:
+        """Until when to wait for a server."""
+        return asyncio.get_running_loop().time() + self._patience_s
+
+    def _up_but(self, full: set[str]) -> list[Server]:
+        return [server for server in self._servers.values() if server.up and server.name not in full]
+
+    async def _server(self, prefixes: Sequence[int], full: set[str], until: float) -> Server:
+        """Who gets the request; waits for somebody to be up. Raises `EngineBusy`."""
+        while not (up := self._up_but(full)):
+            self._tell()
+            await self._wait(until)
+            full.clear()
+        loads = {server.name: (server.running, server.sent) for server in up}
+        server = self._servers[choose(loads, self._affinity.candidates(prefixes))]
+        self._affinity.remember(prefixes, server.name)
+        return server
+
+    async def _wait(self, until: float) -> None:
+        if self._waiting >= self._most_waiting:
+            raise EngineBusy(f"no engine answers, and {self._waiting} requests wait for one already")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(until):
+                await self._some_up.wait()
+        except TimeoutError as error:
+            names = ", ".join(self._servers)
+            raise EngineBusy(f"{names}: no engine answered for {self._patience_s:g} seconds") from error
+        finally:
+            self._waiting -= 1
+        if self._info is None:
+            raise EngineBusy("the engine is shutting down")
+
+    def _lost(self, server: Server) -> None:
+        server.lost()
+        self._tell()
+
+    def _tell(self) -> None:
+        if any(server.up for server in self._servers.values()):
+            self._some_up.set()
+        elif self._info is not None:
+            self._some_up.clear()
+
+    async def _watch(self, server: Server) -> None:
+        while True:
+            await server.poll()
+            self._tell()
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,179 @@
+"""HTTP to one server: pages, and streams of server-sent events.
+
+Every failure of the connection is a `ServerLost`; every answer but 200 is what `refusal` makes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from dovetail.backends.remote.faults import ServerLost, refusal
+from dovetail.errors import EngineError, PlanError
+
+_CONNECT_S = 5.0
+_PAGE_S = 10.0
+_PAGE_BYTES = 4 * 1024 * 1024
+_LINE_BYTES = 64 * 1024 * 1024
+#: How often a server that says nothing is asked for its health, and how long it may say nothing in all.
+_SILENCES = 20
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """The base of an engine's URL, without the /v1 that others write at its end, and its host and port.
+
+    Raises `PlanError`.
+    """
+    try:
+        parts = urlsplit(address.strip())
+        port = parts.port
+    except ValueError as error:
+        raise PlanError(f"engine {address!r} is no URL: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise PlanError(f"engine {address!r} is no URL such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.password is not None:
+        raise PlanError("a key does not belong into an engine's URL, where it would be logged: --engine-api-key-file")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    where = host if port is None else f"{host}:{port}"
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return f"{parts.scheme}://{where}{path}", where + path
+
+
+class Http:
+    """A pool of connections to one server. Made on the event loop that uses it.
+
+    A server from which no byte came for `silence_s` seconds is asked for its health; one that is healthy may be silent
+    for 20 times as long.
+    """
+
+    def __init__(self, base: str, name: str, key: str | None, silence_s: float) -> None:
+        self._base, self._name, self._silence_s = base, name, silence_s
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        # No proxies of the environment, and no bound on connections: who is let in is decided elsewhere.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            headers={**headers, "Content-Type": "application/json"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),
+        )
+        self._requests: set[asyncio.Future[aiohttp.ClientResponse]] = set()
+
+    async def close(self) -> None:
+        """Ends every stream, each with a `ServerLost`."""
+        # Closing the session does not wake those that read.
+        for request in self._requests:
+            if not request.cancel() and not request.cancelled() and request.exception() is None:
+                request.result().content.set_exception(aiohttp.ClientConnectionError("closed from here"))
+        await self._session.close()
+
+    async def page(self, path: str, body: object = None) -> tuple[int, bytes]:
+        """GET, or POST where there is a body: the status and at most 4 MiB. Raises `ServerLost`."""
+        method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        self._check_open()
+        try:
+            async with (
+                asyncio.timeout(_PAGE_S),
+                self._session.request(method, self._base + path, data=data, allow_redirects=False) as response,
+            ):
+                return response.status, await self._whole(response)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _lost(self._name, error) from error
+
+    async def events(
+        self, path: str, body: Mapping[str, object], healthy: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[bytes]:
+        """POST `body`, and the data of each event that comes back; an answer that is no stream is one event.
+
+        Closing the generator closes the connection at once. Raises `ServerLost` or what `refusal` makes of a status.
+        """
+        self._check_open()
+        try:
+            async with self._post(path, msgspec.json.encode(body), healthy) as response:
+                if response.status != 200:
+                    async with asyncio.timeout(_PAGE_S):
+                        raise refusal(self._name, response.status, await self._whole(response))
+                streams = response.content_type == "text/event-stream"
+                rest = b""
+                while chunk := await self._chunk(response.content, healthy):
+                    rest += chunk
+                    if streams and b"\n" in chunk:
+                        *lines, rest = rest.split(b"\n")
+                        for line in lines:
+                            if line.startswith(b"data:"):
+                                yield line[5:].strip()
+                    if len(rest) > _LINE_BYTES:
+                        raise EngineError(f"{self._name} sent a line of more than {_LINE_BYTES} bytes")
+                if not streams:
+                    yield rest
+        except (aiohttp.ClientError, OSError) as error:
+            raise _lost(self._name, error) from error
+
+    @asynccontextmanager
+    async def _post(
+        self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        # Some send their status with the first token only, so that waiting for it is waiting for a prompt.
+        request = asyncio.ensure_future(self._session.post(self._base + path, data=data, allow_redirects=False))
+        self._requests.add(request)
+        try:
+            silences = 0
+            while not (await asyncio.wait({request}, timeout=self._silence_s))[0]:
+                silences += 1
+                await self._ask(silences, healthy)
+            if request.cancelled():
+                raise ServerLost(f"the connections to {self._name} are closed")
+            yield request.result()
+        finally:
+            self._requests.discard(request)
+            if not request.done():
+                request.cancel()
+                await asyncio.wait({request})
+            if not request.cancelled() and request.exception() is None:
+                # One that was read to its end has given its connection back already; any other is of no more use.
+                request.result().close()
+
+    async def _chunk(self, content: aiohttp.StreamReader, healthy: Callable[[], Awaitable[bool]]) -> bytes:
+        """What came, b"" at the end."""
+        silences = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    return await content.readany()
+            except TimeoutError:
+                silences += 1
+                await self._ask(silences, healthy)
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        read = bytearray()
+        async for chunk in response.content.iter_any():
+            read += chunk
+            if len(read) > _PAGE_BYTES:
+                raise EngineError(f"{self._name}{response.url.path} is larger than {_PAGE_BYTES} bytes")
+        return bytes(read)
+
+    def _check_open(self) -> None:
+        if self._session.closed:
+            raise ServerLost(f"the connections to {self._name} are closed", sent=False)
+
+    async def _ask(self, silences: int, healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Raise `ServerLost` for a server that was silent for too long, or is and is not well."""
+        if silences >= _SILENCES or not await healthy():
+            seconds = round(silences * self._silence_s)
+            raise ServerLost(f"{self._name} sent nothing for {seconds} seconds")
+
+
+def _lost(name: str, error: BaseException) -> ServerLost:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ServerLost(f"{name} cannot be reached: {error.os_error.strerror or error}", sent=False)
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return ServerLost(f"{name} cannot be reached: it takes no connection", sent=False)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return ServerLost(f"{name} broke off within an answer")
+    return ServerLost(f"{name} broke off: {str(error) or type(error).__name__}")

@@ -1,0 +1,213 @@
+"""One server behind HTTP: what it is, whether it is well, and completions on it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+import msgspec
+
+from dovetail.backends.remote.counters import labelled, translated
+from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
+from dovetail.backends.remote.faults import ServerLost, refusal
+from dovetail.backends.remote.http import Http, split_address
+from dovetail.backends.remote.llama_cpp import LlamaCpp
+from dovetail.backends.remote.sglang import SGLang
+from dovetail.backends.remote.vllm import VLLM
+from dovetail.backends.remote.vocabulary import Vocabulary
+from dovetail.completion import Completion, TokenBatch
+from dovetail.errors import DovetailError, EngineError, InvalidRequest
+
+_log = logging.getLogger(__name__)
+
+#: How long to wait for what follows the last tokens: the usage, and the stream's end.
+_REST_S = 1.0
+#: Who /v1/models says its models are owned by.
+_OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": LlamaCpp()}
+
+
+class Server:
+    """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` as in `Http`.
+
+    What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text, of which each
+    has a detokenizer of its own, and closing the completion ends it as well.
+    """
+
+    def __init__(
+        self, address: str, vocabulary: Vocabulary, *, key: str | None = None, silence_s: float = 30.0
+    ) -> None:
+        self._base, self.name = split_address(address)
+        self.vocabulary = vocabulary
+        self._key, self._silence_s = key, silence_s
+        self._http_or_none: Http | None = None
+        self._dialect: Dialect | None = None
+        self.limits: Limits | None = None
+        self.up = False
+        self.running = self.sent = 0
+        self._numbers = itertools.count()
+        self._polled: dict[str, float] = {}
+        self._drafts = Drafts(0, 0)
+
+    async def open(self) -> None:
+        """Find out what it is. Raises `ServerLost` where nobody answers, `EngineError` for what is no engine."""
+        if self._http_or_none is None:
+            self._http_or_none = Http(self._base, self.name, self._key, self._silence_s)
+        if not await self.healthy():
+            await self._http.page("/health")  # raises where nobody answers
+            raise ServerLost(f"{self.name} is not well: its /health says so")
+        dialect = await self._ask_what_it_is()
+        limits = await dialect.limits(self.name, self._http.page)
+        if self.limits is not None and limits.context < self.limits.context:
+            raise EngineError(
+                f"{self.name} came back with a context of {limits.context} tokens, where it had {self.limits.context}"
+            )
+        self._dialect, self.limits, self.up = dialect, limits, True
+
+    async def close(self) -> None:
+        """End what runs on it, and the connections."""
+        self.up = False
+        if self._http_or_none is not None:
+            await self._http_or_none.close()
+            self._http_or_none = None
+
+    async def healthy(self) -> bool:
+        try:
+            return (await self._http.page("/health"))[0] == 200
+        except EngineError:
+            return False
+
+    async def poll(self) -> None:
+        """See whether it is well, and read its metrics. Raises nothing: a server that is not well is not `up`."""
+        try:
+            if not self.up:
+                await self.open()
+                _log.info("%s is up", self.name)
+            elif not await self.healthy():
+                self.lost()
+                return
+            status, page = await self._http.page("/metrics")
+            if status == 200 and self._dialect is not None:
+                self._polled = translated(page, self._dialect.table)
+        except ServerLost:
+            self.lost()
+        except DovetailError as error:
+            self.lost()
+            _log.error("%s is left out: %s", self.name, error.message)
+
+    def lost(self) -> None:
+        """Not to be used until it is found well again."""
+        if self.up:
+            _log.warning("%s does not answer, and is left out until it does", self.name)
+        self.up = False
+        self._polled = {}
+
+    async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
+        """Stream the continuation. Closing the generator closes the HTTP request, at which servers end theirs.
+
+        Raises `ServerLost` (after which it may be tried elsewhere, as long as nothing came), `InvalidRequest`,
+        `ContextExceeded`, `EngineBusy` or `EngineError`.
+        """
+        dialect, limits = self._dialect, self.limits
+        if dialect is None or limits is None:
+            raise ServerLost(f"{self.name} was not found well yet", sent=False)
+        if completion.constraint is not None and completion.grammar is None:
+            raise InvalidRequest("an engine behind HTTP takes a grammar, and this constraint came without")
+        request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
+        body = dialect.body(completion, self.vocabulary, limits.model, request_id)
+        reader = dialect.reader(completion, self.name, self._http.page)
+        left = completion.max_tokens
+        self.running += 1
+        self.sent += 1
+        try:
+            async with aclosing(self._http.events(dialect.path, body, self.healthy)) as events:
+                async for data in events:
+                    batch = await self._fed(reader, data)
+                    if batch is None:
+                        continue
+                    ended = batch.finish is not None
+                    batch = self._checked(batch, completion, left)
+                    left -= len(batch.ids)
+                    if batch.finish is None:
+                        yield batch
+                        continue
+                    if ended:
+                        await self._rest(events, reader)
+                    yield self._last(batch, reader, limits)
+                    return
+        finally:
+            self.running -= 1
+        raise ServerLost(f"{self.name} ended its answer in the middle")
+
+    def gauges(self) -> dict[str, float]:
+        """Its metrics, as they were last read; what was drafted, by its answers where its metrics do not say."""
+        counted = dict(self._polled)
+        if self.up and "drafted_total" not in counted:
+            counted |= {"drafted_total": self._drafts.drafted, "accepted_total": self._drafts.accepted}
+            for place, accepted in enumerate(self._drafts.by_position):
+                counted[labelled("accepted_per_position_total", position=str(place))] = accepted
+        return counted
+
+    @property
+    def _http(self) -> Http:
+        if self._http_or_none is None:
+            raise ServerLost(f"{self.name} is closed", sent=False)
+        return self._http_or_none
+
+    async def _ask_what_it_is(self) -> Dialect:
+        status, body = await self._http.page("/v1/models")
+        if status in (401, 403):
+            raise refusal(self.name, status, body)
+        with suppress(msgspec.DecodeError):
+            models = msgspec.json.decode(body, type=Models).data
+            if models and models[0].owned_by in _OWNERS:
+                return _OWNERS[models[0].owned_by]
+        raise EngineError(
+            f"{self.name} is neither vLLM nor SGLang nor llama.cpp: its /v1/models (HTTP status {status}) names none "
+            "of them as owner"
+        )
+
+    async def _fed(self, reader: Reader, data: bytes) -> TokenBatch | None:
+        if data == b"[DONE]":
+            return None
+        try:
+            return await reader.feed(data)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"{self.name} sent what is no event of a completion: {error}") from error
+
+    async def _rest(self, events: AsyncGenerator[bytes], reader: Reader) -> None:
+        """Read to the stream's end, which leaves the connection to the next. Nothing there is worth an answer."""
+        with suppress(DovetailError, TimeoutError):
+            async with asyncio.timeout(_REST_S):
+                async for data in events:
+                    await self._fed(reader, data)
+
+    def _checked(self, batch: TokenBatch, completion: Completion, left: int) -> TokenBatch:
+        """`batch` up to the end of the turn. Raises `EngineError` for what cannot be an answer."""
+        ids = batch.ids
+        if any(not 0 <= token < self.vocabulary.size for token in ids):
+            raise EngineError(
+                f"{self.name} sent a token id beyond the vocabulary of {self.vocabulary.size}: is this its model?"
+            )
+        if len(ids) > left:
+            raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens that were asked for")
+        end = next((place + 1 for place, token in enumerate(ids) if token in self.vocabulary.eos_ids), None)
+        if end is None:
+            return batch
+        return msgspec.structs.replace(batch, ids=ids[:end], finish="stop", logprobs=batch.logprobs[:end])
+
+    def _last(self, batch: TokenBatch, reader: Reader, limits: Limits) -> TokenBatch:
+        """`batch` with what is known of the whole answer. Where drafts are made and not told, `drafted` is None."""
+        drafts = reader.drafts
+        if drafts is None:
+            drafted = None if limits.draft_tokens else 0
+            return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafted)
+        places = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
+        self._drafts = Drafts(
+            self._drafts.drafted + drafts.drafted,
+            self._drafts.accepted + drafts.accepted,
+            tuple(before + now for before, now in places),
+        )
+        return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafts.drafted, accepted=drafts.accepted)

@@ -1,0 +1,69 @@
+"""Servers' pages of metrics in our words."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.backends.remote.counters import labelled, translated
+from dovetail.backends.remote.llama_cpp import LlamaCpp
+from dovetail.backends.remote.sglang import SGLang
+from dovetail.backends.remote.vllm import VLLM
+
+_VLLM = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 3.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25
+# TYPE vllm:iteration_tokens_total histogram
+vllm:iteration_tokens_total_bucket{engine="0",le="1.0"} 4.0
+vllm:iteration_tokens_total_bucket{engine="0",le="+Inf"} 7.0
+vllm:iteration_tokens_total_count{engine="0"} 7.0
+vllm:iteration_tokens_total_sum{engine="0"} 70.0
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 30.0
+# TYPE vllm:spec_decode_num_draft_tokens_created gauge
+vllm:spec_decode_num_draft_tokens_created{engine="0",model_name="m"} 1.7e9
+# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 9.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="0"} 1.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 4.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="many"} 4.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="9999"} 4.0
+vllm:num_requests_waiting{engine="0"} NaN
+"""
+
+
+def test_vllm() -> None:
+    assert translated(_VLLM, VLLM.table) == {
+        "running": 5,
+        "kv_cache_usage": 0.375,
+        "steps_total": 7,
+        "drafted_total": 30,
+        'accepted_per_position_total{position="0"}': 10,
+        'accepted_per_position_total{position="1"}': 4,
+    }
+
+
+def test_sglang() -> None:
+    page = b'sglang:num_running_reqs{model_name="m"} 1\nsglang:num_queue_reqs 2\nsglang:token_usage 0.5\n'
+    assert translated(page, SGLang.table) == {"running": 1, "waiting": 2, "kv_cache_usage": 0.5}
+
+
+def test_llama_cpp() -> None:
+    page = b"llamacpp:requests_processing 1\nllamacpp:spec_decode_num_draft_tokens_total 10\n"
+    assert translated(page, LlamaCpp.table) == {"running": 1, "drafted_total": 10}
+
+
+@given(st.binary(max_size=200))
+def test_a_page_that_is_none_says_nothing_and_raises_nothing(page: bytes) -> None:
+    assert translated(page, VLLM.table) == {}
+    assert translated(b"vllm:num_requests_running 1\n{{{ no\n", VLLM.table) == {}
+
+
+def test_a_label_is_added_to_those_that_are_there() -> None:
+    assert labelled("running", server="a:1") == 'running{server="a:1"}'
+    assert labelled('x_total{position="0"}', server="a:1") == 'x_total{position="0",server="a:1"}'

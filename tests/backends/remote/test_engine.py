@@ -1,0 +1,293 @@
+"""Several servers as one engine: who gets what, and what becomes of requests when servers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import pytest
+
+from dovetail.backends.remote import RemoteEngine, Server
+from dovetail.backends.remote.routing import BLOCK
+from dovetail.completion import Completion, Engine
+from dovetail.errors import EngineBusy, EngineError, InvalidRequest
+from tests.backends.remote.fake import (
+    EOS,
+    PROMPT,
+    VOCABULARY,
+    Broken,
+    Fake,
+    completion,
+    continuation,
+    ids_of,
+    run,
+    sse,
+    until,
+    vllm_chunk,
+)
+
+Test = Callable[[RemoteEngine, list[Fake]], Awaitable[None]]
+
+
+def with_servers(fakes: list[Fake], test: Test, **options: Any) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for fake in fakes:
+                await stack.enter_async_context(fake)
+            engine = RemoteEngine([fake.server() for fake in fakes], **options)
+            await engine.start()
+            try:
+                await test(engine, fakes)
+            finally:
+                await engine.stop()
+
+    run(main)
+
+
+async def answered(engine: RemoteEngine, asked: Completion | None = None) -> list[int]:
+    return ids_of([batch async for batch in engine.complete(asked or completion())])
+
+
+async def endless(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    while True:
+        yield sse(vllm_chunk([10]))
+        await asyncio.sleep(0.002)
+
+
+async def nothing(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    yield b": waiting\n\n"
+    await asyncio.Event().wait()
+
+
+async def broken(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    yield b": waiting\n\n"
+    raise Broken
+
+
+def prompt(number: int, blocks: int = 2) -> tuple[int, ...]:
+    return (number,) * (blocks * BLOCK)
+
+
+def test_it_is_an_engine() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        assert isinstance(engine, Engine)
+        info = engine.info
+        assert (info.context, info.vocab_size, info.eos_ids, info.draft_tokens) == (256, 100, (EOS,), 0)
+        assert await answered(engine) == continuation(PROMPT, 8)
+        with pytest.raises(EngineError, match="started already"):
+            await engine.start()
+        await engine.stop()
+        with pytest.raises(EngineError, match="not running"):
+            await answered(engine)
+
+    with_servers([Fake(), Fake("vllm", context=256)], test)
+
+
+def test_servers_are_named_once() -> None:
+    for names in ([], ["http://a:1", "http://a:1/v1"]):
+        with pytest.raises(EngineError, match="each of them once"):
+            RemoteEngine([Server(name, VOCABULARY) for name in names])
+
+
+def test_load_is_spread_and_conversations_stay() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        first = [await answered(engine, completion(2, prompt(number))) for number in range(4)]
+        assert [len(fake.asked) for fake in fakes] == [2, 2] and first
+        for number in (0, 0, 0, 2):
+            await answered(engine, completion(2, (*prompt(number), 7, 8)))
+        assert [len(fake.asked) for fake in fakes] == [6, 2]
+
+    with_servers([Fake(), Fake()], test)
+
+
+def test_a_much_fuller_server_is_passed_over() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        tasks = [asyncio.create_task(answered(engine, completion(10**6, prompt(1)))) for _ in range(7)]
+        await until(lambda: sum(fake.running for fake in fakes) == 7)
+        assert sorted(fake.running for fake in fakes) == [1, 6] or sorted(fake.running for fake in fakes) == [2, 5]
+        for task in tasks:
+            task.cancel()
+        await until(lambda: not any(fake.running for fake in fakes))
+
+    with_servers([Fake(answer=endless), Fake(answer=endless)], test)
+
+
+def test_cancelling_frees_the_connection() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        async with aclosing(engine.complete(completion(10**6))) as batches:
+            async for _ in batches:
+                break
+        await until(lambda: not fakes[0].running)
+
+    with_servers([Fake(answer=endless)], test)
+
+
+def test_a_request_that_received_nothing_is_sent_elsewhere() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        assert await answered(engine) == continuation(PROMPT, 8)
+        assert [len(fake.asked) for fake in fakes] == [1, 1]
+        assert engine.gauges()["resent_total"] == 1
+
+    with_servers([Fake(answer=broken), Fake()], test)
+
+
+def test_a_request_that_received_nothing_waits_for_the_servers_return() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        (fake,) = fakes
+        usual, fake.answer = fake.answer, nothing
+        task = asyncio.create_task(answered(engine))
+        await until(lambda: fake.running == 1)
+        await fake.stop()
+        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+        assert engine.gauges()["up"] == 0
+        late = asyncio.create_task(answered(engine))
+        await until(lambda: engine.gauges()["waiting_for_server"] == 2)
+        fake.answer = usual
+        await fake.start()
+        assert await task == await late == continuation(PROMPT, 8)
+        assert engine.gauges()["up"] == 1
+
+    with_servers([Fake()], test)
+
+
+def test_a_request_that_has_begun_ends_with_a_clean_error() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        begun = 0
+        with pytest.raises(EngineError, match="after the answer had begun") as caught:
+            async for _ in engine.complete(completion(10**6)):
+                begun += 1
+                if begun == 2:
+                    await fakes[0].stop()
+        assert type(caught.value) is EngineError
+        assert engine.gauges()["resent_total"] == 0
+
+    with_servers([Fake(answer=endless)], test)
+
+
+def test_patience_has_an_end() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        await fakes[0].stop()
+        waiting = asyncio.create_task(answered(engine))
+        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+        with pytest.raises(EngineBusy, match="1 requests wait for one already"):
+            await answered(engine)
+        with pytest.raises(EngineBusy, match=r"no engine answered for 0\.5 seconds"):
+            await waiting
+
+    with_servers([Fake()], test, patience_s=0.5, most_waiting=1)
+
+
+def test_a_request_that_kills_is_not_sent_for_ever() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        with pytest.raises(EngineError, match="3 times with this request"):
+            await answered(engine)
+        assert sum(len(fake.asked) for fake in fakes) == 3
+
+    with_servers([Fake(answer=broken), Fake(answer=broken)], test)
+
+
+def test_a_full_server_is_passed_over_and_full_ones_are_said() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        fakes[0].pages["/v1/completions"] = (429, b"full")
+        assert await answered(engine) == continuation(PROMPT, 8)
+        fakes[1].pages["/v1/completions"] = (503, b"full")
+        with pytest.raises(EngineBusy, match="takes no more"):
+            await answered(engine)
+
+    with_servers([Fake(), Fake()], test)
+
+
+def test_a_refusal_is_not_sent_again() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        for fake in fakes:
+            fake.pages["/v1/completions"] = (400, b"no")
+        with pytest.raises(InvalidRequest):
+            await answered(engine)
+        assert engine.gauges()["resent_total"] == 0
+
+    with_servers([Fake(), Fake()], test)
+
+
+def test_one_that_is_down_at_the_start_joins_later() -> None:
+    async def main() -> None:
+        async with Fake() as here, Fake() as late:
+            await late.stop()
+            engine = RemoteEngine([here.server(), late.server()])
+            await engine.start()
+            for number in range(4):
+                await answered(engine, completion(2, prompt(number)))
+            assert len(here.asked) == 4
+            await late.start()
+            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            await answered(engine, completion(2, prompt(5)))
+            assert len(late.asked) == 1
+            await engine.stop()
+
+    run(main)
+
+
+def test_a_start_without_servers_fails() -> None:
+    async def main() -> None:
+        async with Fake() as down, Fake("openai") as wrong:
+            await down.stop()
+            engine = RemoteEngine([down.server()])
+            with pytest.raises(EngineError, match="cannot be reached"):
+                await engine.start()
+            engine = RemoteEngine([down.server(), wrong.server()])
+            with pytest.raises(EngineError, match="neither vLLM nor"):
+                await engine.start()
+            await down.start()
+            engine = RemoteEngine([down.server()])
+            await engine.start()
+            await engine.stop()
+
+    run(main)
+
+
+def test_stopping_ends_what_runs_and_what_waits() -> None:
+    async def silent(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def main() -> None:
+        for answer in (endless, nothing, silent):
+            async with Fake(answer=answer) as fake:
+                engine = RemoteEngine([fake.server(silence_s=1e9)])
+                await engine.start()
+                running = asyncio.create_task(answered(engine, completion(10**6)))
+                await until(lambda fake=fake: fake.running == 1)
+                await engine.stop()
+                with pytest.raises(EngineBusy, match="shutting down"):
+                    await running
+        async with Fake() as down:
+            engine = RemoteEngine([down.server()])
+            await engine.start()
+            await down.stop()
+            waiting = asyncio.create_task(answered(engine))
+            await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+            await engine.stop()
+            with pytest.raises(EngineBusy, match="shutting down"):
+                await waiting
+
+    run(main)
+
+
+def test_the_servers_numbers_have_their_names() -> None:
+    page = (200, b'vllm:num_requests_running 2\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 3\n')
+
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        await until(lambda: any(name.startswith("running") for name in engine.gauges()))
+        gauges = engine.gauges()
+        if len(fakes) == 1:
+            assert gauges["running"] == 2 and gauges['accepted_per_position_total{position="0"}'] == 3
+            assert gauges["up"] == 1
+            return
+        await until(lambda: sum(name.startswith("running") for name in engine.gauges()) == 2)
+        for fake in fakes:
+            assert engine.gauges()[f'running{{server="{fake.name}"}}'] == 2
+            assert engine.gauges()[f'accepted_per_position_total{{position="0",server="{fake.name}"}}'] == 3
+
+    with_servers([Fake(metrics=page)], test)
+    with_servers([Fake(metrics=page), Fake(metrics=page)], test)

@@ -1,0 +1,146 @@
+"""What a server is found to be, how it is, and what of a checkpoint's folder must be known to talk to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.backends.remote import Server, read_vocabulary
+from dovetail.backends.remote.dialect import Limits
+from dovetail.backends.remote.faults import ServerLost
+from dovetail.backends.remote.http import split_address
+from dovetail.errors import CheckpointError, EngineError, PlanError
+from dovetail.tokens import Tokenizer
+from tests.backends.remote.fake import VOCABULARY, Fake, run
+
+_PLACES = b"".join(
+    b'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="%d"} 1.0\n' % place for place in range(3)
+)
+
+
+@pytest.mark.parametrize(
+    ("owner", "pages", "limits"),
+    [
+        ("vllm", {}, Limits("m", 512, 0)),
+        ("vllm", {"metrics": (200, _PLACES)}, Limits("m", 512, 3)),
+        ("sglang", {}, Limits("m", 512, 0)),
+        (
+            "sglang",
+            {"server_info": {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 4}},
+            Limits("m", 512, 3),
+        ),
+        ("llamacpp", {}, Limits("m", 512, 0)),
+    ],
+)
+def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -> None:
+    async def main() -> None:
+        async with Fake(owner, **pages) as fake:
+            server = fake.server()
+            await server.open()
+            assert server.limits == limits and server.up
+            await server.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind", "message"),
+    [
+        ({"v1/models": {"data": [{"id": "gpt-5", "owned_by": "openai"}]}}, EngineError, "neither vLLM nor SGLang"),
+        ({"v1/models": {"data": []}}, EngineError, "neither vLLM nor SGLang"),
+        ({"v1/models": (200, b"<html>")}, EngineError, "neither vLLM nor SGLang"),
+        ({"v1/models": (404, b"")}, EngineError, "neither vLLM nor SGLang .* status 404"),
+        ({"v1/models": (403, b"")}, EngineError, "wants a key"),
+        ({"v1/models": {"data": [{"id": "m", "owned_by": "vllm"}]}}, EngineError, "max_model_len"),
+        ({"v1/models": {"data": [{"id": "m", "owned_by": "sglang"}]}}, EngineError, "max_model_len"),
+        ({"v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "props": {}}, EngineError, "/props is not"),
+        (
+            {"v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "props": (501, b"")},
+            EngineError,
+            "/props answers with HTTP status 501",
+        ),
+        ({"health": (503, b"")}, ServerLost, "not well"),
+        ({"metrics": (200, b"x" * (5 << 20))}, EngineError, "larger than"),
+    ],
+)
+def test_what_is_no_engine_is_said_so(pages: dict[str, Any], kind: type[Exception], message: str) -> None:
+    async def main() -> None:
+        async with Fake(**pages) as fake:
+            server = fake.server()
+            with pytest.raises(kind, match=message):
+                await server.open()
+            assert not server.up
+            await server.close()
+
+    run(main)
+
+
+def test_it_is_left_out_while_it_is_not_well() -> None:
+    async def main() -> None:
+        async with Fake(metrics=(200, b"vllm:num_requests_running 2\n")) as fake:
+            server = fake.server()
+            await server.open()
+            await server.poll()
+            assert server.gauges() == {"running": 2, "drafted_total": 0, "accepted_total": 0}
+            fake.pages["/health"] = (503, b"")
+            await server.poll()
+            assert not server.up and server.gauges() == {}
+            fake.pages["/health"] = {}
+            await server.poll()
+            assert server.up and server.gauges()["running"] == 2
+            fake.pages["/metrics"] = (200, b"x" * (5 << 20))
+            await server.poll()
+            assert not server.up
+            fake.pages["/metrics"] = (404, b"")
+            await server.poll()
+            assert server.up
+            await fake.stop()
+            await server.poll()
+            assert not server.up
+            fake.pages["/v1/models"] = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 511}]}
+            await fake.start()
+            await server.poll()
+            assert not server.up  # requests are admitted by what it had
+            await server.close()
+
+    run(main)
+
+
+def test_addresses() -> None:
+    assert split_address("http://127.0.0.1:8000/v1/") == ("http://127.0.0.1:8000", "127.0.0.1:8000")
+    assert split_address(" https://Example.org/vllm ") == ("https://example.org/vllm", "example.org/vllm")
+    assert split_address("http://[::1]:8000") == ("http://[::1]:8000", "[::1]:8000")
+    for address in ("127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "http://a?x=1", "http://a:99999"):
+        with pytest.raises(PlanError, match="is no URL"):
+            split_address(address)
+    with pytest.raises(PlanError, match="--engine-api-key-file") as caught:
+        Server("http://me:s3cret@a", VOCABULARY)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_vocabulary_is_the_checkpoints(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    size = small_tokenizer.vocab_size + 3
+
+    def declare(generation: object = None, **config: object) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "generation_config.json").unlink(missing_ok=True)
+        if generation is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+
+    declare(vocab_size=size, eos_token_id=1)
+    found = read_vocabulary(tmp_path, small_tokenizer)
+    assert (found.size, found.eos_ids, found.control) == (size, (1,), small_tokenizer.control)
+    declare({"eos_token_id": [1, 2]}, vocab_size=size, eos_token_id=1)
+    assert read_vocabulary(tmp_path, small_tokenizer).eos_ids == (1, 2)
+    declare(text_config={"vocab_size": size, "eos_token_id": 3})
+    assert read_vocabulary(tmp_path, small_tokenizer).eos_ids == (3,)
+    for wrong in ({"vocab_size": 1, "eos_token_id": 0}, {"eos_token_id": 0}, {"vocab_size": size}):
+        declare(**wrong)
+        with pytest.raises(CheckpointError, match=r"vocab_size|eos_token_id"):
+            read_vocabulary(tmp_path, small_tokenizer)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="cannot be read as a JSON object"):
+        read_vocabulary(tmp_path, small_tokenizer)

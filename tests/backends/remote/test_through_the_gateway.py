@@ -1,0 +1,70 @@
+"""A chat completion on an engine behind HTTP: the gateway sends the grammar along, and says of drafts what is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
+from dovetail.conversation import Call, Message
+from dovetail.tokens import Tokenizer
+from tests.backends.remote.fake import Fake, run, sse, vllm_chunk
+from tests.gateway.scripted import MODEL, in_process, written
+
+_WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+_SPECULATES = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 0.0\n'
+_TOLD = {"speculative_decoding": {"num_draft_tokens": 9, "num_accepted_draft_tokens": 5}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("metrics", "told", "speculation"),
+    [(b"", None, (0, 0)), (_SPECULATES, _TOLD, (9, 5)), (_SPECULATES, None, None)],
+)
+def test_a_call(
+    small_tokenizer: Tokenizer, stream: bool, metrics: bytes, told: object, speculation: tuple[int, int] | None
+) -> None:
+    call = Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}')
+    ids = written(Message(content="ok", calls=(call,)), small_tokenizer)
+
+    async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        assert json.loads(body["structured_outputs"]["structural_tag"])["type"] == "structural_tag"
+        for at in range(0, len(ids), 4):
+            yield sse(vllm_chunk(ids[at : at + 4], "stop" if at + 4 >= len(ids) else None))
+        yield sse({"choices": [], "usage": {}, "metrics": told}, b"[DONE]")
+
+    async def main() -> None:
+        async with Fake(answer=answer, context=4096, metrics=(200, metrics)) as fake:
+            end = (small_tokenizer.control["<|im_end|>"],)
+            vocabulary = Vocabulary(small_tokenizer.vocab_size, end, small_tokenizer.control)
+            engine = RemoteEngine([Server(fake.url, vocabulary)])
+            await engine.start()
+            body: dict[str, Any] = {
+                "model": MODEL,
+                "messages": [{"role": "user", "content": "hi"}],
+                "tools": [_WEATHER],
+            }
+            body |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+            async with in_process(engine, small_tokenizer) as client:
+                response = await client.post("/v1/chat/completions", json=body)
+            await engine.stop()
+        assert response.status_code == 200, response.text
+        if stream:
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+            calls = [each for event in events for c in event["choices"] for each in c["delta"].get("tool_calls", [])]
+            arguments, usage = "".join(each["function"]["arguments"] for each in calls), events[-1]["usage"]
+        else:
+            arguments = response.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+            usage = response.json()["usage"]
+        assert json.loads(arguments) == {"city": "Paris"}
+        assert usage["completion_tokens"] == len(ids)
+        said = usage.get("speculation")
+        assert speculation == (None if said is None else (said["drafted"], said["accepted"]))
+
+    run(main)

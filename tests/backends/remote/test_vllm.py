@@ -1,0 +1,342 @@
+"""vLLM's dialect over a real connection: what is asked, what is read, and every way in which it can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from dovetail.backends.remote.faults import ServerLost
+from dovetail.completion import Sampling, TokenBatch, TokenLogprob
+from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
+from dovetail.grammar import Control, Grammar, Literal
+from dovetail.grammar import Sequence as Then
+from tests.backends.remote.fake import (
+    EOS,
+    PROMPT,
+    VOCABULARY,
+    Answer,
+    Broken,
+    Fake,
+    completion,
+    continuation,
+    ids_of,
+    run,
+    sse,
+    until,
+    vllm_chunk,
+    whole,
+)
+
+_USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}
+_SPECULATES = b"".join(
+    b'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="%d"} 0.0\n' % place for place in range(3)
+)
+
+
+def saying(*pieces: bytes) -> Answer:
+    async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return answer
+
+
+def answered(*pieces: bytes, metrics: bytes = b"", **fields: Any) -> list[TokenBatch]:
+    found: list[TokenBatch] = []
+
+    async def main() -> None:
+        async with Fake(answer=saying(*pieces), metrics=(200, metrics)) as fake:
+            server = fake.server()
+            try:
+                await server.open()
+                found.extend(await whole(server, completion(**fields)))
+            finally:
+                await server.close()
+
+    run(main)
+    return found
+
+
+def test_the_ids_come_as_they_are_made() -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            batches = await whole(server, completion(8))
+            assert ids_of(batches) == continuation(PROMPT, 8)
+            assert [len(batch.ids) for batch in batches] == [1] * 8
+            assert [batch.finish for batch in batches] == [None] * 7 + ["length"]
+            assert server.limits is not None and server.limits.context == 512
+            await server.close()
+
+    run(main)
+
+
+def test_what_is_asked() -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server(key="k3y")
+            await server.open()
+            sampling = Sampling(0.5, 0.9, 40, 0.1, 0.2, 0.3, 1.1, -7)
+            await whole(server, completion(3, sampling=sampling, stop=("x",), logprobs=None, request_id="chat-1"))
+            assert fake.asked == [
+                {
+                    "model": "m",
+                    "prompt": [5, 6, 7],
+                    "max_tokens": 3,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                    "return_token_ids": True,
+                    "request_id": "chat-1-0",
+                    "temperature": 0.5,
+                    "top_p": 0.9,
+                    "top_k": 40,
+                    "min_p": 0.1,
+                    "presence_penalty": 0.2,
+                    "frequency_penalty": 0.3,
+                    "repetition_penalty": 1.1,
+                    "stop_token_ids": [EOS],
+                    "seed": -7,
+                }
+            ]
+            assert all("Authorization: Bearer k3y\r\n" in head for head in fake.headers)
+            await server.close()
+
+    run(main)
+
+
+def test_a_grammar_goes_as_a_structural_tag() -> None:
+    grammar = Grammar(Then((Literal("yes"), Control("[end]"))))
+
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            await whole(server, completion(grammar=grammar))
+            tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
+            assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
+            with pytest.raises(InvalidRequest, match="cannot be constrained"):
+                await whole(server, completion(grammar=Grammar(Control("[other]"))))
+            await server.close()
+
+    run(main)
+
+
+def test_a_chunk_may_hold_several_tokens_or_none() -> None:
+    batches = answered(
+        sse(vllm_chunk([10, 11, 12]), vllm_chunk([]), vllm_chunk([13])), sse(vllm_chunk([], "length"), _USAGE)
+    )
+    assert [batch.ids for batch in batches] == [(10, 11, 12), (13,), ()]
+    assert (batches[-1].finish, batches[-1].cached) == ("length", 2)
+
+
+def test_events_may_come_in_any_pieces() -> None:
+    page = sse(vllm_chunk([10]), vllm_chunk([11, EOS], "stop"), _USAGE, b"[DONE]") + b": a comment\n\n"
+    for size in (1, 7, 64):
+        batches = answered(*(page[at : at + size] for at in range(0, len(page), size)))
+        assert ids_of(batches) == [10, 11, EOS] and batches[-1].finish == "stop" and batches[-1].cached == 2
+
+
+def test_an_end_token_ends_the_answer_whatever_the_server_makes_of_it() -> None:
+    (batch,) = answered(sse(vllm_chunk([10, EOS, 11])), sse(vllm_chunk([12], "length")))
+    assert batch.ids == (10, EOS) and batch.finish == "stop"
+
+
+def test_log_probabilities_have_ids() -> None:
+    said = {
+        "tokens": ["token_id:10", "token_id:11"],
+        "token_logprobs": [-3.0, -0.5],
+        "top_logprobs": [
+            {"token_id:10": -3.0, "token_id:4": -0.1, "token_id:5": -2.0},
+            {"token_id:11": -0.5, "token_id:9": -1.0},
+        ],
+        "text_offset": [0, 1],
+    }
+    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=said)), logprobs=2)
+    assert batch.logprobs == (
+        TokenLogprob(10, -3.0, ((4, -0.1), (5, -2.0))),
+        TokenLogprob(11, -0.5, ((11, -0.5), (9, -1.0))),
+    )
+    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=said)), logprobs=0)
+    assert batch.logprobs == (TokenLogprob(10, -3.0), TokenLogprob(11, -0.5))
+
+
+def test_what_was_drafted_is_said_or_not_known() -> None:
+    end = sse(vllm_chunk([10, 11], "length"))
+    told = {**_USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 4}}}
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(told), metrics=_SPECULATES)] == [(6, 4)]
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE), metrics=_SPECULATES)] == [(None, 0)]
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE))] == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([sse(vllm_chunk([10])), b"data: {no json\n\n"], "no event of a completion"),
+        ([sse(vllm_chunk([10])), sse({"choices": 3})], "no event of a completion"),
+        ([sse(vllm_chunk([10], token_ids=None))], "no token ids"),
+        ([sse(vllm_chunk([10, 100]))], "beyond the vocabulary of 100"),
+        ([sse(vllm_chunk([10, -1]))], "beyond the vocabulary of 100"),
+        ([sse(vllm_chunk([10] * 5)), sse(vllm_chunk([10] * 4))], "more than the 8 tokens"),
+        ([sse(vllm_chunk([10], "abort"))], "abort"),
+        ([sse(vllm_chunk([10])), sse({"error": {"message": "boom", "code": 500}})], "boom"),
+        ([sse(vllm_chunk([10])), sse(b"[DONE]")], "in the middle"),
+        ([sse(vllm_chunk([10]))], "in the middle"),
+        ([b"<html>"], "in the middle"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        answered(*pieces)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        {"tokens": [], "token_logprobs": [], "top_logprobs": []},
+        {"tokens": ["token_id:11"], "token_logprobs": [-1.0], "top_logprobs": [None]},
+        {"tokens": ["ten"], "token_logprobs": [-1.0], "top_logprobs": [None]},
+        {"tokens": ["token_id:10"], "token_logprobs": [None], "top_logprobs": [None]},
+    ],
+)
+def test_log_probabilities_that_are_none_are_an_error(said: object) -> None:
+    with pytest.raises(EngineError, match="no event of a completion"):
+        answered(sse(vllm_chunk([10], "length", logprobs=said)), logprobs=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (400, "This model's maximum context length is 512 tokens.", ContextExceeded, "maximum context length"),
+        (400, "max_tokens=5000 cannot be greater than max_model_len=1024.", ContextExceeded, "max_model_len"),
+        (400, "Grammar error: no such rule", InvalidRequest, "no such rule"),
+        (422, "temperature must be less", InvalidRequest, "temperature"),
+        (401, "Unauthorized", EngineError, "wants a key.*--engine-api-key-file"),
+        (404, "The model `x` does not exist.", EngineError, "does not exist"),
+        (429, "Too many requests", EngineBusy, "Too many requests"),
+        (503, "Loading model", EngineBusy, "Loading model"),
+        (500, "Internal server error", EngineError, "HTTP status 500: Internal"),
+        (302, "", EngineError, "HTTP status 302"),
+        (500, "x" * 5000, EngineError, "x…"),
+    ],
+)
+def test_a_status_has_its_error(status: int, body: str, kind: type[DovetailError], message: str) -> None:
+    for page in (body.encode(), json.dumps({"error": {"message": body, "code": status}}).encode()):
+
+        async def main(page: bytes = page) -> None:
+            async with Fake(**{"v1/completions": (status, page)}) as fake:
+                server = fake.server()
+                await server.open()
+                with pytest.raises(kind, match=message) as caught:
+                    await whole(server, completion())
+                assert type(caught.value) is kind and len(caught.value.message) < 600
+                await server.close()
+
+        run(main)
+
+
+def test_a_connection_that_breaks_loses_the_server() -> None:
+    async def breaking(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        yield sse(vllm_chunk([10]))
+        raise Broken
+
+    async def main() -> None:
+        async with Fake(answer=breaking) as fake:
+            server = fake.server()
+            await server.open()
+            with pytest.raises(ServerLost) as caught:
+                await whole(server, completion())
+            assert caught.value.sent and server.running == 0
+            await fake.stop()
+            with pytest.raises(ServerLost, match="cannot be reached") as caught:
+                await whole(server, completion())
+            assert not caught.value.sent
+            await server.close()
+
+    run(main)
+
+
+def test_silence_is_for_the_servers_health_to_judge() -> None:
+    for early in (True, False):
+
+        async def slow(body: dict[str, Any], early: bool = early) -> AsyncIterator[bytes]:
+            if early:
+                yield sse(vllm_chunk([10]))
+            await asyncio.sleep(0.5)
+            yield sse(vllm_chunk([11], "length"))
+
+        async def main(answer: Answer = slow) -> None:
+            async with Fake(answer=answer) as fake:
+                server = fake.server(silence_s=0.1)
+                await server.open()
+                assert ids_of(await whole(server, completion()))[-1] == 11
+                fake.pages["/health"] = (503, b"")
+                with pytest.raises(ServerLost, match="sent nothing"):
+                    await whole(server, completion())
+                fake.pages["/health"] = {}
+                await server.close()
+
+        run(main)
+
+
+def test_closing_the_stream_closes_the_request() -> None:
+    async def endless(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        while True:
+            yield sse(vllm_chunk([10]))
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        async with Fake(answer=endless) as fake:
+            server = fake.server()
+            await server.open()
+            async with aclosing(server.complete(completion(10**6))) as batches:
+                async for _ in batches:
+                    break
+            assert server.running == 0
+            await until(lambda: not fake.running)
+            task = asyncio.create_task(whole(server, completion(10**6)))
+            await until(lambda: fake.running == 1)
+            task.cancel()
+            await until(lambda: not fake.running)
+            await server.close()
+
+    run(main)
+
+
+def test_a_finished_answer_leaves_its_connection_to_the_next() -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            for _ in range(3):
+                await whole(server, completion())
+            assert len(fake._tasks) == 1
+            await server.close()
+
+    run(main)
+
+
+def test_a_constraint_must_have_its_grammar() -> None:
+    with pytest.raises(InvalidRequest, match="came without"):
+        answered(constraint=object())
+
+
+def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Fake(**{"v1/models": (401, b'{"error":"Unauthorized"}')}) as fake:
+            server = fake.server(key="s3cret")
+            with pytest.raises(EngineError, match="wants a key") as caught:
+                await server.open()
+            assert "s3cret" not in str(caught.value) + repr(server)
+            await server.close()
+
+    with caplog.at_level(logging.DEBUG):
+        run(main)
+    assert "s3cret" not in caplog.text
