@@ -174,14 +174,14 @@ def test_what_is_not_here_is_not_served(pair: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(hub, "fetch", fetch)
     with pytest.raises(PlanError, match=r"org/drafter could not be looked at, and so cannot be served"):
-        serve._refuse_others(resolve(str(pair / "target"), drafted))
+        serve._refuse_absent(resolve(str(pair / "target"), drafted))
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: str(pair / "target"))
-    serve._refuse_others(resolve("org/target", {}))
+    serve._refuse_absent(resolve("org/target", {}))
     monkeypatch.setattr(engines, "check_whole", hub_without_weights)
     with pytest.raises(
         PlanError, match=r"the weights of org/target are not here: `hf download org/target` fetches them"
     ):
-        serve._refuse_others(resolve("org/target", {}))
+        serve._refuse_absent(resolve("org/target", {}))
 
 
 def hub_without_weights(path: str, *, tokenizer: bool) -> None:

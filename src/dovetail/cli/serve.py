@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,19 +27,22 @@ from dovetail.cli.plan import resolved
 from dovetail.cli.planned import introduce
 from dovetail.cli.screen import PROBLEM, address, curl
 from dovetail.completion import Engine
-from dovetail.errors import PlanError
+from dovetail.errors import CheckpointError, EngineError, PlanError
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import Plan
+from dovetail.plan.checkpoint import has_weights
 from dovetail.plan.engines import not_here
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME
+from dovetail.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from dovetail.engine.options import CoreOptions
 
 _GRACE_S = 10  # how long running answers may take to end once the server was told to stop
 _LAST_WORD_S = 3  # how long their clients may then take to be told that they did not
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Setting -> `LLMCore`'s keyword, of those that need no more than a name.
 _KEYWORDS = {
     name: word
@@ -54,12 +57,15 @@ def run(arguments: argparse.Namespace) -> None:
     console = Console(highlight=False)
     with _interruptible():
         plan = resolved(arguments)
-        _refuse_others(plan)
+        _refuse_absent(plan)
         key = _api_key(plan)
         with _listen(plan.value("host"), plan.value("port")) as listener:
             _introduce(plan, console)
-            loading = _Loading(console)
-            asyncio.run(_serve(*_application(plan, key, loading), listener, console, loading))
+            if plan.value("engine") == "embedded":
+                loading = _Loading(console)
+                asyncio.run(_serve(*_application(plan, key, loading), listener, console, loading))
+            else:
+                asyncio.run(_stoppable(_serve_behind(plan, key, listener, console)))
 
 
 @contextlib.contextmanager
@@ -79,22 +85,27 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _refuse_others(plan: Plan) -> None:
-    """Raise `PlanError` for a plan that can be made and not yet be served."""
-    engine = plan.settings["engine"]
-    if engine.value != "embedded":
-        why = f": {plan.reason}" if plan.reason else ""
-        raise PlanError(
-            f"engine is {engine.value} ({engine.source}){why}. Serving on it is not there yet: run the command that "
-            "`dovetail plan --emit vllm` prints for the same arguments"
-        )
-    for which in ("target", "drafter"):
+def _refuse_absent(plan: Plan) -> None:
+    """Raise `PlanError` or `CheckpointError` for a plan that can be made and not be served: too little of it is here.
+
+    Of a model on the hub vLLM fetches the weights itself; what a server that runs has loaded is its own affair.
+    """
+    engine, target = plan.value("engine"), plan.value("target")
+    for which in ("target", "drafter") if engine in ("embedded", "vllm") else ("target",):
         name = plan.value(which)
-        if name is not None and which not in plan.folders:
-            raise PlanError(f"{name} could not be looked at, and so cannot be served: go on line, or give a folder")
-        missing = None if name is None else not_here(name, plan.folders[which])
+        if name is None:
+            continue
+        if which not in plan.folders:
+            told = (each.message for each in plan.told("warning") if each.setting == which)
+            why = next(told, "go on line, or give a folder")
+            raise PlanError(f"{name} could not be looked at, and so cannot be served: {why}")
+        missing = not_here(name, plan.folders[which]) if engine == "embedded" else None
         if missing is not None:
             raise PlanError(missing)
+    if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
+        raise CheckpointError(f"{target} is half a checkpoint: it holds no weights")
+    if plan.value("format") is None:
+        raise PlanError(f"the language of {target} is not known: say --format")
 
 
 class _Loading:
@@ -131,6 +142,10 @@ def _application(
     options = core_options(plan)
     options["progress"] = progress
     engine = EmbeddedEngine(target, _drafter(plan), tokenizer_path=tokenizer, **options)
+    return _gateway(plan, key, engine, dovetail.tokenizer(tokenizer)), engine
+
+
+def _gateway(plan: Plan, key: str | None, engine: Engine, tokenizer: Tokenizer) -> Starlette:
     settings = Settings(
         served_model_name=plan.value("served_model_name"),
         strict=plan.value("strict"),
@@ -138,8 +153,9 @@ def _application(
         api_key=key,
     )
     # A format that was found by looking at the target may be more than its name says: a chat template, say.
-    fmt = dovetail.format(target if plan.settings["format"].source == "default" else plan.value("format"))
-    return create_app(engine, fmt, dovetail.tokenizer(plan.folders["tokenizer"]), settings), engine
+    found = plan.settings["format"].source == "default"
+    fmt = dovetail.format(Path(plan.folders["target"]) if found else plan.value("format"))
+    return create_app(engine, fmt, tokenizer, settings)
 
 
 def _drafter(plan: Plan) -> Path | str | None:
@@ -241,12 +257,56 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(app: Starlette, engine: Engine, listener: socket.socket, console: Console, loading: _Loading) -> None:
+def _serve_behind(plan: Plan, key: str | None, listener: socket.socket, console: Console) -> Coroutine[Any, Any, None]:
+    """As `_serve`, on an engine that runs in other processes."""
+    # Brings an HTTP client, which the embedded engine has no use for.
+    from dovetail.cli import behind
+    from dovetail.cli.watching import Watching
+
+    tokenizer, watching = dovetail.tokenizer(plan.folders["tokenizer"]), Watching(console)
+    engine = behind.engine(plan, tokenizer, watching, console)
+    app = _gateway(plan, key, engine, tokenizer)
+    return _serve(app, engine, listener, console, watching, lambda: behind.prove(plan, engine, tokenizer, console))
+
+
+async def _stoppable(serving: Coroutine[Any, Any, None]) -> None:
+    """Run it; a signal cancels it, until the server has its own say, so that what it has started ends before us."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(serving)
+    told: list[int] = []
+
+    def stop(number: int) -> None:
+        told.append(number)
+        task.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        raise SystemExit(128 + told[0]) from None
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _serve(
+    app: Starlette,
+    engine: Engine,
+    listener: socket.socket,
+    console: Console,
+    loading: contextlib.AbstractContextManager[object],
+    prove: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Start the engine and answer until a signal. `prove` is to be done in between."""
     started = time.perf_counter()
     async with contextlib.AsyncExitStack() as stack:
         with loading:
             # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
             await stack.enter_async_context(app.router.lifespan_context(app))
+        if prove is not None:
+            await prove()
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
         config = uvicorn.Config(
             app,
@@ -257,7 +317,14 @@ async def _serve(app: Starlette, engine: Engine, listener: socket.socket, consol
             log_level="warning",
             timeout_graceful_shutdown=_GRACE_S + _LAST_WORD_S,
         )
-        await _Server(config, engine).serve(sockets=[listener])
+        server = _Server(config, engine)
+        # Of an engine that may die for good: the error that it died of.
+        gave_up: asyncio.Future[EngineError] | None = getattr(engine, "gave_up", None)
+        if gave_up is not None:
+            gave_up.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
+        await server.serve(sockets=[listener])
+        if gave_up is not None and gave_up.done():
+            raise gave_up.result()
 
 
 class _Server(uvicorn.Server):
@@ -273,17 +340,16 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
         ending: list[asyncio.Task[None]] = []
 
         def told_to_stop(number: int) -> None:
             self.handle_exit(number, None)
             loop.call_later(_GRACE_S, lambda: ending.append(loop.create_task(self._engine.stop())))
 
-        for number in signals:
+        for number in _SIGNALS:
             loop.add_signal_handler(number, told_to_stop, number)
         try:
             yield
         finally:
-            for number in signals:
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)

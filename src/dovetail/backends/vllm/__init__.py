@@ -1,0 +1,24 @@
+"""vLLM as an engine: started and watched here, completing through `backends.remote`."""
+
+from dovetail.backends.vllm.engine import Fetched, VLLMEngine
+from dovetail.backends.vllm.launching import Launch, Port, launch, log_path
+from dovetail.backends.vllm.log import Phase, Progress
+from dovetail.backends.vllm.probing import TOKENS as PROBE_TOKENS
+from dovetail.backends.vllm.probing import Finding, probe
+from dovetail.backends.vllm.program import find, version
+
+__all__ = [
+    "PROBE_TOKENS",
+    "Fetched",
+    "Finding",
+    "Launch",
+    "Phase",
+    "Port",
+    "Progress",
+    "VLLMEngine",
+    "find",
+    "launch",
+    "log_path",
+    "probe",
+    "version",
+]

@@ -1,0 +1,91 @@
+"""What to do about an engine that could not start, where that is known: by its error, and how it ended."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import signal
+
+_MEMORY = (
+    "it needs less, or more to have: a shorter --context, a smaller --max-batch, --kv-cache-dtype fp8, more GPUs "
+    "(--tensor-parallel-size), or another --gpu-memory-utilization (more for itself, less where others use the GPU)"
+)
+#: What its error says -> what to do.
+_KNOWN: tuple[tuple[str, str], ...] = (
+    (
+        r"out of memory|OutOfMemory|not enough (?:GPU )?memory|No available memory for the cache|"
+        r"larger than the available KV cache|is less than (?:desired|requested)|Cannot allocate memory|"
+        r"can't allocate memory|exceed the desired GPU memory|MemoryError",
+        f"not enough memory: {_MEMORY}",
+    ),
+    (
+        r"[Gg]ated|40[13] (?:Client Error|Forbidden|Unauthorized)|restricted",
+        "no access: accept the model's terms at the hub and log in (`hf auth login`, or HF_TOKEN)",
+    ),
+    (
+        r"[Rr]epository [Nn]ot [Ff]ound|Invalid repository ID|not a valid model identifier|is not a local folder",
+        "no such model: check the spelling, or give a checkpoint's folder",
+    ),
+    (
+        r"InvalidHeader|HeaderTooLarge|HeaderTooSmall|MetadataIncompleteBuffer|incomplete metadata|"
+        r"not initialized from (?:the )?checkpoint|SafetensorError|Cannot find any model weights",
+        "half a checkpoint: a file of its weights is missing or cut short, fetch it again",
+    ),
+    (
+        r"[Aa]ddress already in use",
+        "a port that it wants is in use: end what listens there",
+    ),
+    (
+        r"trust_remote_code|trust-remote-code",
+        "the checkpoint brings code of its own: --trust-remote-code lets it run",
+    ),
+    (
+        r"architectures? .*(?:not supported|failed to be inspected)|does not recognize this architecture",
+        "this vLLM does not know the model: a newer one may",
+    ),
+    (
+        r"Failed to infer device type|No CUDA GPUs are available|no NVIDIA driver|libcuda",
+        "vLLM finds no GPU here",
+    ),
+    (
+        r"No module named 'dovetail|dovetail\.plugins\.vllm",
+        "the gate runs inside vLLM: pip install dovetail into vLLM's environment, or leave the gate's settings out",
+    ),
+    (
+        r"No module named|cannot import name|undefined symbol|ImportError",
+        "the installation of vLLM is broken: pip install --force-reinstall it in an environment of its own",
+    ),
+)
+_DRAFTER = "it was loading the drafter, which may be another model's: --drafter none serves without it"
+_UNKNOWN = re.compile(r"unrecognized arguments: (?P<words>.+)")
+
+
+def advice(error: str, *, drafter: bool = False) -> str | None:
+    """What to do about an error; `drafter`: the drafter was being loaded. None where nothing is known."""
+    for pattern, what in _KNOWN:
+        if re.search(pattern, error):
+            return what
+    return _DRAFTER if drafter else None
+
+
+def unknown(error: str) -> list[str]:
+    """The options that vLLM did not know, if that is what its error is about."""
+    match = _UNKNOWN.search(error)
+    return [] if match is None else [word for word in match["words"].split() if word.startswith("--")]
+
+
+def nearest(option: str, known: list[str]) -> str | None:
+    """ "did you mean --a or --b?"."""
+    near = difflib.get_close_matches(option.partition("=")[0], known, n=2)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def ending(code: int) -> str:
+    """How a process with that exit code ended, in words; above 128 it was a signal's doing, as shells say it."""
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        return f"exit code {code}"
+    if name == "SIGKILL":
+        return "killed (SIGKILL): the system may have run out of memory, which its log (dmesg) tells"
+    return f"ended by {name}"

@@ -1,0 +1,250 @@
+"""vLLM behind the `Engine` protocol: a child that is started, watched, started again when it dies, and stopped.
+
+What completes is the client that it is given, over HTTP. This adds a life to that: a request that has received nothing
+when vLLM dies waits and is sent again, one that has ends with an `EngineError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from dovetail.backends.remote.http import Http
+from dovetail.backends.vllm import restarts
+from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
+from dovetail.backends.vllm.child import Child
+from dovetail.backends.vllm.launching import Launch, Port, open_log
+from dovetail.backends.vllm.log import Progress, failure, last, progress
+from dovetail.backends.vllm.program import options
+from dovetail.completion import Completion, Engine, EngineInfo, TokenBatch
+from dovetail.errors import EngineBusy, EngineError
+
+SILENCE_S = 1800.0  # without a line of its log, or a byte fetched, until a start has failed
+_POLL_S = 0.2
+_NEWS_S = 3.0  # within which a death shows that broke a request off: by then it is not well any more
+_GONE_S = 60.0  # within which one that is not well has ended; vLLM ends in order when a process of its own was killed
+
+#: The bytes of the weights that are here, and of all.
+Fetched = Callable[[], tuple[int, int]]
+
+
+class Report(Protocol):
+    """Who is told how it goes: a terminal, a log."""
+
+    def progress(self, progress: Progress, silent: float) -> None:
+        """Where it is on its way, and for how many seconds it has said nothing."""
+
+    def say(self, text: str) -> None:
+        """What an operator should know: a crash, a return."""
+
+
+class VLLMEngine:
+    """`launch` starts it on `port`, which is kept until the end, and `client` talks to it there. `log` is the file of
+    its output. `fetched`, where weights have to be fetched first."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        client: Engine,
+        port: Port,
+        log: Path,
+        report: Report,
+        *,
+        fetched: Fetched | None = None,
+        silence: float = SILENCE_S,
+    ) -> None:
+        self._launch = launch
+        self._client = client
+        self._port = port
+        self._log = log
+        self._report = report
+        self._fetched = fetched
+        self._silence = silence
+        self._file: BinaryIO | None = None
+        self._child: Child | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._restarts = 0
+        self._deaths = 0
+        self._booting = False
+        self._progress = Progress("starting")
+        self._last_fetched = 0.0
+        self.gave_up: asyncio.Future[EngineError] | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._client.info
+
+    async def start(self) -> None:
+        """Start it and wait until it is healthy. Raises `EngineError` with why it is not."""
+        if self._keeper is not None:
+            raise EngineError("the engine was started already")
+        self._file = open_log(self._log)
+        self.gave_up = asyncio.get_running_loop().create_future()
+        try:
+            await self._boot()
+            await self._client.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End running sequences, the child and all it started. Whoever calls it a second time waits for the first."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        try:
+            await self._client.stop()
+        finally:
+            if self._child is not None:
+                await self._child.stop()
+            if self._file is not None:
+                self._file.close()
+            self._port.close()
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        """Stream the continuation. Raises as the protocol says; `EngineError` also where it began and vLLM died.
+
+        The client waits for a server that is gone. What an engine says that is about to go is an error like any other.
+        """
+        before = self._deaths
+        while True:
+            deaths, begun = self._deaths, False
+            batches = cast(AsyncGenerator[TokenBatch], self._client.complete(completion))
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        begun = True
+                        yield batch
+                return
+            except EngineBusy as error:
+                if self.gave_up is not None and self.gave_up.done():
+                    raise self.gave_up.result() from error
+                raise
+            except EngineError as error:
+                if not await self._died(deaths):
+                    raise
+                # The second death in a row is perhaps the request's own doing.
+                if begun or self._deaths > before + 1:
+                    raise EngineError("the engine died while it answered, and is being started again") from error
+
+    async def _died(self, deaths: int) -> bool:
+        """Whether it has died since there were so many deaths, or does at once: its children go before it."""
+        began = time.monotonic()
+        while self._deaths == deaths and self._ending is None:
+            well = self._client.gauges().get("up", 1) > 0
+            if time.monotonic() - began > (_NEWS_S if well else _GONE_S):
+                break
+            await asyncio.sleep(_POLL_S / 4)
+        return self._deaths != deaths
+
+    def gauges(self) -> dict[str, float]:
+        """The client's, and how often vLLM was started again."""
+        return {**self._client.gauges(), "restarts_total": self._restarts}
+
+    async def _keep(self) -> None:
+        """Start it again whenever it dies, until it dies too often."""
+        crashes: list[float] = []
+        why = ""
+        while True:
+            assert self._child is not None and self.gave_up is not None
+            code = await self._child.end()
+            self._deaths += 1
+            crashes.append(time.monotonic())
+            why = why or await self._why(self._child, code)
+            delay = restarts.delay(crashes)
+            if delay is None:
+                self.gave_up.set_result(EngineError(f"vLLM died {restarts.MOST} times, the last time: {why}"))
+                await self._client.stop()  # nobody waits any longer
+                return
+            self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
+            await asyncio.sleep(delay)
+            self._restarts += 1
+            began = time.monotonic()
+            try:
+                await self._boot()
+            except _Dead as error:
+                why = error.message
+            else:
+                why = ""
+                self._report.say(f"vLLM is back, after {time.monotonic() - began:.0f} s")
+
+    async def _boot(self) -> None:
+        """A child that is healthy, or none. Raises `_Dead` where it is not."""
+        assert self._file is not None
+        self._progress, self._booting = Progress("starting"), True
+        self._child = child = Child(self._launch.arguments, self._launch.environment, self._file, self._hear)
+        await child.start()
+        http = Http(self._launch.url, "vLLM", None, self._silence)
+        try:
+            while not child.ended:
+                if await _well(http):
+                    self._report.progress(Progress("ready"), 0)
+                    return
+                silent = time.monotonic() - max(child.last_heard, await self._fetching())
+                self._report.progress(self._progress, silent)
+                if silent > self._silence:
+                    await child.stop()
+                    raise _Dead(
+                        f"vLLM said nothing for {silent:.0f} s and was ended. All that it said is in {self._log}"
+                    )
+                await asyncio.sleep(_POLL_S)
+        finally:
+            self._booting = False
+            await http.close()
+        raise _Dead(await self._why(child, await child.end(), doing="starting"))
+
+    async def _fetching(self) -> float:
+        """When the last byte of the weights came, that was seen to come; 0 where nothing is fetched."""
+        if self._fetched is None or self._progress.phase not in ("starting", "download"):
+            return 0.0
+        here, total = await asyncio.to_thread(self._fetched)
+        if here != self._progress.done:
+            self._progress, self._last_fetched = Progress("download", min(here, total), total), time.monotonic()
+        return self._last_fetched
+
+    def _hear(self, line: str) -> None:
+        found = progress(line)
+        if found is not None and self._booting:
+            self._progress = found
+            self._report.progress(found, 0)
+
+    async def _why(self, child: Child, code: int, *, doing: str = "serving") -> str:
+        """Of a child that has ended: how, its error, and what to do. Its last lines are said."""
+        log = list(child.lines)
+        found = failure(log)
+        lines = last(log) if found is None else found.lines
+        if lines:
+            self._report.say("\n".join(("vLLM's last lines:", *(f"  {line}" for line in lines))))
+        parts = [f"vLLM ended while {doing}, {ending(code)}"]
+        if found is not None:
+            parts[0] += f": {found.error.rstrip('.')}"
+            for option in unknown(found.error):
+                near = nearest(option, await asyncio.to_thread(options, self._launch.arguments[0]))
+                parts.append(f"vLLM has no {option}{f': {near}' if near else ''}")
+            what = advice(found.error, drafter=found.drafter)
+            if what is not None:
+                parts.append(what[0].upper() + what[1:])
+        said = (part if part.endswith("?") else f"{part}." for part in parts)
+        return " ".join((*said, f"All that it said is in {self._log}"))
+
+
+async def _well(http: Http) -> bool:
+    try:
+        return (await http.page("/health"))[0] == 200
+    except EngineError:
+        return False
+
+
+class _Dead(EngineError):
+    """A start that failed."""

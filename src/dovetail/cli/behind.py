@@ -1,0 +1,158 @@
+"""The engines that run in other processes, put together as a plan says: vLLM that is started here, servers that run."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from dovetail.backends import vllm
+from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
+from dovetail.backends.remote.http import Http, split_address
+from dovetail.backends.vllm.download import fetched
+from dovetail.cli.screen import PROBLEM
+from dovetail.cli.watching import Watching
+from dovetail.completion import Engine
+from dovetail.errors import EngineError, PlanError
+from dovetail.plan import Plan
+from dovetail.plan.drafter import cannot_run
+from dovetail.plan.engines import not_here
+from dovetail.tokens import Tokenizer
+
+#: How long a request waits for vLLM to come back, which takes a large model minutes.
+_PATIENCE_S = 900.0
+#: A text that repeats itself, so that a lookup has something to find in it.
+_REPEATS = "one two three four five six seven eight nine ten " * 12
+_COMPARED = 24
+
+
+def engine(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> Engine:
+    """The plan's engine, not started yet. Raises `PlanError`."""
+    if plan.value("engine") == "vllm":
+        return _started(plan, tokenizer, watching, console)
+    vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), _key(plan)
+    return RemoteEngine([Server(url, vocabulary, key=key) for url in _urls(plan)])
+
+
+def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> vllm.VLLMEngine:
+    why = None if plan.drafter is None else cannot_run(plan.drafter, "vllm")
+    if why is not None:
+        raise PlanError(f"engine is vllm with {plan.value('drafter')}: {why}. Another drafter, or --drafter none")
+    program = vllm.find(plan.value("vllm"))
+    version = vllm.version(program)
+    port = vllm.Port()
+    launch = vllm.launch(plan, program, version, port.number)
+    for note in launch.notes:
+        console.print(Text(f"vLLM: {note}", PROBLEM))
+    log = vllm.log_path(plan.value("engine_log"), plan.value("port"))
+    console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
+    vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
+    client = RemoteEngine([Server(launch.url, vocabulary, key=launch.key)], patience_s=_PATIENCE_S)
+    return vllm.VLLMEngine(launch, client, port, log, watching, fetched=_fetching(plan))
+
+
+def _fetching(plan: Plan) -> vllm.Fetched | None:
+    """What counts the bytes of the target that are here, where vLLM has to fetch it."""
+    name, folder = plan.value("target"), plan.folders["target"]
+    if plan.fit is None or not_here(name, folder) is None:
+        return None
+    total = plan.fit.weights
+    return lambda: (fetched(folder), total)
+
+
+async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Console) -> None:
+    """See that servers have the plan's model, and that the engine drafts where the plan does. Raises `EngineError`."""
+    if "://" in plan.value("engine"):
+        await _same_models(plan, tokenizer, console)
+    tokens, method = plan.value("draft_tokens"), plan.value("method")
+    if not tokens or (method is None and plan.value("drafter") is None):
+        return
+    prompt = tuple(tokenizer.encode(_REPEATS))[: max(1, engine.info.context - vllm.PROBE_TOKENS)]
+    found = await vllm.probe(engine, prompt, method)
+    if found.warning is None:
+        share = f"{found.accepted:.0f} of {found.drafted:.0f} draft tokens were accepted in a probe"
+        console.print(f"speculation is on: {share}", style="dim")
+        return
+    console.print(
+        Text(f"WARNING: nothing is drafted, though {method or 'a drafter'} is to: {found.warning}", "bold red")
+    )
+
+
+def _urls(plan: Plan) -> list[str]:
+    return [url.strip() for url in plan.value("engine").split(",")]
+
+
+def _key(plan: Plan) -> str | None:
+    path = plan.value("engine_api_key_file")
+    try:
+        return None if path is None else Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"engine_api_key_file {path} cannot be read as ASCII text") from error
+
+
+async def _same_models(plan: Plan, tokenizer: Tokenizer, console: Console) -> None:
+    """Hold what runs at the plan's URLs against the model that prompts are rendered for.
+
+    Warns about another name. Raises `EngineError` for another vocabulary: ids would mean something else there.
+    """
+    for url in _urls(plan):
+        base, name = split_address(url)
+        http = Http(base, name, _key(plan), 30.0)
+        try:
+            await _same_model(plan, tokenizer, console, http, name)
+        finally:
+            await http.close()
+
+
+async def _same_model(plan: Plan, tokenizer: Tokenizer, console: Console, http: Http, name: str) -> None:
+    try:
+        models = msgspec.json.decode((await http.page("/v1/models"))[1], type=_Models).data
+    except (EngineError, msgspec.DecodeError):
+        return  # one that joins later, of which its own log tells
+    served = {each for model in models for each in (model.id, model.root) if each}
+    ours = {plan.value("served_model_name"), plan.value("target"), plan.folders["target"]}
+    if not ({_last(each) for each in served} & {_last(each) for each in ours}):
+        warning = (
+            f"warning: {name} serves {', '.join(sorted(served)) or 'nothing'}, prompts are {plan.value('target')}'s"
+        )
+        console.print(Text(warning, PROBLEM))
+    control = dict(itertools.islice(tokenizer.control.items(), _COMPARED))
+    theirs = await _tokenized(http, models[0].id if models else "", "".join(control))
+    if theirs is not None and theirs != list(control.values()):
+        raise EngineError(
+            f"{name} serves {models[0].id if models else 'a model'}, whose control tokens have other ids than "
+            f"{plan.value('target')} has: give the checkpoint as MODEL that it serves"
+        )
+
+
+async def _tokenized(http: Http, model: str, text: str) -> list[int] | None:
+    """The server's own ids of `text`, None where it does not say. vLLM and SGLang read the one half, llama.cpp the
+    other."""
+    asked: dict[str, Any] = {"model": model, "prompt": text, "add_special_tokens": False}
+    asked |= {"content": text, "add_special": False, "parse_special": True}
+    try:
+        status, body = await http.page("/tokenize", asked)
+        return msgspec.json.decode(body, type=_Tokens).tokens if status == 200 and text else None
+    except (EngineError, msgspec.DecodeError):
+        return None
+
+
+class _Model(msgspec.Struct):
+    id: str
+    root: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()

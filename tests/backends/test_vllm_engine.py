@@ -1,0 +1,334 @@
+"""vLLM as an engine: started, watched, started again, stopped. What stands in for `vllm` is a real process that serves
+real HTTP (`vllm_program`); vLLM itself runs in tests/vllm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dovetail.backends import vllm
+from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
+from dovetail.backends.vllm import program, restarts
+from dovetail.completion import Completion, Engine, Sampling
+from dovetail.errors import EngineBusy, EngineError, PlanError
+from tests.backends.vllm_program import LOADING, Run, alive, runs, write
+
+GREEDY = Sampling(temperature=0)
+PROMPT = (1, 2, 3)
+
+
+class Told:
+    """A report that remembers."""
+
+    def __init__(self) -> None:
+        self.phases: list[vllm.Progress] = []
+        self.said: list[str] = []
+
+    def progress(self, progress: vllm.Progress, silent: float) -> None:
+        self.phases.append(progress)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Setup:
+    """An engine on a `vllm` that does as its runs say."""
+
+    def __init__(self, folder: Path, *script: Run, silence: float = 60) -> None:
+        self.folder, self.told = folder, Told()
+        self.log = folder / "log" / "vllm.log"
+        self.log.parent.mkdir()
+        self.port = vllm.Port()
+        path = write(folder, *script)
+        arguments = (str(path), "serve", "target", "--host", "127.0.0.1", "--port", str(self.port.number))
+        environment = {**os.environ, "VLLM_API_KEY": "secret"}
+        url = f"http://127.0.0.1:{self.port.number}"
+        launch = vllm.Launch(arguments=arguments, environment=environment, url=url, key="secret", notes=())
+        client = RemoteEngine([Server(url, Vocabulary(100, (99,), {}), key="secret")], patience_s=60)
+        self.engine = vllm.VLLMEngine(launch, client, self.port, self.log, self.told, silence=silence)
+
+    def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await self.engine.start()
+            try:
+                await asyncio.wait_for(test(self.engine), 60)
+            finally:
+                await self.engine.stop()
+
+        asyncio.run(main())
+        self.nothing_left()
+
+    def nothing_left(self) -> None:
+        assert not any(alive(pid) for run in runs(self.folder) for pid in run["pids"])
+
+
+async def ids(engine: Engine, max_tokens: int = 4) -> list[int]:
+    return [id for batch in [b async for b in engine.complete(asked(max_tokens))] for id in batch.ids]
+
+
+def asked(max_tokens: int) -> Completion:
+    return Completion(PROMPT, max_tokens, GREEDY)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "_FIRST_S", 0.01)
+
+
+def test_it_starts_completes_and_leaves_nothing(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        assert isinstance(engine, Engine)
+        assert await ids(engine) == [10, 11, 12, 13]
+        assert (engine.info.context, engine.info.draft_tokens) == (256, 1)
+        assert engine.gauges()["restarts_total"] == 0
+        assert engine.gauges()["up"] == 1
+
+    setup.run(test)
+    assert [run["key"] for run in runs(tmp_path)] == ["secret"]
+    assert "secret" not in " ".join(runs(tmp_path)[0]["words"])
+    assert setup.told.said == []
+    assert setup.told.phases[-1].phase == "ready"
+    assert LOADING[0] in setup.log.read_text()
+    assert setup.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_its_port_is_nobody_elses_by_chance() -> None:
+    port = vllm.Port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port.number))
+    with socket.socket() as child:
+        child.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        child.bind(("127.0.0.1", port.number))
+        child.listen()
+        socket.create_connection(("127.0.0.1", port.number)).close()
+    port.close()
+
+
+NO_MEMORY = (Path(__file__).parent / "vllm_logs" / "not_enough_memory.txt").read_text().splitlines()
+
+
+def test_an_engine_that_dies_while_loading_says_why(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(log=tuple(NO_MEMORY), dies=1))
+    with pytest.raises(EngineError) as raised:
+        asyncio.run(setup.engine.start())
+    message = raised.value.message
+    assert message.startswith("vLLM ended while starting, exit code 1: ValueError: Available memory on node 0")
+    assert "Not enough memory: it needs less" in message
+    assert message.endswith(f"All that it said is in {setup.log}")
+    assert "cpu_worker.py" in setup.told.said[0]
+    setup.nothing_left()
+
+
+def test_one_that_cannot_be_run_says_so(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    (tmp_path / "vllm").chmod(0o644)
+    with pytest.raises(EngineError, match=r"exit code 127.* All that it said is in") as raised:
+        asyncio.run(setup.engine.start())
+    assert "Permission denied" in setup.told.said[0], raised.value
+
+
+def test_one_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(silent=True), silence=0.5)
+    with pytest.raises(EngineError, match=r"said nothing for [01] s and was ended"):
+        asyncio.run(setup.engine.start())
+    setup.nothing_left()
+
+
+def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(silent=True))
+
+    async def main() -> None:
+        starting = asyncio.create_task(setup.engine.start())
+        await until(lambda: bool(runs(tmp_path)))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(main())
+    setup.nothing_left()
+
+
+def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(dies_after=3), Run())
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        seen: list[int] = []
+        with pytest.raises(EngineError, match="the engine died while it answered, and is being started again"):
+            async for batch in engine.complete(asked(50)):
+                seen += batch.ids
+        assert seen == [10, 11, 12]
+        # What comes while it is away waits.
+        assert await asyncio.gather(*(ids(engine) for _ in range(5))) == [[10, 11, 12, 13]] * 5
+        assert engine.gauges()["restarts_total"] == 1
+
+    setup.run(test)
+    assert len(runs(tmp_path)) == 2
+    assert len({run["words"][-1] for run in runs(tmp_path)}) == 1, "the same port"
+    assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in setup.told.said[-2]
+    assert "vLLM is back" in setup.told.said[-1]
+
+
+def test_what_had_received_nothing_is_sent_again(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(dies_after=0), Run())
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        assert await ids(engine) == [10, 11, 12, 13]
+
+    setup.run(test)
+    assert len(runs(tmp_path)) == 2
+
+
+def test_a_request_that_kills_it_is_not_sent_for_ever(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(dies_after=0))
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        with pytest.raises(EngineError):
+            await ids(engine)
+
+    setup.run(test)
+    assert len(runs(tmp_path)) < restarts.MOST, "which would be the end of it"
+
+
+def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(dies_after=0), Run(log=("ValueError: no more",), dies=3))
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        with pytest.raises(EngineError, match="vLLM died 5 times"):
+            await ids(engine)
+        assert engine.gave_up is not None
+        error = await engine.gave_up
+        assert error.message.startswith(f"vLLM died {restarts.MOST} times, the last time: vLLM ended while")
+
+    setup.run(test)
+    assert len(runs(tmp_path)) == restarts.MOST
+
+
+def test_stopping_ends_who_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.backends.vllm import child
+
+    monkeypatch.setattr(child, "GRACE_S", 0.3)
+    setup = Setup(tmp_path, Run(stubborn=True))
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        running = asyncio.create_task(ids(engine, 10_000))
+        await until(lambda: engine.gauges().get("up") == 1)
+        await asyncio.sleep(0.2)
+        await asyncio.gather(engine.stop(), engine.stop())
+        with pytest.raises((EngineBusy, EngineError)):
+            await running
+
+    setup.run(test)
+
+
+#: Starts an engine, and waits for its own end.
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from tests.backends.test_vllm_engine import Setup
+
+async def main():
+    await Setup(Path(sys.argv[1])).engine.start()
+    print("started", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_an_owner_that_dies_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "started\n"
+        owner.send_signal(number)
+        owner.wait(30)
+    ends = time.monotonic() + 30
+    while any(alive(pid) for run in runs(tmp_path) for pid in run["pids"]):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+# --- the probe --------------------------------------------------------------------------------------------------------
+
+
+def test_a_probe_sees_that_something_is_drafted(tmp_path: Path) -> None:
+    async def test(engine: vllm.VLLMEngine) -> None:
+        found = await vllm.probe(engine, PROMPT, "eagle3")
+        assert found.warning is None
+        assert found.drafted >= 3 * vllm.PROBE_TOKENS
+        assert found.accepted > 0
+
+    Setup(tmp_path).run(test)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "method", "warning"),
+    [(None, "eagle3", "no counters of drafted tokens"), (0, "eagle3", "drafted none"), (0, "ngram", "found nothing")],
+)
+def test_a_probe_says_why_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafts: int | None, method: str, warning: str
+) -> None:
+    from dovetail.backends.vllm import probing
+
+    monkeypatch.setattr(probing, "_PATIENCE_S", 1.5)
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        assert warning in ((await vllm.probe(engine, PROMPT, method)).warning or "")
+
+    Setup(tmp_path, Run(drafts=drafts)).run(test)
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def test_the_program_is_found_and_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, version="0.32.0+cpu")
+    assert vllm.version(str(path)) == "0.32.0+cpu"
+    assert program.options(str(path)) == ["--block-size", "--enforce-eager", "--max-model-len", "--no-enforce-eager"]
+    assert vllm.find(str(path)) == str(path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert vllm.find(None) == str(path)
+
+
+def test_none_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(PlanError, match=r"there is no vLLM.*pip install 'dovetail\[vllm\]'.*--vllm"):
+        vllm.find(None)
+    with pytest.raises(PlanError, match="which is no program"):
+        vllm.find(str(tmp_path))
+    (tmp_path / "vllm").write_text("#!/bin/sh\necho none\n")
+    (tmp_path / "vllm").chmod(0o755)
+    with pytest.raises(PlanError, match="does not say which version"):
+        vllm.version(str(tmp_path / "vllm"))
+
+
+def test_a_log_is_kept_beside_the_next(tmp_path: Path) -> None:
+    from dovetail.backends.vllm.launching import open_log
+
+    log = tmp_path / "vllm.log"
+    for said in (b"one", b"two", b"three"):
+        with open_log(log) as file:
+            file.write(said)
+    assert (log.read_bytes(), (tmp_path / "vllm.log.1").read_bytes()) == (b"three", b"two")
+    with pytest.raises(PlanError, match="cannot be written"):
+        open_log(tmp_path / "no" / "such" / "folder")

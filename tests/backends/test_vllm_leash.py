@@ -1,0 +1,154 @@
+"""Whatever ends the owner of a leash, what is on it ends, with all its descendants; and the other way round."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dovetail.backends.vllm import leash
+from tests.backends.vllm_program import alive
+
+PATIENCE_S = 30.0
+Leash = Callable[..., "subprocess.Popen[bytes]"]
+#: A process with a child in a session of its own, which has one too; all write their ids into a file.
+FAMILY = """
+import os, signal, subprocess, sys, time
+file, depth, stubborn = sys.argv[1], int(sys.argv[2]), sys.argv[3:] == ["stubborn"]
+if stubborn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if depth:
+    subprocess.Popen([sys.executable, "-c", open(file + ".py").read(), file, str(depth - 1), *sys.argv[3:]],
+                     start_new_session=True)
+with open(file, "a") as out:
+    out.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def held() -> Iterator[Leash]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*argv: str, grace: float = 5) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", leash.__file__, str(grace), *argv]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        with process:  # which closes its pipes
+            pass
+
+
+def family(folder: Path, *words: str) -> list[str]:
+    file = folder / "pids"
+    (folder / "pids.py").write_text(FAMILY)
+    return [sys.executable, "-c", FAMILY, str(file), "2", *words]
+
+
+def pids(folder: Path, count: int = 3) -> list[int]:
+    until(lambda: (folder / "pids").exists() and len((folder / "pids").read_text().split()) == count)
+    return [int(word) for word in (folder / "pids").read_text().split()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(map(alive, pids))
+
+
+@pytest.mark.parametrize(("code", "seen"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_its_exit_code_is_the_programs(held: Leash, code: str, seen: int) -> None:
+    assert held(sys.executable, "-c", code).wait(PATIENCE_S) == seen
+
+
+def test_what_cannot_be_run_is_said(held: Leash) -> None:
+    process = held("/no/such/program")
+    assert process.wait(PATIENCE_S) == 127
+    assert process.stdout is not None
+    assert process.stdout.read() == b"/no/such/program cannot be run: No such file or directory\n"
+
+
+def test_closing_the_pipe_ends_all(held: Leash, tmp_path: Path) -> None:
+    process = held(*family(tmp_path))
+    everybody = pids(tmp_path)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert gone(everybody)
+
+
+def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
+    process = held(*family(tmp_path, "stubborn"), grace=0.2)
+    everybody = pids(tmp_path)
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(PATIENCE_S)
+    assert gone(everybody)
+
+
+def test_descendants_end_with_the_program(held: Leash, tmp_path: Path) -> None:
+    process = held(*family(tmp_path, "stubborn"))
+    everybody = pids(tmp_path)
+    child = next(int(line) for line in children(process.pid))
+    os.kill(child, signal.SIGKILL)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+    assert gone(everybody)
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_signal_to_the_leash_ends_all(held: Leash, tmp_path: Path) -> None:
+    process = held(*family(tmp_path))
+    everybody = pids(tmp_path)
+    process.terminate()
+    process.wait(PATIENCE_S)
+    assert gone(everybody)
+
+
+def test_a_leash_that_is_killed_takes_the_program_with_it(held: Leash, tmp_path: Path) -> None:
+    process = held(sys.executable, "-c", FAMILY, str(tmp_path / "pids"), "0")
+    everybody = pids(tmp_path, 1)
+    process.kill()
+    until(lambda: gone(everybody))
+
+
+OWNER = """
+import subprocess, sys, time
+subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True)
+time.sleep(600)
+"""
+
+
+def test_an_owner_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-I", "-S", leash.__file__, "5", *family(tmp_path)]
+    with subprocess.Popen([sys.executable, "-c", OWNER, *argv]) as owner:
+        everybody = pids(tmp_path)
+        watching = [int(line) for line in children(owner.pid)]
+        owner.kill()
+        until(lambda: gone([*everybody, *watching]))
+
+
+def test_the_program_is_in_no_terminals_foreground(held: Leash, tmp_path: Path) -> None:
+    process = held(*family(tmp_path))
+    main = next(pid for pid in pids(tmp_path) if pid in map(int, children(process.pid)))
+    assert os.getpgid(main) == main
+    assert os.getsid(main) == process.pid != os.getsid(0)

@@ -1,0 +1,196 @@
+"""What is read out of vLLM's log. The files of `vllm_logs/` are what vLLM 0.32 wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.backends.vllm import restarts
+from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
+from dovetail.backends.vllm.log import Progress, failure, last, progress
+
+LOGS = Path(__file__).parent / "vllm_logs"
+WORKER = "(Worker pid=19183) INFO 11-22 07:55:41 "
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (WORKER + "[cpu_model_runner.py:68] Starting to load model /models/target...", Progress("load")),
+        (WORKER + "[gpu_model_runner.py:5071] Loading drafter model...", Progress("load")),
+        (
+            "Loading safetensors checkpoint shards:  45% Completed | 28/62 [00:31<00:38,  1.13s/it]",
+            Progress("load", 28, 62),
+        ),
+        (
+            "(EngineCore pid=3) Loading safetensors checkpoint shards: 100% Completed | 62/62 [01:11<00:00]",
+            Progress("load", 62, 62),
+        ),
+        ("Multi-thread loading shards:  10% Completed | 3/30 [00:01<00:09]", Progress("load", 3, 30)),
+        (
+            "Loading safetensors using Runai Model Streamer:  50%|█████     | 200/400 [00:05]",
+            Progress("load", 200, 400),
+        ),
+        (WORKER + "[backends.py:637] Dynamo bytecode transform time: 8.59 s", Progress("compile")),
+        (WORKER + "[monitor.py:34] torch.compile took 42.31 s in total", Progress("compile")),
+        (WORKER + "[cpu_model_runner.py:87] Warming up model for the compilation...", Progress("compile")),
+        (WORKER + "[gpu_worker.py:760] Available KV cache memory: 52.15 GiB", Progress("allocate")),
+        (WORKER + "[kv_cache_utils.py:2327] GPU KV cache size: 1,234,567 tokens, Maximum", Progress("allocate")),
+        (
+            "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  45%|████▍     | 23/51 [00:03<00:03]",
+            Progress("capture", 23, 51),
+        ),
+        (WORKER + "[speculator.py:110] Capturing model for speculator...", Progress("capture")),
+        ("INFO:     Application startup complete.", Progress("ready")),
+        ("\x1b[0;36m(APIServer pid=1)\x1b[0;0m \x1b[32mINFO\x1b[0m 11-22 07:55:18 [a.py:1] Something else", None),
+        ("", None),
+    ],
+)
+def test_lines_say_how_far_it_is(line: str, said: Progress | None) -> None:
+    assert progress(line) == said
+
+
+def test_colours_are_not_in_the_way() -> None:
+    line = (
+        "\x1b[0;36m(Worker pid=1)\x1b[0;0m \x1b[32mINFO\x1b[0m \x1b[90m11-22 07:55:41\x1b[0m \x1b[90m[a.py:1]\x1b[0m "
+    )
+    assert progress(line + "Starting to load model x") == Progress("load")
+
+
+@given(st.lists(st.text()))
+def test_any_text_can_be_read(lines: list[str]) -> None:
+    for line in lines:
+        progress(line)
+    failure(lines)
+    assert len(last(lines)) <= 8
+
+
+def log(name: str) -> list[str]:
+    return (LOGS / f"{name}.txt").read_text().splitlines()
+
+
+def test_the_error_is_that_of_the_process_that_failed_first() -> None:
+    """The worker's own, and not what three processes made of it."""
+    found = failure(log("not_enough_memory"))
+    assert found is not None
+    assert found.error == (
+        "ValueError: Available memory on node 0 (17.5/23.54 GiB) on kv cache allocation is less than requested memory "
+        "for kv (900.0 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by "
+        "other processes."
+    )
+    assert found.lines[-1] == found.error
+    assert 'cpu_worker.py", line 219' in found.lines[0]
+    assert not found.drafter
+    assert (advice(found.error) or "").startswith("not enough memory: ")
+
+
+def test_an_option_that_vllm_does_not_know_is_named() -> None:
+    found = failure(log("unknown_option"))
+    assert found is not None
+    assert found.error == "unrecognized arguments: --enforce-eagr"
+    assert unknown(found.error) == ["--enforce-eagr"]
+    assert nearest("--enforce-eagr", ["--enforce-eager", "--block-size"]) == "did you mean --enforce-eager?"
+    assert nearest("--xyz", ["--enforce-eager"]) is None
+
+
+CHAINED = """
+Traceback (most recent call last):
+  File "/venv/hub.py", line 1, in fetch
+    raise RepositoryNotFoundError(message)
+huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/venv/vllm/config/model.py", line 7, in __init__
+    raise ValueError()
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, Invalid repository ID or local directory specified: 'org/nothing'. [type=value_error, input_value=1]
+    For further information visit https://errors.pydantic.dev/2.12/v/value_error
+"""
+
+
+def test_of_errors_that_led_to_one_another_the_last_is_told() -> None:
+    found = failure(CHAINED.splitlines())
+    assert found is not None
+    assert found.error == "Invalid repository ID or local directory specified: 'org/nothing'."
+    assert (advice(found.error) or "").startswith("no such model")
+
+
+def test_processes_that_write_at_once_are_told_apart() -> None:
+    one, two = "(Worker_TP0 pid=1) ERROR 11-22 07:55:41 [a.py:1] ", "(Worker_TP1 pid=2) ERROR 11-22 07:55:41 [a.py:1] "
+    lines = [
+        one + "Traceback (most recent call last):",
+        two + "Traceback (most recent call last):",
+        two + '  File "b.py", line 1, in b',
+        one + '  File "a.py", line 1, in a',
+        two + "RuntimeError: cancelled because another worker failed; see root cause above",
+        one + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.",
+    ]
+    found = failure(lines)
+    assert found is not None
+    assert found.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+
+
+def test_what_fails_while_the_drafter_loads_is_the_drafters() -> None:
+    lines = [
+        WORKER + "[r.py:1] Loading drafter model...",
+        "(Worker pid=19183) ERROR 11-22 07:55:41 [m.py:1] Traceback (most recent call last):",
+        "(Worker pid=19183) ERROR 11-22 07:55:41 [m.py:1] AssertionError: Attempted to load weight ([64]) into ([32])",
+    ]
+    found = failure(lines)
+    assert found is not None and found.drafter
+    assert "--drafter none" in (advice(found.error, drafter=True) or "")
+
+
+def test_without_a_traceback_the_last_error_is_told() -> None:
+    line = "(APIServer pid=1) ERROR 11-22 07:55:41 [a.py:1] something is off"
+    found = failure(["RuntimeError: broken", line, "two"])
+    assert found is not None and found.error == "RuntimeError: broken"
+    found = failure(["one", line, "two"])
+    assert found is not None and found.error == "something is off"
+    assert failure(["one", "two"]) is None
+    assert last(["one", "", line]) == ("one", "something is off")
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        ("OSError: You are trying to access a gated repo.", "no access"),
+        ("403 Client Error: Forbidden for url", "no access"),
+        ("SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "half a checkpoint"),
+        ("OSError: [Errno 98] Address already in use", "a port"),
+        ("RuntimeError: Failed to infer device type", "vLLM finds no GPU"),
+        ("ValueError: To serve at least one request …, larger than the available KV cache memory", "not enough memory"),
+        ("ModuleNotFoundError: No module named 'vllm._C'", "the installation of vLLM is broken"),
+    ],
+)
+def test_what_to_do_is_said_where_it_is_known(error: str, what: str) -> None:
+    assert (advice(error) or "").startswith(what)
+
+
+def test_what_is_not_known_gets_no_advice() -> None:
+    assert advice("RuntimeError: something new") is None
+
+
+def test_how_it_ended() -> None:
+    assert ending(1) == "exit code 1"
+    assert ending(137).startswith("killed (SIGKILL)")
+    assert ending(139) == "ended by SIGSEGV"
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_restarts_come_later_and_later_and_end(times: list[float]) -> None:
+    crashes = sorted(times)
+    lately = [crash for crash in crashes if crash > crashes[-1] - restarts.WINDOW_S]
+    delay = restarts.delay(crashes)
+    assert (delay is None) == (len(lately) >= restarts.MOST)
+    if delay is not None:
+        assert delay == min(2 ** (len(lately) - 1), 60)
+
+
+def test_who_crashes_seldom_is_always_started_again() -> None:
+    assert restarts.delay([day * 86400.0 for day in range(100)]) == 1

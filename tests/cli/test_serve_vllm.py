@@ -1,0 +1,376 @@
+"""`dovetail serve --engine vllm` and `--engine URL` from outside: one message for each thing that is wrong, an exit
+code that is not zero, and nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.backends.vllm_program import Run, alive, runs, write
+from tests.cli.test_serve import free_port
+from tests.plan.pair import DRAFTER
+
+LOGS = Path(__file__).parents[1] / "backends" / "vllm_logs"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "state"
+
+
+class Served:
+    """`dovetail serve` as a child, on a `vllm` that does as its runs say."""
+
+    def __init__(self, folder: Path, *script: Run) -> None:
+        self.folder = folder / "vllm"
+        self.program = write(self.folder, *script)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def command(self, *words: str | Path) -> list[str]:
+        engine = ["--engine", "vllm", "--vllm", str(self.program), "--port", str(self.port)]
+        return [sys.executable, "-m", "dovetail", "serve", *map(str, words), *engine]
+
+    def refused(self, *words: str | Path, code: int = 2) -> str:
+        """Its one complaint."""
+        done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code, done.stderr
+        self.nothing_left()
+        assert done.stderr.startswith("dovetail: ")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    @contextlib.contextmanager
+    def running(self, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """The child, when it is ready."""
+        command = self.command(*words)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+            try:
+                while child.poll() is None:
+                    with contextlib.suppress(httpx.HTTPError):
+                        if httpx.get(f"{self.url}/health", timeout=60).status_code == 200:
+                            break
+                yield child
+            finally:
+                child.kill()
+
+    def nothing_left(self) -> None:
+        ends = time.monotonic() + 30
+        while any(alive(pid) for run in runs(self.folder) for pid in run["pids"]):
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+def ask(served: Served) -> httpx.Response:
+    body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_a_signal_ends_it_all(pair: Path, served: Served, state: Path, number: signal.Signals) -> None:
+    with served.running(pair / "target", "--engine-args=--enforce-eager") as child:
+        answer = ask(served)
+        metrics = httpx.get(f"{served.url}/metrics").text
+        child.send_signal(number)
+        printed, _ = child.communicate(timeout=60)
+    assert (answer.status_code, child.returncode) == (200, 0), printed
+    assert answer.json()["usage"]["completion_tokens"] == 4
+    assert "dovetail_engine_restarts_total 0.0" in metrics
+    assert "dovetail_engine_up 1.0" in metrics
+    assert "--enforce-eager" in runs(served.folder)[0]["words"]
+    assert "loading weights" in printed
+    assert str(state / "dovetail" / f"vllm-{served.port}.log") in printed.replace("\n", "")
+    served.nothing_left()
+
+
+def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
+    with served.running(pair / "target") as child:
+        child.kill()
+        child.wait(30)
+    served.nothing_left()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_it_loads_leaves_nothing(pair: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    served = Served(tmp_path, Run(silent=True))
+    with subprocess.Popen(served.command(pair / "target"), stdout=subprocess.PIPE, text=True) as child:
+        try:
+            while not runs(served.folder):
+                assert child.poll() is None
+                time.sleep(0.05)
+            child.send_signal(number)
+            child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == code
+    served.nothing_left()
+
+
+def test_a_crash_is_told_and_health_says_so(pair: Path, served: Served) -> None:
+    with served.running(pair / "target") as child:
+        os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
+        while httpx.get(f"{served.url}/health", timeout=60).status_code == 200:
+            time.sleep(0.02)
+        assert ask(served).status_code == 200, "it waits"
+        assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
+        assert "dovetail_engine_restarts_total 1.0" in httpx.get(f"{served.url}/metrics").text
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == 0
+    assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in printed
+    assert "vLLM is back" in printed
+    served.nothing_left()
+
+
+#: A server that starts its engine again at once.
+IMPATIENT = """
+import sys
+from dovetail.backends.vllm import restarts
+from dovetail.cli.main import main
+
+restarts._FIRST_S = 0.01
+sys.exit(main())
+"""
+
+
+def test_an_engine_that_cannot_be_kept_ends_the_server(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(), Run(log=("RuntimeError: broken",), dies=1))
+    command = [sys.executable, "-c", IMPATIENT, *served.command(pair / "target")[3:]]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            while not runs(served.folder) or httpx.get(f"{served.url}/health", timeout=60).status_code != 200:
+                time.sleep(0.02)
+            os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
+            _, complaints = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 2
+    assert "dovetail: vLLM died 5 times, the last time: vLLM ended while starting, exit code 1" in complaints
+    served.nothing_left()
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_no_such_model(served: Served) -> None:
+    assert "there is no folder" in served.refused("/no/such/model")
+    assert "there is no folder org/nothing" in served.refused("org/nothing")
+
+
+class Gated(http.server.BaseHTTPRequestHandler):
+    """A hub on which everything is gated."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self.send_response(403)
+        self.send_header("X-Error-Code", "GatedRepo")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize("model", ["org/gated", "moonshotai/Kimi-K2.5"])
+def test_no_access(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gated) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        complaint = served.refused(model)
+        hub.shutdown()
+    assert f"no access to {model}: it is gated" in complaint
+
+
+def test_half_a_checkpoint(served: Served, pair: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(pair / "target", half)
+    weights = (half / "model.safetensors").read_bytes()
+    (half / "model.safetensors").write_bytes(weights[:1000])
+    assert "model.safetensors" in served.refused(half)
+    (half / "model.safetensors").unlink()
+    assert f"{half} is half a checkpoint: it holds no weights" in served.refused(half)
+
+
+def test_a_drafter_for_another_model(served: Served, pair: Path, tmp_path: Path) -> None:
+    other = tmp_path / "drafter"
+    shutil.copytree(pair / "drafter", other)
+    config = json.loads((other / "config.json").read_text())
+    assert config["transformer_layer_config"]["hidden_size"] == DRAFTER["transformer_layer_config"]["hidden_size"]
+    config["transformer_layer_config"]["hidden_size"] *= 2
+    (other / "config.json").write_text(json.dumps(config))
+    complaint = served.refused(pair / "target", "--drafter", other)
+    assert "hidden" in complaint
+
+
+def test_a_port_in_use(served: Served, pair: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", served.port))
+        taken.listen()
+        assert f"cannot listen on 127.0.0.1:{served.port}" in served.refused(pair / "target")
+    assert runs(served.folder) == []
+
+
+def test_not_enough_memory(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(log=tuple((LOGS / "not_enough_memory.txt").read_text().splitlines()), dies=1))
+    complaint = served.refused(pair / "target")
+    assert "exit code 1: ValueError: Available memory on node 0" in complaint
+    assert "Not enough memory: it needs less, or more to have: a shorter --context" in complaint
+
+
+def test_an_engine_that_dies_while_loading(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(log=("one", "RuntimeError: the flux capacitor is empty"), dies=3))
+    done = subprocess.run(served.command(pair / "target"), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "  RuntimeError: the flux capacitor is empty\n" in done.stdout
+    assert "dovetail: vLLM ended while starting, exit code 3" in done.stderr
+    served.nothing_left()
+
+
+def test_an_unknown_option(served: Served, pair: Path) -> None:
+    complaint = served.refused(pair / "target", "--engine-args=--enforce-eagr")
+    assert "vLLM has no --enforce-eagr: did you mean --enforce-eager or --no-enforce-eager?" in complaint
+    done = subprocess.run(served.command(pair / "target", "--drafer", "x"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "did you mean --drafter" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--max-model-len 10", "--max-model-len is a setting here: say --context"),
+        ("--no_enable_prefix_caching", "--no-enable-prefix-caching is a setting here: say --prefix-caching"),
+        ("--speculative-config.method=eagle3", "--speculative-config is a setting here: say --drafter"),
+        ("--uds /tmp/x", "with --uds Dovetail could not reach it"),
+        ("'--a", "it is read as a shell would read it, and cannot be"),
+        ("word", "it holds options of vLLM's, and begins with 'word'"),
+    ],
+)
+def test_options_that_are_settings_are_said_as_such(served: Served, pair: Path, words: str, complaint: str) -> None:
+    assert complaint in served.refused(pair / "target", f"--engine-args={words}")
+
+
+def test_no_vllm(served: Served, pair: Path) -> None:
+    served.program.unlink()
+    assert "which is no program" in served.refused(pair / "target")
+
+
+def test_a_vllm_that_is_too_old(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    write(served.folder, version="0.8.1")
+    assert "vLLM 0.8.1 is older than any that a command can be written for: 0.32, 0.33" in served.refused(
+        pair / "target"
+    )
+
+
+# --- a server that runs -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def server(folder: Path, run: Run) -> Iterator[str]:
+    """The URL of a `vllm` that somebody else started, with the key "theirs"."""
+    port = free_port()
+    words = [str(write(folder, run)), "serve", "/models/target", "--port", str(port)]
+    environment = {**os.environ, "VLLM_API_KEY": "theirs"}
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment, start_new_session=True) as child:
+        try:
+            while not runs(folder):
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            for pid in runs(folder)[0]["pids"]:
+                os.kill(pid, signal.SIGKILL)
+            child.wait()
+
+
+def attached(pair: Path, folder: Path, run: Run, key: str = "theirs") -> tuple[int, str]:
+    """How `dovetail serve --engine URL` ended, after an answer if it gave one, and all that it printed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "key").write_text(key + "\n")
+    port = free_port()
+    with server(folder / "other", run) as url:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(f"{url}/health")
+                break
+        options = [
+            "--engine",
+            url,
+            "--engine-api-key-file",
+            folder / "key",
+            "--port",
+            port,
+            "--drafter",
+            pair / "drafter",
+        ]
+        command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options]
+        with subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as child:
+            try:
+                body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+                while child.poll() is None:
+                    with contextlib.suppress(httpx.HTTPError):
+                        answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60)
+                        assert answer.json()["usage"]["completion_tokens"] == 4
+                        child.send_signal(signal.SIGINT)
+                        break
+                printed, _ = child.communicate(timeout=60)
+            finally:
+                child.kill()
+    return child.returncode, " ".join(printed.split())
+
+
+def test_a_server_that_runs_is_attached_to(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path, Run())
+    assert code == 0, printed
+    assert "warning: 127" not in printed
+    assert "speculation is on" in printed
+
+
+def test_one_that_drafts_nothing_is_warned_about(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path, Run(drafts=None))
+    assert code == 0, printed
+    assert "WARNING: nothing is drafted, though eagle3 is to" in printed
+
+
+def test_another_model_is_told_and_another_vocabulary_refused(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path / "name", Run(model="other"))
+    assert code == 0 and "serves" not in printed, "its root is of that name"
+    code, printed = attached(pair, tmp_path / "ids", Run(tokens=(1, 2, 3)))
+    assert code == 2
+    assert "whose control tokens have other ids than" in printed
+
+
+def test_a_wrong_key_and_nobody_there_are_one_message(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path, Run(), key="wrong")
+    assert code == 2
+    assert "wants a key, or another one: --engine-api-key-file" in printed
+    command = [sys.executable, "-m", "dovetail", "serve", str(pair / "target"), "--port", str(free_port())]
+    done = subprocess.run(
+        [*command, "--engine", f"http://127.0.0.1:{free_port()}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "cannot be reached" in done.stderr

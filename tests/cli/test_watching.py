@@ -1,0 +1,47 @@
+"""What a person sees while vLLM starts."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from dovetail.backends.vllm import Progress
+from dovetail.cli.watching import Watching
+
+
+def shown(*steps: tuple[Progress, float], terminal: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=100, _environ={})
+    with Watching(console) as watching:
+        for progress, silent in steps:
+            watching.progress(progress, silent)
+        watching.say("one\ntwo \x1b[2J")
+    return file.getvalue()
+
+
+STARTING, LOADING, READY = Progress("starting"), Progress("load", 28, 62), Progress("ready")
+
+
+def test_a_terminal_has_one_line_that_changes() -> None:
+    seen = shown((STARTING, 0), (LOADING, 0), terminal=True)
+    assert "loading weights" in seen and "28/62" in seen
+    seen = shown((STARTING, 95), terminal=True)
+    assert "vLLM is starting, silent for 95 s" in seen
+    seen = shown((Progress("download", 3_000_000_000, 8_000_000_000), 0), terminal=True)
+    assert "fetching weights (MB)" in seen and "3000/8000" in seen
+
+
+def test_elsewhere_there_is_a_line_for_each_thing_begun() -> None:
+    seen = shown((STARTING, 0), (LOADING, 0), (LOADING, 1), (LOADING, 61), (LOADING, 62), (READY, 0), terminal=False)
+    assert seen.splitlines() == [
+        "vLLM is starting",
+        "loading weights, after 0 s",
+        "after 0 s vLLM has been silent for 61 s",
+        "one",
+        "two ␛[2J",
+    ]
+
+
+def test_what_it_says_cannot_steer_the_terminal() -> None:
+    assert "\x1b[2J" not in shown(terminal=True)
