@@ -211,12 +211,10 @@ def test_recipes_and_drafters_that_are_followed_give_a_plan_that_is_accepted(put
     assert offers > 5
 
 
-def test_replicas_are_not_offered_beside_a_gate(tmp_path: Path) -> None:
-    """All ranks must draft the same length."""
-    gate = {"method": "mtp", "speculate_below_context": 8192}
-    target = write(tmp_path / "target", QWEN3_NEXT)
-    assert "data_parallel_size" in gains(resolve(target, {"gpus": "8x H200", "method": "mtp", "engine": "vllm"}))
-    assert "data_parallel_size" not in gains(resolve(target, {"gpus": "8x H200", "engine": "vllm"} | gate))
+def test_replicas_are_offered_beside_a_gate_too(tmp_path: Path) -> None:
+    """What is verified may differ by rank; what is drafted then does not."""
+    asked = {"gpus": "8x H200", "method": "mtp", "engine": "vllm", "speculate_below_context": 8192}
+    assert "data_parallel_size" in gains(resolve(write(tmp_path / "target", QWEN3_NEXT), asked))
 
 
 def test_layers_inside_the_target_are_not_offered_where_they_do_not_fit(tmp_path: Path) -> None:

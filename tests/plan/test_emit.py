@@ -23,6 +23,7 @@ from dovetail.plan import hub, recipe, resolve
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
 from dovetail.plan.layers import Layer, Setting, overlay
 from dovetail.plan.options import GATE, OPTIONS
+from dovetail.plugins.vllm.settings import Settings
 from tests.plan.made import DEEPSEEK_V32, KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.plan.samples import SAMPLES
 
@@ -146,7 +147,7 @@ def test_lines_are_short_enough_to_read() -> None:
 
 #: What an engine does without being told.
 SILENT = {
-    "vllm": [("draft_tokens", 0)],
+    "vllm": [("draft_tokens", 0), ("gate", "off")],
     "sglang": [
         ("draft_tokens", 0),
         ("draft_sampling", "greedy"),
@@ -233,6 +234,7 @@ def test_the_source_recipe_comes_out_by_todays_names() -> None:
         "draft_sample_method": "probabilistic",
         "attention_backend": "TRITON_MLA",
         "kv_cache_dtype": "fp8",
+        "num_speculative_tokens_per_batch_size": [[1, 127, 3], [128, 128, 0]],
     }
     said = words(command)
     expected = {
@@ -270,14 +272,65 @@ def test_variables_come_first_and_those_that_are_gone_are_named() -> None:
     assert vllm.command(plan(env={"A": None})).variables == {}
 
 
-def test_the_gate_is_a_comment_until_there_is_a_scheduler() -> None:
+@pytest.mark.parametrize("form", ["sglang", "trtllm"])
+def test_the_gate_is_a_comment_where_there_is_none(form: str) -> None:
     limits = {name: SAMPLES[name][0] for name in GATE}
-    for form, make in COMMANDS.items():
-        command = make(DRAFTING | plan(**limits))
-        assert command.argv == make(DRAFTING).argv
-        for name, value in limits.items():
-            [note] = [note for note in command.notes if note.startswith(f"not carried over: {name} {value}: ")]
-            assert form != "vllm" or "--scheduler-cls dovetail.plugins.vllm.GatedScheduler" in note
+    command = COMMANDS[form](DRAFTING | plan(**limits))
+    assert command.argv == COMMANDS[form](DRAFTING).argv
+    for name, value in limits.items():
+        assert any(note.startswith(f"not carried over: {name} {value}: ") for note in command.notes)
+
+
+def gated(command: Command) -> dict[str, Any] | None:
+    """What the gate inside vLLM is told; None where nothing gates."""
+    found = words(command)
+    assert ("--scheduler-cls" in found) == ("--additional-config" in found)
+    if "--scheduler-cls" not in found:
+        return None
+    assert found["--scheduler-cls"] == "dovetail.plugins.vllm.GatedScheduler"
+    assert any("pip install dovetail[vllm]" in note for note in command.notes)
+    told: dict[str, Any] = json.loads(found["--additional-config"] or "")
+    assert told.keys() == {"dovetail"}
+    member: dict[str, Any] = told["dovetail"]
+    assert msgspec.convert(member, Settings)
+    return member
+
+
+def test_the_gate_is_dovetails_scheduler_inside_vllm() -> None:
+    limits = {"speculate_below_context": 7000, "speculate_up_to_batch": 16}
+    command = vllm.command(DRAFTING | plan(**limits, max_batch=64))
+    assert gated(command) == {"gate": "off"} | limits
+    assert gated(vllm.command(DRAFTING | plan(gate="measured"))) == {"gate": "measured"}
+    for other in ({}, {"gate": "off"}, {"max_draft_tokens": 3}):
+        ungated = vllm.command(DRAFTING | plan(**other))
+        assert gated(ungated) is None
+        assert speculative(ungated) == speculative(vllm.command(DRAFTING))
+        assert not any(note.startswith("not carried over: ") for note in ungated.notes)
+    assert gated(vllm.command(plan(gate="measured"))) is None  # nothing drafts
+
+
+def test_what_is_drafted_at_most_is_vllms_own_number() -> None:
+    most = vllm.command(DRAFTING | plan(gate="measured", max_draft_tokens=8))
+    assert speculative(most)["num_speculative_tokens"] == 8
+    always = vllm.command(DRAFTING | plan(gate="off", max_draft_tokens=8))
+    assert speculative(always)["num_speculative_tokens"] == 3
+    assert any(note.startswith("not carried over: max_draft_tokens 8: only a gate") for note in always.notes)
+
+
+def test_graphs_are_captured_for_every_length_the_gate_chooses_from() -> None:
+    def lengths(**settings: Any) -> list[list[int]] | None:
+        found: list[list[int]] | None = speculative(vllm.command(DRAFTING | plan(**settings))).get(
+            "num_speculative_tokens_per_batch_size"
+        )
+        return found
+
+    assert lengths(speculate_below_context=7000, max_batch=64) == [[1, 63, 3], [64, 64, 0]]
+    assert lengths(gate="measured", max_batch=64) == [[1, 61, 3], [62, 62, 2], [63, 63, 1], [64, 64, 0]]
+    assert lengths(gate="measured", max_batch=4) == [[1, 1, 3], [2, 2, 2], [3, 3, 1], [4, 4, 0]]
+    assert lengths(gate="measured", max_batch=3) is None  # no room for all
+    assert lengths(gate="off", max_batch=64) is None
+    assert lengths(gate="measured", max_batch=64, data_parallel_size=2) is None  # vLLM drops it there
+    assert lengths(gate="measured", max_batch=64, method="suffix", drafter=None) is None  # the older model runner's
 
 
 def test_probabilistic_drafts_beside_local_argmax_are_what_vllm_refuses() -> None:

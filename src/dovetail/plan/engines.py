@@ -27,13 +27,20 @@ def check(case: Case, folders: Mapping[str, str]) -> list[Advice]:
     if "://" in case.engine:
         note = f"the server at {case.engine} was started with settings of its own: what is planned here has to be them"
         return [*advice, Advice("note", "engine", note)]
-    return [*advice, *_ungated(case), *_without_words(case, ("gpus", *GATE))]
+    gate = _gated(case) if case.engine == "vllm" else _ungated(case)
+    return [*advice, *gate, *_without_words(case, ("gpus", *GATE))]
+
+
+def _gated(case: Case) -> list[Advice]:
+    """vLLM drafts one length always; Dovetail's scheduler inside it does not."""
+    said = [name for name in GATE if name != "max_draft_tokens" and case.value(name) not in (None, "off")]
+    ours = "a scheduler of Dovetail's sees to that inside vLLM: `pip install dovetail[vllm]` where vLLM runs"
+    return [Advice("note", said[0], f"{', '.join(map(case.said, said))}: {ours}")] if said else []
 
 
 def _ungated(case: Case) -> list[Advice]:
-    until = " until Dovetail's own scheduler for it is there" if case.engine == "vllm" else ""
     return [
-        Advice("warning", name, f"{case.said(name)}: {NAMES[case.engine]} {without}{until}")
+        Advice("warning", name, f"{case.said(name)}: {NAMES[case.engine]} {without}")
         for name, without in GATE.items()
         if case.value(name) not in (None, "off")  # off is what they do
     ]

@@ -14,7 +14,7 @@ from dovetail.plan.case import Advice, Case
 from dovetail.plan.drafter import Drafter
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
-from dovetail.plan.methods import CLEAN_LOOKUP, LOOKUPS
+from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.target import Target
 
 
@@ -103,30 +103,17 @@ def _lookup(case: Case) -> list[Advice]:
 
 
 def _gate(case: Case) -> list[Advice]:
-    """No drafts above a length, where the drafter's own cache then misses what was decoded meanwhile.
+    """Less of a gate over data-parallel ranks that share experts: each waits for the others' passes of the drafter.
 
-    vLLM 0.33 draws one length for a whole step, on every data-parallel rank alike, and a length of zero skips the
-    drafter. Text stays the target's; requests that draft again afterwards do so from a cache with holes. Lookups keep
-    nothing, and one request alone never comes back below its length.
+    vLLM 0.32 and 0.33 disable their own dynamic lengths there for the same reason. Ranks of a dense model are engines
+    of their own.
     """
-    if not case.value("speculate_below_context") or case.engine != "vllm" or case.method in (None, *LOOKUPS):
+    gate = ("gate", "speculate_below_context", "speculate_up_to_batch")
+    said = [name for name in gate if case.value(name) not in (None, "off")]
+    if not said or case.engine != "vllm" or case.size("data_parallel_size") == 1 or not case.target.experts:
         return []
-    if case.size("data_parallel_size") > 1:
-        raise PlanError(
-            f"{case.said('speculate_below_context')} but {case.said('data_parallel_size')}: all ranks must draft the "
-            "same length, and a long request would turn one of them off: leave the gate out, or run separate endpoints"
-        )
-    if case.value("max_batch") == 1:
-        return []
-    return [
-        Advice(
-            "warning",
-            "speculate_below_context",
-            f"{case.said('speculate_below_context')} with {case.method} and {case.said('max_batch')}: a step that a "
-            "long request keeps from drafting leaves holes in the drafter's cache of the others, which then guesses "
-            f"worse; --max-batch 1 and lookups ({' or '.join(LOOKUPS)}) have none",
-        )
-    ]
+    ranks = "ranks that share experts draft as much as each other at every step, so only what is verified is gated"
+    return [Advice("note", said[0], f"{case.said(said[0])} and {case.said('data_parallel_size')}: {ranks}")]
 
 
 def _memory(case: Case) -> list[Advice]:

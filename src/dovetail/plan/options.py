@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -33,11 +34,37 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _engine(value: str) -> None:
-    if value in ("embedded", "vllm") or re.fullmatch(r"https?://[^\s/?#]+\S*", value):
+    if value in ("embedded", "vllm") or all(re.fullmatch(r"https?://[^\s/?#]+\S*", url) for url in value.split(",")):
         return
     if value in ("sglang", "trtllm"):
         raise PlanError(f"start it with what `dovetail plan --emit {value}` prints, and give its URL")
-    raise PlanError("it can be embedded, vllm, or the URL of a server that runs, like http://127.0.0.1:8001")
+    raise PlanError(
+        "it can be embedded, vllm, or the URL of a server that runs, like http://127.0.0.1:8001, or several "
+        "with commas between them"
+    )
+
+
+#: What of vLLM's own would keep Dovetail from reaching it.
+_APART = re.compile(r"--(?:uds|api-key|ssl-.*|root-path|headless|grpc|config)")
+
+
+def _engine_args(value: str) -> None:
+    """Refuse what is a setting here: the plan would not know of it, and say and reckon something else."""
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise PlanError(f"it is read as a shell would read it, and cannot be: {error}") from error
+    if words and not words[0].startswith("-"):
+        raise PlanError(f"it holds options of vLLM's, and begins with {words[0]!r:.40}")
+    for word in words:
+        flag = word.partition("=")[0].partition(".")[0].replace("_", "-")
+        if _APART.fullmatch(flag):
+            raise PlanError(f"with {flag} Dovetail could not reach it")
+        for option in OPTIONS:
+            theirs = option.words.get("vllm", "").partition(".")[0]
+            negated = (f"--no-{theirs[2:]}", theirs.replace("--enable-", "--disable-"))
+            if theirs.startswith("--") and flag in (theirs, *negated):
+                raise PlanError(f"{flag} is a setting here: say {option.flags[0]}")
 
 
 def _repairs(value: str) -> None:
@@ -107,11 +134,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "engine",
         _Text,
-        "what completes prompts: Dovetail's own, vLLM, or a server that runs (default: embedded where that can and no "
+        "what completes prompts: Dovetail's own, vLLM, or servers that run (default: embedded where that can and no "
         "GPUs are named or found, else vllm)",
         "what runs",
         gateway=True,
-        metavar="embedded|vllm|URL",
+        metavar="embedded|vllm|URL[,URL]",
         valid=_engine,
     ),
     Option(
@@ -426,6 +453,43 @@ OPTIONS: tuple[Option, ...] = (
         valid=_variables,
     ),
     Option(
+        "engine_args",
+        _Text | None,
+        "more options for vLLM, such as '--enforce-eager --block-size 64': what no setting here is for (as "
+        "--engine-args='…')",
+        "engine",
+        {"vllm": "options"},
+        metavar="'OPTIONS'",
+        valid=_engine_args,
+    ),
+    Option(
+        "vllm",
+        _Text | None,
+        "vLLM's program (default: the `vllm` beside this Python, else on the PATH)",
+        "engine",
+        gateway=True,
+        metavar="PROGRAM",
+        path="file",
+    ),
+    Option(
+        "engine_log",
+        _Text | None,
+        "where what vLLM writes goes (default: ~/.local/state/dovetail/vllm-PORT.log)",
+        "engine",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "engine_api_key_file",
+        _Text | None,
+        "a file with the key that the servers want which --engine names",
+        "engine",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
         "gpus",
         _Text | None,
         "the machine to plan for, such as '8x B200' or '8x96GB', or auto (default: what is here)",
@@ -571,7 +635,7 @@ def _checked(option: Option, value: Any, where: str, folder: Path) -> Any:
         msgspec.convert(value, option.type)
         if isinstance(value, str) and "\0" in value:
             raise PlanError("no name and no path can hold a NUL")
-        if option.valid is not None:
+        if option.valid is not None and value is not None:
             option.valid(value)
     except msgspec.ValidationError as error:
         reason = str(error).replace("`", "")

@@ -43,6 +43,10 @@ _METHODS: Mapping[str, dict[str, Any]] = {"peagle": {"method": "eagle3", "parall
 #: Method -> the versions that know it, where that is not all of them.
 _KNOWN = {"domino": (), "medusa": ("0.32",), "mlp_speculator": ("0.32",)}
 _MEMBER = "--speculative-config."
+#: Dovetail's gate inside vLLM, and the member of --additional-config that it reads.
+SCHEDULER, GATED = "dovetail.plugins.vllm.GatedScheduler", "dovetail"
+# Methods that vLLM's older model runner drafts by: told of several lengths it gives up whole graphs of a step.
+_NO_LENGTHS = ("suffix", "medusa", "mlp_speculator", "peagle")
 #: Variables that neither version knows -> why they are not there.
 _GONE = {
     "VLLM_ENABLE_PCIE_ALLREDUCE": "no vLLM that was released knows it, only the patched build of the source does",
@@ -61,7 +65,7 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
     flavour = flavour_of(version)
     account = Account(plan, "vLLM")
     start = ("vllm", "serve", account.take("target"))
-    speculation = _speculation(account, flavour)
+    speculation, gate = _speculation(account, flavour)
     arguments: list[tuple[str, ...]] = []
     for option in OPTIONS:
         word = option.words.get("vllm", "")
@@ -73,6 +77,10 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
                 arguments.append(_argument(word, value, flavour))
     if speculation:
         arguments.append(("--speculative-config", json.dumps(speculation)))
+    if gate:
+        arguments += [("--scheduler-cls", SCHEDULER), ("--additional-config", json.dumps({GATED: gate}))]
+        account.notes.append(f"{SCHEDULER} is Dovetail's: `pip install dovetail[vllm]` where vLLM runs")
+    arguments += [(word,) for word in shlex.split(account.take("engine_args") or "")]
     settings = variables(account, _GONE, "")
     key = account.take("api_key_file")
     if key is not None:
@@ -115,8 +123,8 @@ def _language(account: Account) -> list[tuple[str, ...]]:
     return words if reasoning is None else [*words, ("--reasoning-parser", reasoning)]
 
 
-def _speculation(account: Account, flavour: str) -> dict[str, Any]:
-    """The members of --speculative-config; none where nothing drafts."""
+def _speculation(account: Account, flavour: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The members of --speculative-config and what Dovetail's gate is told; none where nothing drafts, or gates."""
     method, tokens = account.peek("method"), account.peek("draft_tokens")
     members = {
         o.name: o.words["vllm"].removeprefix(_MEMBER) for o in OPTIONS if o.words.get("vllm", "").startswith(_MEMBER)
@@ -133,7 +141,7 @@ def _speculation(account: Account, flavour: str) -> dict[str, Any]:
             account.take("draft_tokens")
         for name in (*members, *GATE):
             account.leave(name, why)
-        return {}
+        return {}, {}
     if account.peek("local_argmax") and account.peek("draft_sampling") == "probabilistic":
         account.leave("draft_sampling", "vLLM refuses it beside local_argmax, which never sees whole distributions")
     if method != "ngram":
@@ -143,18 +151,35 @@ def _speculation(account: Account, flavour: str) -> dict[str, Any]:
     if method == "ngram":
         shortest = config["prompt_lookup_min"] or CLEAN_LOOKUP
         config |= {"prompt_lookup_min": shortest, "prompt_lookup_max": max(shortest, CLEAN_LOOKUP)}
-    _gate(account)
-    return {member: value for member, value in config.items() if value is not None}
+    gate = _gate(account)
+    most, measured = account.peek("max_draft_tokens"), gate.get("gate") == "measured"
+    if measured or most == tokens:
+        config["num_speculative_tokens"] = account.take("max_draft_tokens") or tokens
+    account.leave("max_draft_tokens", "only a gate that measures drafts more or less than draft_tokens")
+    if gate and method not in _NO_LENGTHS and account.peek("data_parallel_size") in (None, 1):
+        config |= _lengths(config["num_speculative_tokens"], account.peek("max_batch"), measured=measured)
+    return {member: value for member, value in config.items() if value is not None}, gate
 
 
-def _gate(account: Account) -> None:
-    # It becomes a flag of the command once Dovetail's scheduler for vLLM is there.
-    ours = "--scheduler-cls dovetail.plugins.vllm.GatedScheduler (not released yet)"
-    scheduler = f"Dovetail's own scheduler will gate them: {ours}"
-    account.leave(
-        "speculate_up_to_batch",
-        "vLLM's num_speculative_tokens_per_batch_size counts prompts that are being computed too, and was reported to "
-        f"stall where it turns drafting off (vLLM issue 49548); {scheduler}",
-    )
-    for name, without in GATE.items():
-        account.leave(name, f"vLLM {without}; {scheduler}")
+def _gate(account: Account) -> dict[str, Any]:
+    """What `GatedScheduler` is told; nothing where there is nothing to gate: vLLM drafts as much at every step."""
+    measured = account.take("gate") == "measured"
+    limits = {name: account.take(name) for name in ("speculate_below_context", "speculate_up_to_batch")}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    return {"gate": "measured" if measured else "off", **limits} if measured or limits else {}
+
+
+def _lengths(tokens: int | None, batch: int | None, *, measured: bool) -> dict[str, Any]:
+    """All lengths that the gate chooses from, so that vLLM captures the graphs of each for batches of any size.
+
+    Which batch is to have which length is of no account: the scheduler overrules it. Each takes its graphs for batches
+    up to the largest that has it, so the shorter ones have one batch size each, at the end.
+    """
+    if not tokens or batch is None:
+        return {}
+    shorter = list(range(tokens - 1, -1, -1)) if measured else [0]
+    whole = batch - len(shorter)
+    if whole < 1:
+        return {}
+    singles = [[size, size, length] for size, length in enumerate(shorter, whole + 1)]
+    return {"num_speculative_tokens_per_batch_size": [[1, whole, tokens], *singles]}

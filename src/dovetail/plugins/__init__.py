@@ -1,0 +1,1 @@
+"""What is loaded inside another engine: one folder per engine."""

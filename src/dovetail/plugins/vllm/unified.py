@@ -1,0 +1,130 @@
+"""`Served`: what vLLM's chat and responses endpoints hold for each request, with one reader for all of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from vllm.parser.abstract_parser import DelegatingParser
+
+from dovetail.errors import PlanError
+from dovetail.events import Event, fold
+from dovetail.formats.base import Format
+from dovetail.plugins.vllm import constraint, served
+from dovetail.plugins.vllm.deltas import delta
+from dovetail.plugins.vllm.parsers import ReasoningReader, ToolReader, function_calls, open_stream
+from dovetail.plugins.vllm.reasoning import Spans
+from dovetail.plugins.vllm.requests import thinking_off
+from dovetail.plugins.vllm.stream import Stream
+
+
+class Served(DelegatingParser):
+    """A unified parser: reasoning, content and calls come from one reader, streamed or not."""
+
+    candidates: ClassVar[tuple[str, ...]]
+    always_adjust_request = True  # control tokens have to come through even where no tool is chosen
+
+    def __init__(self, tokenizer: Any, tools: Any = None, *arguments: Any, **options: Any) -> None:
+        super().__init__(tokenizer, tools, *arguments, **options)
+        self._format: Format = served.format_of(self.candidates, tokenizer)
+        self._off = thinking_off(options.get("chat_template_kwargs"))
+        self._prompt: Sequence[int] | None = None
+        self._stream: Stream | None = None
+        self._ends = _end_ids(self._format, tokenizer)
+
+    def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+        self._prompt = prompt_token_ids
+        if self._reasoning_parser is not None:
+            self._reasoning_parser.set_prompt_token_ids(prompt_token_ids)
+
+    def adjust_request(self, request: Any) -> Any:
+        """Control tokens are shown, as they are, and calls are constrained as far as the request or the server asks."""
+        request.skip_special_tokens = False
+        if "spaces_between_special_tokens" in type(request).model_fields:
+            request.spaces_between_special_tokens = False
+        if self._tool_parser is None:
+            return request
+        prompted = constraint.Prompted(self._left_open() if self._prompt is not None else None, self._off)
+        own = served.tokenizer_of(self.model_tokenizer)
+        constraint.constrain(request, self._format, own, self.tool_strict_level, prompted)
+        return request
+
+    def parse(
+        self,
+        model_output: str,
+        request: Any,
+        enable_auto_tools: bool = False,
+        model_output_token_ids: Sequence[int] = (),
+    ) -> tuple[str | None, str | None, list[Any] | None]:
+        forced = request.tool_choice not in ("auto", "none", None)
+        stream = self._open(request, calls=enable_auto_tools or forced)
+        events = stream.feed(model_output, model_output_token_ids)
+        message = fold(events + stream.finish(self._reason(request, model_output_token_ids)))
+        return message.reasoning or None, message.content or None, function_calls(message)
+
+    def parse_delta(
+        self,
+        delta_text: str,
+        delta_token_ids: list[int],
+        request: Any,
+        prompt_token_ids: list[int] | None = None,
+        *,
+        finished: bool,
+    ) -> Any:
+        if self._stream is None:
+            if prompt_token_ids is not None:
+                self.set_prompt_token_ids(prompt_token_ids)
+            self._stream = self._open(request)
+        events: list[Event] = self._stream.feed(delta_text, delta_token_ids)
+        if finished:
+            events += self._stream.finish(self._reason(request, delta_token_ids))
+            self._stream = None
+        message = delta(events)
+        if message is not None and not request.include_reasoning and message.reasoning:
+            message.reasoning = None
+            if not message.content and not message.tool_calls:
+                return None
+        return message
+
+    def _open(self, request: Any, calls: bool = True) -> Stream:
+        calls = calls and self._tool_parser is not None
+        return open_stream(self._format, self.model_tokenizer, request, thinking=self._left_open(), calls=calls)
+
+    def _left_open(self) -> bool:
+        if self._prompt is not None:
+            return Spans(self._format, served.tokenizer_of(self.model_tokenizer)).left_open(self._prompt)
+        return self._format.reasoning == "opened" and not self._off
+
+    def _reason(self, request: Any, ids: Sequence[int]) -> str:
+        """Why the output ended, which vLLM does not tell parsers: the model's own end is in the last token."""
+        ended = not ids or ids[-1] in self._ends or ids[-1] in (getattr(request, "stop_token_ids", None) or ())
+        return "stop" if ended else "length"
+
+
+def _end_ids(fmt: Format, tokenizer: Any) -> frozenset[int]:
+    own = served.tokenizer_of(tokenizer)
+    control = own.control if own is not None else {}
+    ids = {control[literal] for literal in fmt.end_of_turn if literal in control}
+    eos = getattr(tokenizer, "eos_token_id", None)
+    return frozenset(ids if eos is None else {*ids, eos})
+
+
+def join(composed: type[DelegatingParser]) -> None:
+    """Rest vLLM's composition of a tool and a reasoning parser on `Served`.
+
+    Raises `PlanError` for a parser of Dovetail's beside one that is not, or is of another format.
+    """
+    parts = [part for part in (composed.reasoning_parser_cls, composed.tool_parser_cls) if part is not None]
+    foreign = [part for part in parts if not issubclass(part, ToolReader | ReasoningReader)]
+    if foreign:
+        raise PlanError(
+            f"Dovetail reads reasoning and calls in one, so its parser cannot go with {foreign[0].__name__}: give "
+            "--tool-call-parser and --reasoning-parser the same name of Dovetail's"
+        )
+    candidates = tuple(fmt for fmt in parts[0].candidates if all(fmt in part.candidates for part in parts))
+    if not candidates:
+        told = " and ".join(part.parser_name for part in parts)
+        raise PlanError(f"{told} are parsers of different formats: name one format with both flags")
+    composed.__bases__ = (Served,)
+    composed.candidates = candidates
+    served.serve(candidates)

@@ -1,0 +1,105 @@
+"""Run by vLLM's Python: jobs as JSON on standard input; of each the ids and what its steps did on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from vllm import LLM, SamplingParams
+
+
+class Watched:
+    """A scheduler's steps: of each request that decoded, its name, its tokens before, its drafts, how many stood."""
+
+    def __init__(self, scheduler: Any, forced: dict[str, Any] | None) -> None:
+        self.steps: list[list[tuple[int, int, list[int], int]]] = []
+        self._update, self._requests = scheduler.update_from_output, scheduler.requests
+        scheduler.update_from_output = self.update_from_output
+        if forced is not None:
+            self._forced, self._number, self._choose = forced, 0, scheduler.gate.gate.choose
+            scheduler.gate.gate.choose = self.choose
+
+    def update_from_output(self, output: Any, done: Any) -> Any:
+        step = []
+        for name in output.num_scheduled_tokens:
+            sampled = done.sampled_token_ids[done.req_id_to_index[name]]
+            if len(sampled) and name in self._requests:
+                drafts = list(output.scheduled_spec_decode_tokens.get(name, ()))
+                step.append((_place(name), self._requests[name].num_tokens, drafts, len(sampled) - 1))
+        self.steps.append(step)
+        return self._update(output, done)
+
+    def choose(self, tracks: Any, contexts: Any, caps: Any) -> list[int]:
+        """Closed in the steps that a job names, whatever the gate says."""
+        self._number += 1
+        first, last = self._forced["closed"]
+        most = 0 if first <= self._number < last else max(caps, default=0)
+        self._choose(tracks, contexts, [min(cap, most) for cap in caps])
+        return [min(cap, most) for cap in caps]
+
+
+def _place(name: str) -> int:
+    return int(name.partition("-")[0])  # vLLM puts something random behind
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    more = {}
+    if "gate" in job:
+        more = {
+            "scheduler_cls": "dovetail.plugins.vllm.GatedScheduler",
+            "additional_config": {"dovetail": job["gate"]},
+        }
+    engine = LLM(
+        job["target"],
+        dtype="float32",
+        max_model_len=job.get("context", 256),
+        max_num_seqs=job.get("max_batch", 4),
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+        enable_prefix_caching=False,
+        speculative_config=job.get("speculation"),
+        **more,
+    ).llm_engine
+    scheduler = engine.engine_core.engine_core.scheduler
+    watched = Watched(scheduler, job.get("forced"))
+    for place, prompt in enumerate(job["prompts"]):
+        sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=job["max_tokens"][place],
+            ignore_eos=job.get("ignore_eos", False),
+            detokenize=False,
+            extra_args=job.get("extra"),
+        )
+        engine.add_request(str(place), {"prompt_token_ids": prompt}, sampling)
+    ids: dict[int, list[int]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                ids[_place(output.request_id)] = list(output.outputs[0].token_ids)
+    gate = getattr(scheduler, "gate", None)
+    counts = {} if gate is None else gate.gate.counts("any")
+    kind = type(scheduler).__mro__[0].__name__
+    engine.engine_core.shutdown()
+    return {"ids": [ids[i] for i in sorted(ids)], "steps": watched.steps, "counts": counts, "scheduler": kind}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what vLLM prints
+    found: list[dict[str, Any]] = []
+    for job in json.load(sys.stdin):
+        try:
+            found.append(run(job))
+        except Exception as error:
+            if "refused" not in job:
+                raise
+            found.append({"refused": f"{type(error).__name__}: {error}"})
+    json.dump(found, answers)
+    answers.flush()
+    os._exit(0)  # whatever its threads still wait for, nobody waits for them
+
+
+if __name__ == "__main__":
+    main()

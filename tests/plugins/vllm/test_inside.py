@@ -1,0 +1,348 @@
+"""Inside vLLM, through its own detokenizer and composition of parsers: what is read is what `Format.parse` reads.
+
+DOVETAIL_VLLM_PARSERS names the Pythons of environments with vLLM (see docs/vllm.md): their parsers are enough.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dovetail
+from dovetail.conversation import Call, Message
+from dovetail.formats.registry import FAMILIES
+from dovetail.plugins.vllm import names
+from dovetail.tokens import Detokenizer, Prompt
+from tests.plugins.vllm.conftest import Inside, ids_of, prompt_of, tokenizer_in
+from tests.reading import families
+from tests.reading.families import TOOLS, cut, opened, reasons, stream_ids
+
+families_all = pytest.mark.parametrize("name", FAMILIES)
+few = settings(max_examples=400 if settings().max_examples >= 1000 else 8, deadline=None)
+Message_ = dict[str, Any]
+
+
+def plain(message: Message) -> Message_:
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
+    return {"content": message.content, "reasoning": message.reasoning, "calls": calls}
+
+
+def nameless(answer: Message_) -> Message_:
+    """An answer without its calls' ids, which are made anew for each reading where the model gave none."""
+    assert "error" not in answer, answer
+    ids = [call.pop("id") for call in answer["calls"]]
+    assert all(ids) and len(set(ids)) == len(ids)
+    return answer
+
+
+def job(name: str, folder: Path, groups: list[list[int]], thinking: bool, **changed: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "tool_parser": f"dovetail_{name}",
+        "reasoning_parser": f"dovetail_{name}",
+        "folder": str(folder),
+        "tools": TOOLS,
+        "prompt": prompt_of(name, thinking, folder),
+        "groups": groups,
+        "ended": False,
+    }
+    return asked | changed
+
+
+# -- law 1, through vLLM -----------------------------------------------------------------------------------------------
+
+
+@families_all
+@few
+@given(st.data(), st.booleans(), families.cuts)
+def test_what_is_written_reads_back_in_any_groups_of_tokens(
+    inside: Inside, folders: dict[str, Path], name: str, data: st.DataObject, thinking: bool, places: list[int]
+) -> None:
+    """Streamed and not; texts that spell control tokens in ordinary tokens stay texts."""
+    fmt, folder = families.format_of(name), folders[name]
+    message = data.draw(families.messages(name, reasons=reasons(name, thinking), ids=True))
+    ids = fmt.write(message, thinking=thinking).ids(tokenizer_in(folder))
+    ends = {tokenizer_in(folder).control[end] for end in fmt.end_of_turn if end in tokenizer_in(folder).control}
+    open_ = opened(name, thinking)
+    ended = ids[-1] in ends
+    expected = plain(
+        dovetail.fold(stream_ids(name, [ids[:-1] if ended else ids], tokenizer_in(folder), thinking=open_))
+    )
+    for groups in ([ids], [group for group in cut(ids, places) if group], [[token] for token in ids]):
+        asked = job(name, folder, groups, open_, ended=ended)
+        assert nameless(inside.ask("streamed", **asked)) == expected
+    assert nameless(inside.ask("whole", **asked)) == expected
+
+
+@families_all
+@few
+@given(st.data(), st.booleans(), families.cuts)
+def test_any_output_reads_the_same_in_any_groups_of_tokens(
+    inside: Inside, folders: dict[str, Path], name: str, data: st.DataObject, thinking: bool, places: list[int]
+) -> None:
+    """Outputs gone wrong, cut off by a limit."""
+    folder = folders[name]
+    fmt = families.format_of(name)
+    ends = fmt.end_of_turn
+    # In some families no control token opens a block.
+    thinking = fmt.left_open(Prompt(Detokenizer(tokenizer_in(folder)).feed(prompt_of(name, thinking, folder))))
+    text = data.draw(families.outputs(name).filter(lambda t: "\ufffd" not in t and not any(e in t for e in ends)))
+    ids = ids_of(name, text, folder)
+    if not ids:
+        return
+    reader = fmt.reader(TOOLS, tokenizer=tokenizer_in(folder), thinking=thinking)
+    expected = plain(dovetail.fold([*reader.feed("", ids), *reader.finish("length")]))
+    for groups in ([ids], [group for group in cut(ids, places) if group], [[token] for token in ids]):
+        asked = job(name, folder, groups, thinking)
+        assert nameless(inside.ask("streamed", **asked)) == expected
+    assert nameless(inside.ask("whole", **asked)) == expected
+
+
+# -- what the request says ---------------------------------------------------------------------------------------------
+
+KIMI = "functions.get_weather:0"
+CALLED = Message("Let me look.", "They ask of Paris.", (Call(KIMI, "get_weather", '{"city": "Paris"}'),))
+
+
+def written(name: str, folder: Path, message: Message = CALLED) -> list[int]:
+    return families.format_of(name).write(message, thinking=True).ids(tokenizer_in(folder))
+
+
+def test_ids_of_calls_are_the_models_own(inside: Inside, folders: dict[str, Path]) -> None:
+    folder = folders["kimi_k25"]
+    answer = inside.ask("streamed", **job("kimi_k25", folder, [written("kimi_k25", folder)], True, ended=True))
+    assert answer["calls"] == [{"id": KIMI, "name": "get_weather", "arguments": '{"city": "Paris"}'}]
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
+)
+def test_a_forced_call_is_read_like_any_other(inside: Inside, folders: dict[str, Path], choice: Any) -> None:
+    folder = folders["kimi_k25"]
+    asked = job("kimi_k25", folder, [[t] for t in written("kimi_k25", folder)], True, ended=True)
+    for do in ("streamed", "whole"):
+        read = inside.ask(do, **asked, fields={"tool_choice": choice})
+        assert nameless(read) == plain(CALLED)
+
+
+@families_all
+def test_without_a_choice_of_tools_a_call_is_content(inside: Inside, folders: dict[str, Path], name: str) -> None:
+    folder, fmt = folders[name], families.format_of(name)
+    ids = written(name, folder)
+    reader = fmt.reader(TOOLS, thinking=opened(name, True), tool_choice="none", tokenizer=tokenizer_in(folder))
+    expected = plain(dovetail.fold([*reader.feed("", ids[:-1]), *reader.finish()]))
+    asked = job(name, folder, [[t] for t in ids], opened(name, True), ended=True, fields={"tool_choice": "none"})
+    assert expected["calls"] == [] and nameless(inside.ask("streamed", **asked)) == expected
+    assert nameless(inside.ask("whole", **asked)) == expected
+
+
+def test_one_flag_is_enough_for_what_it_names(inside: Inside, folders: dict[str, Path]) -> None:
+    """The tool parser's alone reads reasoning too; to the reasoning parser's alone a call is content."""
+    folder = folders["kimi_k25"]
+    asked = job("kimi_k25", folder, [[t] for t in written("kimi_k25", folder)], True, ended=True)
+    assert nameless(inside.ask("streamed", **asked | {"reasoning_parser": None})) == plain(CALLED)
+    alone = inside.ask("streamed", **asked | {"tool_parser": None})
+    assert (alone["reasoning"], alone["calls"]) == (CALLED.reasoning, [])
+    assert alone["content"] == 'Let me look.functions.get_weather:0{"city": "Paris"}'
+
+
+def test_reasoning_that_is_not_wanted_is_left_out(inside: Inside, folders: dict[str, Path]) -> None:
+    folder = folders["kimi_k25"]
+    asked = job("kimi_k25", folder, [written("kimi_k25", folder)], True, ended=True)
+    read = inside.ask("streamed", **asked, fields={"include_reasoning": False})
+    assert nameless(read) == plain(CALLED) | {"reasoning": ""}
+
+
+def test_a_stop_string_ends_the_text_and_not_the_ids(inside: Inside, folders: dict[str, Path]) -> None:
+    """vLLM holds back what may become one, so its text lags behind its ids, and ends before them."""
+    folder = folders["kimi_k25"]
+    asked = job("kimi_k25", folder, [], True, ended=True)
+    for stop, expected in (("look", "Let me "), ("never said", CALLED.content)):
+        for groups in ([[t] for t in written("kimi_k25", folder)], [written("kimi_k25", folder)]):
+            for do in ("streamed", "whole"):
+                read = inside.ask(do, **asked | {"groups": groups}, stop=[stop])
+                assert (read["reasoning"], read["content"]) == (CALLED.reasoning, expected)
+                assert bool(read["calls"]) == (stop != "look")
+
+
+def test_a_call_that_a_limit_cut_is_the_same_streamed_and_not(inside: Inside, folders: dict[str, Path]) -> None:
+    folder = folders["kimi_k25"]
+    ids = written("kimi_k25", folder)
+    for length in range(len(ids)):
+        asked = job("kimi_k25", folder, [[t] for t in ids[: length + 1]], True)
+        streamed, whole = inside.ask("streamed", **asked), inside.ask("whole", **asked)
+        assert nameless(streamed) == nameless(whole)
+
+
+@families_all
+def test_each_parser_by_itself_reads_what_it_is_for(inside: Inside, folders: dict[str, Path], name: str) -> None:
+    if name == "harmony":
+        pytest.skip("its reasoning is a channel of its own, and vLLM takes none but its own parser for gpt-oss")
+    fmt, folder = families.format_of(name), folders[name]
+    message = CALLED if reasons(name, True) else Message(CALLED.content, "", CALLED.calls)
+    text = fmt.write(message, thinking=True).text
+    for end in fmt.end_of_turn:
+        text = text.removesuffix(end)
+    read = inside.ask("apart", **job(name, folder, [], opened(name, True), text=text))
+    assert "error" not in read, read
+    assert read["reasoning"] == message.reasoning
+    assert [call["name"] for call in read["calls"]] == ["get_weather"] and "Let me look." in read["content"]
+
+
+# -- where reasoning ends, to the engine -------------------------------------------------------------------------------
+
+
+@families_all
+def test_the_engine_learns_where_reasoning_ends(inside: Inside, folders: dict[str, Path], name: str) -> None:
+    """As vLLM gates other constraints than calls: none in reasoning, all behind it."""
+    if not reasons(name, True) or name == "harmony":  # vLLM takes none but its own for gpt-oss
+        pytest.skip("no reasoning that vLLM asks this parser about")
+    folder, tokenizer = folders[name], tokenizer_in(folders[name])
+    ids = written(name, folder)
+    answer = inside.ask("engine", **job(name, folder, [ids], opened(name, True)))
+    at = answer["ended"].index(True)
+    reasoning = tokenizer.decode(ids[:at])
+    assert CALLED.reasoning in reasoning and CALLED.content not in reasoning
+    closed = inside.ask("engine", **job(name, folder, [], True) | {"prompt": ids[:-1]})
+    assert closed["ended"] == [True]
+    if families.format_of(name)._reader.think_end.strip() in tokenizer.control:
+        spelled = len(tokenizer.encode(CALLED.reasoning))
+        assert spelled <= answer["reasoning_tokens"] <= spelled + 2  # and what breaks the lines around it
+
+
+# -- constraints -------------------------------------------------------------------------------------------------------
+
+ONE = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
+
+
+#: Formats whose grammar is xgrammar's own.
+CONSTRAINED_BY_XGRAMMAR = frozenset(
+    ("kimi_k3", "deepseek_v32", "deepseek_v4", "deepseek_v41", "qwen3_coder", "glm45", "glm47", "minimax_m2")
+) | {"llama3_json"}
+
+
+def strict(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**tool, "function": {**tool["function"], "strict": True}} for tool in tools]
+
+
+@families_all
+@pytest.mark.parametrize("known", [True, False], ids=["prompt known", "prompt unknown"])
+def test_a_call_that_is_asked_for_is_held_to_by_a_structural_tag(
+    inside: Inside, folders: dict[str, Path], name: str, known: bool
+) -> None:
+    asked = job(name, folders[name], [], opened(name, True), tools=ONE, prompt_unknown=not known)
+    answer = inside.ask("adjusted", **asked, fields={"tool_choice": "required"})
+    if name == "pythonic":
+        assert "nothing can hold pythonic to a call" in answer["error"]
+        return
+    assert "error" not in answer, answer
+    tag = json.loads(answer["tag"])
+    assert tag["type"] == "structural_tag" and "ping" in answer["tag"]
+    assert answer["skip_special_tokens"] is answer["spaces_between_special_tokens"] is False
+    # One grammar over all of the answer, or one from where vLLM sees reasoning end.
+    assert answer["whole"] or name in CONSTRAINED_BY_XGRAMMAR
+    assert answer["reasoning_ended"] == (answer["whole"] or not reasons(name, True))
+
+
+def test_auto_is_left_free_unless_a_tool_or_the_server_is_strict(inside: Inside, folders: dict[str, Path]) -> None:
+    asked = job("kimi_k25", folders["kimi_k25"], [], True, tools=TOOLS)
+    assert inside.ask("adjusted", **asked)["tag"] is None
+    assert inside.ask("adjusted", **asked, fields={"tool_choice": "none"})["tag"] is None
+    pinned = inside.ask("adjusted", **asked | {"tools": [*TOOLS[:1], *strict(TOOLS[2:3])]})["tag"]
+    assert "celsius" not in pinned and "lines" in pinned  # the schema of the one that is strict
+    single = inside.ask("adjusted", **asked, fields={"parallel_tool_calls": False})["tag"]
+    assert single is not None and "celsius" not in single
+    for level, found in (("function", False), ("parameter", True)):
+        tag = inside.ask("adjusted", **asked, level=level)["tag"]
+        assert ("celsius" in tag) is found
+    inside.ask("adjusted", **asked, level="auto")
+
+
+def test_a_response_format_is_not_overruled_by_auto(inside: Inside, folders: dict[str, Path]) -> None:
+    asked = job("kimi_k25", folders["kimi_k25"], [], True, tools=strict(ONE))
+    answer = inside.ask("adjusted", **asked, fields={"response_format": {"type": "json_object"}})
+    assert answer["tag"] is None and answer["whole"] is False
+
+
+# -- histories ---------------------------------------------------------------------------------------------------------
+
+HISTORY = [
+    {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning": "Paris.",
+        "tool_calls": [
+            {"id": "call_abc", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_abc", "content": "sunny"},
+]
+
+
+def test_histories_are_repaired_for_the_parsers_that_are_served(inside: Inside, folders: dict[str, Path]) -> None:
+    asked = job("kimi_k25", folders["kimi_k25"], [], True, messages=HISTORY)
+    user, assistant, tool = inside.ask("rendered", **asked)["messages"]
+    assert assistant["tool_calls"][0]["id"] == tool["tool_call_id"] == "functions.get_weather:0"
+    assert assistant["reasoning"] == "Paris."  # under the name that vLLM reads
+    assert user["content"] in ("Weather?", HISTORY[0]["content"])
+
+
+def test_what_cannot_be_put_right_is_left_to_vllm(inside: Inside, folders: dict[str, Path]) -> None:
+    orphan = [HISTORY[0], {"role": "tool", "tool_call_id": "call_x", "content": "sunny"}]
+    answer = inside.ask("rendered", **job("kimi_k25", folders["kimi_k25"], [], True, messages=orphan))
+    assert answer["messages"][1]["tool_call_id"] == "call_x"
+    bad = [{"role": "assistant", "tool_calls": [{"id": 3}]}]
+    answer = inside.ask("rendered", **job("kimi_k25", folders["kimi_k25"], [], True, messages=bad))
+    assert answer["error"].startswith("VLLMValidationError: messages[0]")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_format_is_registered_and_nothing_else_is_touched(inside: Inside) -> None:
+    found = inside.ask("named", names=["dovetail_kimi_k2", "kimi_k2", "hermes"])
+    assert set(names.OWN) <= {*found["tool_parsers"]} & {*found["reasoning_parsers"]}
+    modules = found["modules"]
+    assert modules["dovetail_kimi_k2"].startswith("dovetail.")
+    assert modules["kimi_k2"].startswith("vllm.") and modules["hermes"].startswith("vllm.")
+    assert found["renderers"] == {"hf": "RepairingHfRenderer", "deepseek_v32": "RepairingDeepseekV32Renderer"}
+
+
+def test_parsers_that_do_not_belong_together_are_refused_at_the_start(inside: Inside, folders: dict[str, Path]) -> None:
+    folder = folders["kimi_k25"]
+    for tools, reasoning, told in (
+        ("dovetail_kimi_k25", "dovetail_qwen3", "parsers of different formats"),
+        ("hermes", "dovetail_kimi_k25", "cannot go with Hermes2ProToolParser"),
+    ):
+        asked = job("kimi_k25", folder, [[1]], True, tool_parser=tools, reasoning_parser=reasoning)
+        answer = inside.ask("streamed", **asked)
+        assert told in answer["error"] + answer["cause"]
+
+
+def test_a_format_of_a_checkpoint_needs_a_checkpoint(inside: Inside, folders: dict[str, Path]) -> None:
+    asked = job("kimi_k25", folders["kimi_k25"], [[1]], True, tool_parser="dovetail_jinja", reasoning_parser=None)
+    assert "dovetail_jinja is made of a checkpoint's chat template" in inside.ask("streamed", **asked)["error"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "reasoning", "name"),
+    [("kimi_k2", "kimi_k2", "kimi_k25"), ("hermes", "qwen3", "qwen3"), ("deepseek_v32", "deepseek_v3", "deepseek_v32")],
+)
+def test_built_in_names_can_be_overridden(
+    python: str, folders: dict[str, Path], tools: str, reasoning: str, name: str
+) -> None:
+    worker = Inside(python, **{names.OVERRIDE: f"{tools},{reasoning}"})
+    try:
+        folder = folders[name]
+        asked = job(name, folder, [[t] for t in written(name, folder)], opened(name, True), ended=True)
+        read = worker.ask("streamed", **asked | {"tool_parser": tools, "reasoning_parser": reasoning})
+        assert nameless(read) == plain(CALLED)
+        found = worker.ask("named", names=[tools, "glm45"])["modules"]
+        assert found[tools].startswith("dovetail.") and found["glm45"].startswith("vllm.")
+    finally:
+        worker.close()
