@@ -1,4 +1,4 @@
-"""`python -m bench`: the demo pair's speed with speculation off and on, as a table or as JSON."""
+"""`python -m bench`: the demo pair's speed without drafts, with always as many, and gated, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -36,21 +36,25 @@ def main() -> None:
     if options.json:
         print(json.dumps(pair.as_json(rows, machine), indent=2))
         return
-    table = Table(title=f"tokens/s, greedy, K={options.draft_tokens}, medians of {options.repeats}", box=box.SIMPLE)
-    groups = {"": ("batch",), "decode": ("off", "on", "ratio"), "whole": ("off", "on", "ratio")}
-    groups["accepted"] = ("length",)
+    table = Table(title=f"tokens/s, greedy, medians of {options.repeats}", box=box.SIMPLE)
+    ways = list(rows[0].decode)
+    fixed = ways[1]
+    groups = {"": ["batch"], "decode": [*ways, "gated/off"], "with prompts": [*ways, "gated/off"]}
+    groups[f"length, {fixed}"] = ["accepted"]
     for group, headings in groups.items():
         for heading in headings:
             table.add_column(f"{group}\n{heading}", justify="right")
     for r in rows:
-        decode = (f"{r.decode_off:.0f}", f"{r.decode_on:.0f}", f"{r.decode_ratio:.2f}x")
-        whole = (f"{r.whole_off:.0f}", f"{r.whole_on:.0f}", f"{r.whole_ratio:.2f}x")
+        decode = (*(f"{r.decode[way]:,.0f}" for way in ways), f"{r.decode_ratio['gated']:.2f}x")
+        whole = (*(f"{r.whole[way]:,.0f}" for way in ways), f"{r.whole_ratio['gated']:.2f}x")
         table.add_row(str(r.batch), *decode, *whole, f"{r.acceptance_length:.2f}")
     console = Console()
     console.print(table)
     for r in rows:
         if r.limit_off is not None and r.limit_on is not None:
-            console.print(f"At batch {r.batch} memory allows {r.limit_off:.0f} tokens/s off and {r.limit_on:.0f} on.")
+            console.print(
+                f"At batch {r.batch} memory allows {r.limit_off:.0f} tokens/s off and {r.limit_on:.0f} with {fixed}."
+            )
     console.print(
         f"{os.cpu_count()} cores ({platform.machine()}), {machine['threads']} threads reading "
         f"{machine['bandwidth_gb_s']:.1f} GB/s; a step reads {machine['one_mb']:.1f} MB of target for one token, "

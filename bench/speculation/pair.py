@@ -1,6 +1,6 @@
-"""Tokens per second of a pair with speculation off and on, and the machine's own limit beside it.
+"""Tokens per second of a pair without drafts, with always as many, and gated; and the machine's own limit beside it.
 
-One run, one process: off and on take turns on the same prompts, and medians are printed. Decode speed counts the steps
+One run, one process: the three take turns on the same prompts, and medians are printed. Decode speed counts the steps
 in which no prompt was computed; the time to a whole answer counts all of them. The prompts are held-out conversations
 as they come; the answers are unconstrained and greedy.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,20 @@ from dovetail.tokens import tokenizer as load_tokenizer
 from training.corpus import sample
 from training.data import FORMAT, HELD_OUT
 
+#: The most that the gate chooses from.
+MOST = 8
+
 
 @dataclass(frozen=True)
 class Row:
-    """One batch size. Speeds are new tokens per second over all sequences; lengths are tokens per step and sequence."""
+    """One batch size; by way of drafting, "off" first. Speeds are new tokens per second over all sequences, with the
+    ratios to off as medians of what turns say; lengths are tokens per step and sequence of a fixed number of drafts."""
 
     batch: int
-    decode_off: float
-    decode_on: float
-    decode_ratio: float
-    whole_off: float
-    whole_on: float
-    whole_ratio: float
+    decode: dict[str, float]
+    decode_ratio: dict[str, float]
+    whole: dict[str, float]
+    whole_ratio: dict[str, float]
     acceptance_length: float
     limit_off: float | None
     limit_on: float | None
@@ -64,14 +66,13 @@ def measure(
         tuple(FORMAT.render(s.messages[: s.turn], s.tools, thinking=s.thinking).ids(tokenizer))
         for s in map(sample, range(HELD_OUT, HELD_OUT + answers))
     ]
-    core = LLMCore(
-        checkpoints / "target",
-        checkpoints / "drafter",
-        tokenizer,
-        draft_tokens=draft_tokens,
-        max_batch=max(batches),
-        prefix_caching=False,  # the same prompts come again and again
-    )
+    pair = (checkpoints / "target", checkpoints / "drafter", tokenizer)
+    # Without prefix caching, since the same prompts come again and again.
+    sizes: Any = {"draft_tokens": draft_tokens, "max_batch": max(batches), "prefix_caching": False}
+    core = LLMCore(*pair, **sizes)
+    gated = LLMCore(*pair, **sizes, max_draft_tokens=MOST, gated=True)
+    fixed = f"K={draft_tokens}"
+    ways = {"off": (core, 0), fixed: (core, None), "gated": (gated, None)}
     rate = bandwidth()
     config = json.loads((checkpoints / "target" / "config.json").read_text())
     share = config["num_experts_per_tok"] / config["n_routed_experts"]
@@ -80,37 +81,31 @@ def measure(
     drafter = _weight_bytes(checkpoints / "drafter", 1.0)
     rows = []
     for batch in batches:
-        runs: dict[int, list[_Run]] = {0: [], draft_tokens: []}
-        _run(core, prompts[:batch], batch, 0, max_tokens)  # warm-up
+        runs: dict[str, list[_Run]] = {name: [] for name in ways}
+        for engine in (core, gated):
+            _run(engine, prompts, batch, None, max_tokens)  # warm-up, in which the gate learns
         for _ in range(repeats):
-            for k, done in runs.items():
-                done.append(_run(core, prompts, batch, k, max_tokens))
-        rows.append(_row(batch, runs[0], runs[draft_tokens], rate, one, window + draft_tokens * drafter))
+            for name, (engine, drafts) in ways.items():
+                runs[name].append(_run(engine, prompts, batch, drafts, max_tokens))
+        rows.append(_row(batch, runs, fixed, rate, one, window + draft_tokens * drafter))
     machine = {"bandwidth_gb_s": rate / 1e9, "threads": torch.get_num_threads()}
     return rows, machine | {"one_mb": one / 1e6, "window_mb": window / 1e6, "drafter_mb": drafter / 1e6}
 
 
-def _row(batch: int, off: list[_Run], on: list[_Run], rate: float, bytes_off: float, bytes_on: float) -> Row:
-    def decode(runs: list[_Run]) -> float:
-        return statistics.median(r.decode_tokens / r.decode_seconds for r in runs)
+def _row(batch: int, runs: dict[str, list[_Run]], fixed: str, rate: float, bytes_off: float, bytes_on: float) -> Row:
+    def speeds(speed: Callable[[_Run], float]) -> tuple[dict[str, float], dict[str, float]]:
+        medians = {name: statistics.median(map(speed, own)) for name, own in runs.items()}
+        ratios = {
+            name: statistics.median(speed(run) / speed(off) for run, off in zip(own, runs["off"], strict=True))
+            for name, own in runs.items()
+        }
+        return medians, ratios
 
-    def whole(runs: list[_Run]) -> float:
-        return statistics.median(r.tokens / r.seconds for r in runs)
-
-    length = statistics.median(r.acceptance_length for r in on)
+    length = statistics.median(run.acceptance_length for run in runs[fixed])
     return Row(
-        batch=batch,
-        decode_off=decode(off),
-        decode_on=decode(on),
-        decode_ratio=statistics.median(
-            (b.decode_tokens / b.decode_seconds) / (a.decode_tokens / a.decode_seconds)
-            for a, b in zip(off, on, strict=True)
-        ),
-        whole_off=whole(off),
-        whole_on=whole(on),
-        whole_ratio=statistics.median(
-            (b.tokens / b.seconds) / (a.tokens / a.seconds) for a, b in zip(off, on, strict=True)
-        ),
+        batch,
+        *speeds(lambda run: run.decode_tokens / run.decode_seconds),
+        *speeds(lambda run: run.tokens / run.seconds),
         acceptance_length=length,
         # With more than one sequence other things than bytes decide.
         limit_off=rate / bytes_off if batch == 1 else None,
@@ -118,7 +113,9 @@ def _row(batch: int, off: list[_Run], on: list[_Run], rate: float, bytes_off: fl
     )
 
 
-def _run(core: LLMCore, prompts: Sequence[tuple[int, ...]], batch: int, draft_tokens: int, max_tokens: int) -> _Run:
+def _run(
+    core: LLMCore, prompts: Sequence[tuple[int, ...]], batch: int, draft_tokens: int | None, max_tokens: int
+) -> _Run:
     """Answer every prompt, `batch` at a time, the next one starting when one ends."""
     waiting = list(enumerate(prompts))
     running: set[str] = set()
