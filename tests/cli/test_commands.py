@@ -77,12 +77,6 @@ def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
         (("plan", "{pair}/target", "--engine", "vlm"), "engine is 'vlm'"),
         (("plan", "{pair}/target", "--gpus", "8x B2000"), "did you mean B200"),
         (("plan", "{pair}/target", "--emit", "sglang", "--context", "4096"), "was made for 1024"),
-        (("serve", "{pair}/target", "--engine", "vllm"), "Serving on it is not there yet: run the command that"),
-        (("serve", "{pair}/target", "--engine", "http://127.0.0.1:1"), "`dovetail plan --emit vllm` prints"),
-        (
-            ("serve", "{pair}/drafter", "--tensor-parallel-size", "2"),
-            "tensor_parallel_size is 2 (command line) and the",
-        ),
         (("recipes", "kimi-k2.5-sm120-dcp5"), "did you mean kimi-k2.5-sm120-dcp"),
         (("recipes", "{pair}/target/config.json"), "cannot be read: Object contains unknown field"),
         (("serve", "{pair}/target", "--host", "no.such.host.invalid"), "cannot be resolved"),

@@ -124,7 +124,7 @@ def test_what_runs_what_fits_what_to_know_and_what_would_be_gained(plan: Any) ->
     assert "target 1.03T parameters, 31.7B active: mla, 8 of 384 experts, int4" in told
     assert "weights 595.1 GB, reckoned from its shape; the drafter's 6.0 GB" in told
     assert re.search(r"KV cache [\d,]+ bytes a token on each GPU; [\d,]+ tokens fit, \d+ sequences of 262,144", told)
-    assert "warning speculate_below_context is 7000" in told
+    assert "note speculate_below_context is 7000" in told
     assert "advice --decode-context-parallel-size 8: room for" in told
 
 

@@ -204,6 +204,10 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
         "host": ("0.0.0.0", "::1"),
         "port": (8001, 8002),
         "api_key_file": (str(folder / "key-a"), str(folder / "key-b")),
+        "engine_args": ("--enforce-eager", "--block-size 64"),
+        "vllm": (str(folder / "key-a"), str(folder / "key-b")),
+        "engine_log": (str(folder / "key-a"), str(folder / "key-b")),
+        "engine_api_key_file": (str(folder / "key-a"), str(folder / "key-b")),
     }
 
 
