@@ -1,6 +1,8 @@
 """Tokens per second of one cell, a context and a batch, for every way of drafting, side by side.
 
-All ways go on from the same moment with the same sequences and take turns. One run ends when all sequences together
+All ways go on from the same moment with the same sequences and take turns; then the best of those without a gate and
+the gated one take turns again, alone: the best of six is partly luck, and a machine is not the same a minute later. One
+run ends when all sequences together
 have so many new tokens; its first step is not counted. A gate's table is what the engine measured at its start; it
 learns as runs go by, from cell to cell, as a server's does, and before it is counted in a cell it has `warm` seconds
 there, ten times as many where steps are so long that it would not have decided twice. Every acceptance has a gate of
@@ -52,6 +54,11 @@ class Way:
     drafter: str | None = None
     drafts: int | None = 0
     acceptance: float | None = None
+
+    @property
+    def of(self) -> tuple[str | None, float | None]:
+        """What drafts, however much."""
+        return self.drafter, self.acceptance
 
     @property
     def drafts_by(self) -> str:
@@ -142,8 +149,20 @@ class Measurement:
                     self._warm_up(begun, way, sets, tokens)
                 self._luck(way, turn)
                 runs[way].append(self._run(begun, way, sets, tokens, overhead.get(way)))
+        pairs: dict[Way, list[tuple[Run, Run]]] = {}
+        for way in overhead:
+            rivals = [rival for rival in runs if rival == Way() or (rival.of == way.of and rival.drafts is not None)]
+            best = max(rivals, key=lambda rival: _speed(runs[rival]))
+            pairs[way] = []
+            for turn in range(self._plan.turns):
+                note(f"pair {turn + 1}, {way.drafter}")
+                both: dict[Way, Run] = {}
+                for side in (way, best) if turn % 2 else (best, way):
+                    self._luck(way, turn)
+                    both[side] = self._run(begun, side, sets, tokens, overhead.get(side))
+                pairs[way].append((both[way], both[best]))
         place = {"model": self._model.title, "context": context, "batch": batch, "tokens": tokens}
-        return [place | row for row in _rows(runs, overhead)]
+        return [place | row for row in _rows(runs, pairs, overhead)]
 
     def _luck(self, way: Way, turn: int) -> None:
         if self._model.script is not None:
@@ -202,11 +221,15 @@ def _decode(core: LLMCore, names: Sequence[str], tokens: int, run: Run) -> None:
     run.steps += steps
 
 
-def _rows(runs: dict[Way, list[Run]], overhead: dict[Way, list[float]]) -> Iterator[dict[str, Any]]:
-    """One row for each drafter: medians over turns; the ratios are medians of what turns say."""
+def _speed(runs: Sequence[Run]) -> float:
+    return statistics.median(run.rate for run in runs)
 
-    def speed(way: Way) -> float:
-        return statistics.median(run.rate for run in runs[way])
+
+def _rows(
+    runs: Mapping[Way, list[Run]], pairs: Mapping[Way, list[tuple[Run, Run]]], overhead: Mapping[Way, list[float]]
+) -> Iterator[dict[str, Any]]:
+    """One row for each drafter: medians over turns; the ratios are medians of what turns say, of gated to best those
+    in which only these two took turns. `best_again` is what the best then made of what it had made before."""
 
     def ratio(way: Way, to: Way) -> float:
         return statistics.median(a.rate / b.rate for a, b in zip(runs[way], runs[to], strict=True))
@@ -215,22 +238,24 @@ def _rows(runs: dict[Way, list[Run]], overhead: dict[Way, list[float]]) -> Itera
     for by in dict.fromkeys(way.drafts_by for way in runs if way.drafter is not None):
         own = [way for way in runs if way.drafter is not None and way.drafts_by == by]
         fixed = [way for way in own if way.drafts is not None]
-        best = max([off, *fixed], key=speed)
+        best = max([off, *fixed], key=lambda way: _speed(runs[way]))
         row: dict[str, Any] = {
             "drafter": by,
-            "off": speed(off),
-            "fixed": {str(way.drafts): speed(way) for way in fixed},
+            "off": _speed(runs[off]),
+            "fixed": {str(way.drafts): _speed(runs[way]) for way in fixed},
             "accepted": {str(way.drafts): _share(runs[way]) for way in fixed},
             "best": best.drafts,
             "best_to_off": ratio(best, off),
         }
         for gated in (way for way in own if way.drafts is None):
+            to_best = statistics.median(ours.rate / its.rate for ours, its in pairs[gated])
             row |= {
-                "gated": speed(gated),
-                "gated_to_best": ratio(gated, best),
+                "gated": _speed(runs[gated]),
+                "gated_to_best": to_best,
+                "best_again": _speed([its for _, its in pairs[gated]]) / _speed(runs[best]),
                 "gated_to_off": ratio(gated, off),
                 "gated_drafts": _per_window(runs[gated]),
-                "holds": ratio(gated, best) >= GOAL,
+                "holds": to_best >= GOAL,
                 "gate_us": {
                     "median": 1e6 * statistics.median(overhead[gated]),
                     "mean": 1e6 * statistics.mean(overhead[gated]),

@@ -39,7 +39,8 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         f"{results['machine']}; "
         + ", ".join(f"{name} {version}" for name, version in results["versions"].items())
         + f"; {results['threads']} thread{'s' * (results['threads'] > 1)}.",
-        "best: of off and every fixed K; accepted: of single drafts (K=1); ratios are medians of what each turn says.",
+        "best: of off and every fixed K; accepted: of single drafts (K=1); ratios are medians of what each turn says, "
+        "of gated to best those of further turns of these two alone.",
         f"In each cell a gate ran for {results['options']['warm']:g} s before it counted, up to ten times as long "
         "where steps are long.",
     ]
@@ -49,6 +50,12 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         said.append(
             f"Gated is at least {GOAL:g}x the best in {met} of {len(rows)} cells; worst {worst['gated_to_best']:.3f}x, "
             f"{worst['model']}, {worst['drafter']}, context {worst['context']}, batch {worst['batch']}."
+        )
+        again = sorted(row["best_again"] for row in rows)
+        low, high = again[len(again) // 10], again[-1 - len(again) // 10]
+        said.append(
+            f"In those further turns the best was {statistics.median(again):.3f}x as fast as when it was found to be "
+            f"the best; in eight of ten cells {low:.2f}x to {high:.2f}x: so far two runs of the same thing are apart."
         )
         if single := [row for row in rows if row["model"] == "demo" and row["batch"] == 1]:
             found = (f"{row['gated_to_off']:.2f}x ({row['drafter']}, context {row['context']:,})" for row in single)

@@ -1,0 +1,1 @@
+"""Dovetail inside other engines beside what these bring themselves."""
