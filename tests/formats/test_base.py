@@ -53,6 +53,13 @@ def test_what_a_renderer_trips_over_is_a_render_error() -> None:
         Tripping().render(MESSAGES)
 
 
+def test_what_opens_and_closes_reasoning() -> None:
+    marked = {name: markers for name in FAMILIES if (markers := dovetail.format(name).reasoning_markers)}
+    assert marked["kimi_k3"] == ("<|open|>think<|sep|>", "<|close|>think<|sep|>")
+    assert (marked["qwen3"], marked["mistral"]) == (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+    assert marked.keys().isdisjoint({"hermes", "harmony", "pythonic"})  # it has none, or it is a channel
+
+
 def test_a_template_gets_nothing_that_its_model_s_own_code_does_not_give_it() -> None:
     assert dovetail.format("hermes").template_variables([]) == {}
 

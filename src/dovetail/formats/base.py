@@ -102,6 +102,14 @@ class Format(ABC):
         """The prompt. May raise any usual exception when messages or tools have a wrong shape."""
         raise RenderError(f"{self.name} reads outputs, but its prompts come from the model's own chat template")
 
+    @property
+    def reasoning_markers(self) -> tuple[str, str] | None:
+        """What opens and what closes a reasoning block, without newlines; None where no control token does."""
+        opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
+        if self.reasoning == "none" or not any(literal in opener for literal in self._reader.controls):
+            return None
+        return opener, closer
+
     def left_open(self, prompt: Prompt) -> bool:
         """Whether `prompt` ends inside a reasoning block: what a reader of the answer has to be told as `thinking`."""
         opener = self._reader.think.strip()

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class Inside:
 @pytest.fixture(scope="session", params=pythons())
 def python(request: pytest.FixtureRequest) -> str:
     if not request.param:
-        pytest.skip(f"{VARIABLE} does not name Pythons with vLLM 0.32 and 0.33")
+        pytest.skip(f"{VARIABLE} does not name Pythons with vLLM 0.32 and 0.33: make check-parsers")
     return str(request.param)
 
 
@@ -93,14 +93,24 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: checkpoint(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
 
 
-def checkpoint(name: str, folder: Path) -> Path:
-    bpe = Library(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    text = [families.sample_output(name), *families.markers(name), "the city of Paris", "漢字"] * 3
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(text, trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False))
-    bpe.add_tokens([AddedToken(literal, special=True, normalized=False) for literal in literals(name)])
+def checkpoint(name: str, folder: Path, base: Path | None = None, special: Container[str] | None = None) -> Path:
+    """Write a tokenizer: `base` (a tokenizer.json), else a small one that is trained, and the family's control tokens.
+
+    `special` are those that vLLM leaves out of texts unless it is told; None: all.
+    """
+    if base is not None:
+        bpe = Library.from_file(str(base))
+    else:
+        bpe = Library(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        text = [families.sample_output(name), *families.markers(name), "the city of Paris", "漢字"] * 3
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        bpe.train_from_iterator(
+            text, trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
+        )
+    for literal in literals(name):
+        bpe.add_tokens([AddedToken(literal, special=special is None or literal in special, normalized=False)])
     bpe.save(str(folder / "tokenizer.json"))
     end = next((end for end in families.format_of(name).end_of_turn if end in literals(name)), None)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "eos_token": end}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 from vllm import LLM, SamplingParams
@@ -85,20 +87,33 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     return {"ids": [ids[i] for i in sorted(ids)], "steps": watched.steps, "counts": counts, "scheduler": kind}
 
 
+def apart(job: dict[str, Any]) -> Any:
+    """`run` in a process of its own: where numba was loaded (for n-grams), vLLM on CPU cannot make another engine."""
+    processes = get_context("fork")
+    ours, its = processes.Pipe(duplex=False)
+    process = processes.Process(target=_answer, args=(job, its), daemon=True)
+    process.start()
+    its.close()
+    try:
+        return ours.recv()
+    finally:
+        process.kill()  # whatever its threads still wait for, nobody waits for them
+        process.join()
+
+
+def _answer(job: dict[str, Any], answers: Connection) -> None:
+    try:
+        answers.send(run(job))
+    except Exception as error:
+        if "refused" not in job:
+            raise
+        answers.send({"refused": f"{type(error).__name__}: {error}"})
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints
-    found: list[dict[str, Any]] = []
-    for job in json.load(sys.stdin):
-        try:
-            found.append(run(job))
-        except Exception as error:
-            if "refused" not in job:
-                raise
-            found.append({"refused": f"{type(error).__name__}: {error}"})
-    json.dump(found, answers)
-    answers.flush()
-    os._exit(0)  # whatever its threads still wait for, nobody waits for them
+    json.dump([apart(job) for job in json.load(sys.stdin)], answers)
 
 
 if __name__ == "__main__":

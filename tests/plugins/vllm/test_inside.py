@@ -305,11 +305,11 @@ def test_what_cannot_be_put_right_is_left_to_vllm(inside: Inside, folders: dict[
 
 
 def test_every_format_is_registered_and_nothing_else_is_touched(inside: Inside) -> None:
-    found = inside.ask("named", names=["dovetail_kimi_k2", "kimi_k2", "hermes"])
+    found = inside.ask("named", names=["dovetail_kimi_k2", "llama3_json", "hermes"])
     assert set(names.OWN) <= {*found["tool_parsers"]} & {*found["reasoning_parsers"]}
     modules = found["modules"]
     assert modules["dovetail_kimi_k2"].startswith("dovetail.")
-    assert modules["kimi_k2"].startswith("vllm.") and modules["hermes"].startswith("vllm.")
+    assert modules["llama3_json"].startswith("vllm.") and modules["hermes"].startswith("vllm.")
     assert found["renderers"] == {"hf": "RepairingHfRenderer", "deepseek_v32": "RepairingDeepseekV32Renderer"}
 
 
@@ -329,20 +329,23 @@ def test_a_format_of_a_checkpoint_needs_a_checkpoint(inside: Inside, folders: di
     assert "dovetail_jinja is made of a checkpoint's chat template" in inside.ask("streamed", **asked)["error"]
 
 
-@pytest.mark.parametrize(
-    ("tools", "reasoning", "name"),
-    [("kimi_k2", "kimi_k2", "kimi_k25"), ("hermes", "qwen3", "qwen3"), ("deepseek_v32", "deepseek_v3", "deepseek_v32")],
+OVERRIDDEN = (
+    ("kimi_k2", "kimi_k2", "kimi_k25"),
+    ("hermes", "qwen3", "qwen3"),
+    ("deepseek_v32", "deepseek_v3", "deepseek_v32"),
 )
-def test_built_in_names_can_be_overridden(
-    python: str, folders: dict[str, Path], tools: str, reasoning: str, name: str
-) -> None:
-    worker = Inside(python, **{names.OVERRIDE: f"{tools},{reasoning}"})
+
+
+def test_built_in_names_can_be_overridden(python: str, folders: dict[str, Path]) -> None:
+    asked_for = {name for tools, reasoning, _ in OVERRIDDEN for name in (tools, reasoning)}
+    worker = Inside(python, **{names.OVERRIDE: ",".join(asked_for)})
     try:
-        folder = folders[name]
-        asked = job(name, folder, [[t] for t in written(name, folder)], opened(name, True), ended=True)
-        read = worker.ask("streamed", **asked | {"tool_parser": tools, "reasoning_parser": reasoning})
-        assert nameless(read) == plain(CALLED)
-        found = worker.ask("named", names=[tools, "glm45"])["modules"]
-        assert found[tools].startswith("dovetail.") and found["glm45"].startswith("vllm.")
+        for tools, reasoning, name in OVERRIDDEN:
+            folder = folders[name]
+            asked = job(name, folder, [[t] for t in written(name, folder)], opened(name, True), ended=True)
+            read = worker.ask("streamed", **asked | {"tool_parser": tools, "reasoning_parser": reasoning})
+            assert nameless(read) == plain(CALLED)
+            found = worker.ask("named", names=[tools, "pythonic"])["modules"]
+            assert found[tools].startswith("dovetail.") and found["pythonic"].startswith("vllm.")
     finally:
         worker.close()

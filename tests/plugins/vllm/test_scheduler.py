@@ -81,10 +81,10 @@ def _jobs(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What every job came to, from one process of vLLM."""
+    """What every job came to."""
     python = os.environ.get("DOVETAIL_VLLM_CPU")
     if not python:
-        pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU")
+        pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU: make vllm-test")
     jobs = _jobs(tmp_path_factory.mktemp("checkpoints"))
     cache = tmp_path_factory.mktemp("cache")
     quiet = {

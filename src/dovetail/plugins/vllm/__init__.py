@@ -17,6 +17,9 @@ __all__ = ["GatedScheduler"]
 def __getattr__(name: str) -> Any:
     if name != "GatedScheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dovetail.plugins.vllm import versions
+
+    versions.check_installed(name)  # before anything is imported that another version may have moved
     from dovetail.plugins.vllm.scheduler import GatedScheduler
 
     return GatedScheduler

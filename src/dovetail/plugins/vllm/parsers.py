@@ -1,4 +1,4 @@
-"""Dovetail's parsers as vLLM knows parsers: one class for tools and one for reasoning, under each name.
+"""Dovetail's parsers as vLLM knows parsers: a class for tools and one for reasoning, from which each name has its own.
 
 vLLM puts the two together in a class of its own, made anew for each server. One reader has to own both ends (a chunk of
 several tokens may hold the end of reasoning, content and half a call), so when that class is made, `Served` becomes
@@ -20,13 +20,11 @@ from vllm.tool_parsers import ToolParser
 from dovetail.conversation import Message
 from dovetail.events import fold
 from dovetail.formats.base import Format
-from dovetail.plugins.vllm import names, served, versions
+from dovetail.plugins.vllm import served
 from dovetail.plugins.vllm.deltas import delta
 from dovetail.plugins.vllm.reasoning import Spans
 from dovetail.plugins.vllm.requests import choice_of, thinking_off, tools_of
 from dovetail.plugins.vllm.stream import Stream
-
-versions.check_installed("dovetail's parsers")
 
 
 class Joining(type):
@@ -156,18 +154,3 @@ def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, ca
 
 def function_calls(message: Message) -> list[Any]:
     return [FunctionCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls]
-
-
-def __getattr__(name: str) -> Any:
-    """The class under a name that was registered: `dovetail_kimi_k2_tools`, `kimi_k2_reasoning`."""
-    parser, _, kind = name.rpartition("_")
-    base, built_in = {
-        "tools": (ToolReader, names.TOOL_PARSERS),
-        "reasoning": (ReasoningReader, names.REASONING_PARSERS),
-    }.get(kind, (None, {}))
-    candidates = names.OWN.get(parser) or built_in.get(parser)
-    if base is None or candidates is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = Joining(name, (base,), {"candidates": candidates, "__module__": __name__, "parser_name": parser})
-    globals()[name] = made
-    return made

@@ -18,10 +18,9 @@ class Spans:
         self._format = fmt
         self._tokenizer = tokenizer
         control = tokenizer.control if tokenizer is not None else {}
-        # Harmony's reasoning is a channel, which nothing opens or closes for good.
-        reasons = fmt.reasoning != "none" and any(mark in fmt._reader.think for mark in fmt._reader.controls)
-        self.opener = fmt._reader.think.strip() if reasons else None
-        self.closer = fmt._reader.think_end.strip() if reasons else None
+        markers = fmt.reasoning_markers  # none in Harmony too, where reasoning is a channel of its own
+        self.opener = markers[0] if markers else None
+        self.closer = markers[1] if markers else None
         self._opens = control.get(self.opener) if self.opener else None
         self._closes = control.get(self.closer) if self.closer else None
         self._ends = frozenset(control[literal] for literal in fmt.end_of_turn if literal in control)

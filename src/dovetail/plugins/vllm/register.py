@@ -9,7 +9,7 @@ import os
 from dovetail.errors import DovetailError
 from dovetail.plugins.vllm import names, versions
 
-_PARSERS, _REPAIR = "dovetail.plugins.vllm.parsers", "dovetail.plugins.vllm.repair"
+_PARSERS, _REPAIR = "dovetail.plugins.vllm.by_name", "dovetail.plugins.vllm.repair"
 _log = logging.getLogger("vllm.dovetail")  # below vLLM's logger, which is the one that is shown
 
 
@@ -27,6 +27,8 @@ def register() -> None:
         with contextlib.suppress(Exception):  # whatever an unknown version has changed, it is to run without us
             _register_parsers(tools, reasoning)
         return
+    # As for a vLLM that Dovetail starts (backends/vllm/launching.py): xgrammar may keep another grammar's masks.
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", "0")
     _register_parsers(tools, reasoning)
     _register_repair()
 

@@ -28,7 +28,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from dovetail.gate import Gate, Limits, UniformGate, kept
-from dovetail.plugins.vllm import settings, versions
+from dovetail.plugins.vllm import settings
 from dovetail.plugins.vllm.report import Report
 from dovetail.plugins.vllm.stepgate import Decoding, Outcome, StepGate
 
@@ -39,7 +39,7 @@ CAP = "draft_tokens"
 
 
 class GatedScheduler(Scheduler):
-    """Raises `PlanError` in a version of vLLM that was not tested, and for settings that it does not know.
+    """Raises `PlanError` for settings that it does not know.
 
     What it makes is an `AsyncScheduler` where vLLM schedules ahead.
     """
@@ -50,7 +50,6 @@ class GatedScheduler(Scheduler):
         return made
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        versions.check_installed("GatedScheduler")
         asked = settings.read(vllm_config.additional_config)
         super().__init__(vllm_config, *args, **kwargs)
         limits = Limits(asked.speculate_below_context, asked.speculate_up_to_batch)

@@ -1,0 +1,65 @@
+"""A real vLLM on CPU: DOVETAIL_VLLM_CPU names the Python of an environment that has it, and Dovetail in it.
+
+`make vllm-test` makes one and runs these. One engine runs at a time: each module has one server, or starts them one
+after the other, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vllm import asking, processes
+from tests.vllm.processes import dovetail, up
+
+VARIABLE = "DOVETAIL_VLLM_CPU"
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    """The `vllm` of that environment."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM on CPU: make vllm-test does")
+    return Path(python).with_name("vllm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def settings(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What vLLM needs to be told on a CPU, and folders of its own for all that it and Dovetail write."""
+    folder = tmp_path_factory.mktemp("vllm")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"):
+            (folder / name).mkdir()
+            patch.setenv(name, str(folder / name))
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_NO_USAGE_STATS", "1")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def adopted() -> None:
+    processes.adopt()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left(settings: Path) -> Iterator[None]:
+    """Set up before a module's servers, and so looked at after them."""
+    yield
+    processes.nothing_left()
+
+
+@pytest.fixture(scope="session")
+def embedded(settings: Path) -> dict[str, asking.Answers]:
+    """What the embedded engine answers without a drafter, by how strictly calls are held to their schemas."""
+    words = ("--draft-tokens", "0", "--context", "1024", "--dtype", "float32", "--served-model-name", asking.MODEL)
+    asked: dict[str, Any] = dict(asking.requests())
+    with up(dovetail(*words)) as server:
+        return {strict: asking.ids(server.url, asked, strict=strict) for strict in ("off", "schema")}
