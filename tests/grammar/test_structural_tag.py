@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import re
 from itertools import product
 from typing import Any
@@ -49,11 +50,15 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 @functools.cache
 def compiler(tokenizer: Tokenizer, ends: tuple[int, ...], hidden: bool) -> Any:
     """xgrammar's, with its cache, as engines make it; with `hidden` it does not see what control tokens spell."""
+    return xgrammar.GrammarCompiler(vocabulary(tokenizer, ends, hidden))
+
+
+def vocabulary(tokenizer: Tokenizer, ends: tuple[int, ...], hidden: bool) -> Any:
     spelled = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
     if hidden:
         for token in tokenizer.control_literals:
             spelled[token] = b"\xff" + spelled[token]
-    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(spelled, stop_token_ids=list(ends)))
+    return xgrammar.TokenizerInfo(spelled, stop_token_ids=list(ends))
 
 
 class Both:
@@ -239,6 +244,30 @@ def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
                 assert first == second, (case["name"], thinking, strict)
                 whole += first == len(ids)
     assert whole
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_masks_do_not_hang_on_what_was_compiled_before(name: str) -> None:
+    """Side by side with a compiler that keeps nothing, along what the masks allow."""
+    fmt, tokenizer, ends = parts(name)
+    kept, draws = compiler(tokenizer, ends, False), random.Random(0)
+    forgets = xgrammar.GrammarCompiler(vocabulary(tokenizer, ends, False), cache_enabled=False)
+    for thinking, strict, choice in product((True, False), ("names", "schema"), ("auto", "required", NAMED)):
+        grammar = fmt.grammar(TOOLS, thinking=thinking, strict=strict, tool_choice=choice)
+        assert grammar is not None
+        tag = json.dumps(grammar.structural_tag(tokenizer.control))
+        both = [xgrammar.GrammarMatcher(each.compile_structural_tag(tag)) for each in (kept, forgets)]
+        masks = [xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size) for _ in both]
+        for _ in range(60):
+            for matcher, mask in zip(both, masks, strict=True):
+                matcher.fill_next_token_bitmask(mask)
+            assert masks[0].tolist() == masks[1].tolist(), (thinking, strict, choice)
+            allowed = [i for i in range(tokenizer.vocab_size) if masks[0][0, i // 32].item() >> i % 32 & 1]
+            controls = [token for token in allowed if token in tokenizer.control_literals]
+            token = draws.choice(controls if controls and draws.random() < 0.5 else allowed)
+            assert all(matcher.accept_token(token) for matcher in both)
+            if token in ends:
+                break
 
 
 @pytest.mark.parametrize("name", WITH)

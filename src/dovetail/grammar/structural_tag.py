@@ -67,6 +67,8 @@ _SCHEMA = (
 )
 _LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "items")  # `items` is a list in drafts before 2020-12
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+#: A regex of no text at all.
+_NOTHING = r"[^\s\S]"
 #: A regex in pieces: escapes, classes, single characters.
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
@@ -76,7 +78,17 @@ def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
 
     Raises `ValueError` for a control token without an id.
     """
-    return {"type": "structural_tag", "format": _format(root, control)}
+    return {"type": "structural_tag", "format": _sequence(_optional(_roll_call(control)), _format(root, control))}
+
+
+def _roll_call(control: Mapping[str, int]) -> dict[str, Any]:
+    """What never matches, and names all that `_format` names tokens by, in an order that is always the same.
+
+    xgrammar 0.2.8 keeps masks of parts of grammars by their shape, in which a token is its place among those that the
+    grammar names: without this it takes the masks of one grammar for another's (tests/grammar/test_xgrammar_cache.py).
+    """
+    tokens = [{"type": "token", "token": token} for token in sorted(control.values())]
+    return _sequence({"type": "regex", "pattern": _NOTHING}, *tokens, _format(FreeText(), control))
 
 
 def unenforced(schema: Any, pointer: str = "#") -> Iterator[str]:
@@ -107,12 +119,23 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
         case Choice(options):
             return {"type": "or", "elements": [_format(option, control) for option in options]}
         case Sequence(items):
-            elements = [_format(item, control) for item in items]
-            return {"type": "sequence", "elements": elements or [_format(Literal(""), control)]}
+            return _sequence(*(_format(item, control) for item in items or (Literal(""),)))
         case Optional(item):
-            return {"type": "optional", "content": _format(item, control)}
+            return _optional(_format(item, control))
         case Repeat(item):
             return {"type": "plus", "content": _format(item, control)}
+
+
+def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
+    """Without a sequence in it: engines bound how deep a tag may be."""
+    flat: list[dict[str, Any]] = []
+    for element in elements:
+        flat += element["elements"] if element["type"] == "sequence" else [element]
+    return {"type": "sequence", "elements": flat}
+
+
+def _optional(content: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "optional", "content": content}
 
 
 def _spelled_out(schema: Any) -> Any:

@@ -27,8 +27,6 @@ def register() -> None:
         with contextlib.suppress(Exception):  # whatever an unknown version has changed, it is to run without us
             _register_parsers(tools, reasoning)
         return
-    # As for a vLLM that Dovetail starts (backends/vllm/launching.py): xgrammar may keep another grammar's masks.
-    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", "0")
     _register_parsers(tools, reasoning)
     _register_repair()
 
