@@ -1,4 +1,4 @@
-"""xgrammar keeps masks by the shape of grammars, and must not take those of one for another's that names other tokens."""
+"""xgrammar keeps masks by the shape of grammars, and must not take one grammar's for those of another with other tokens."""
 
 from __future__ import annotations
 
