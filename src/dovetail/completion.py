@@ -98,10 +98,10 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
     `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting). An engine behind HTTP tells of all its
-    steps with the last batch, if it does: `drafted` is None there where it drafts and does not say what. `logprobs` has
-    one entry for each of `ids` where the completion asked for them. `cached` says on one batch, the first or the last,
-    how many of the prompt's tokens were found in the engine's cache.
+    `accepted` those of them that stood (0 of both in a step without drafting). `cached` says on one batch, the first or
+    the last, how many of the prompt's tokens were found in the engine's cache. An engine behind HTTP tells them with
+    the last batch: until then both are None, and `drafted` there too where it drafts and does not say what. `logprobs`
+    has one entry for each of `ids` where the completion asked for them.
     """
 
     ids: tuple[int, ...]
@@ -109,7 +109,7 @@ class TokenBatch(msgspec.Struct, frozen=True):
     drafted: int | None = 0
     accepted: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
-    cached: int = 0
+    cached: int | None = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -24,13 +24,15 @@ class DovetailError(Exception):
     """Base of every deliberate error.
 
     `param` names the field at fault in the client's own request (``messages[2].role``), or is None.
-    `code` is a stable machine-readable word, as in OpenAI's error shape.
+    `code` is a stable machine-readable word, as in OpenAI's error shape. A `private` message is for the operator's log;
+    clients learn no more than the kind of error.
     """
 
     status = 500
     stage = "internal"
     type = "server_error"
     code: str | None = None
+    private = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)

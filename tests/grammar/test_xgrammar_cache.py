@@ -1,4 +1,4 @@
-"""xgrammar keeps masks by the shape of grammars, and must not take one grammar's for those of another with other tokens."""
+"""xgrammar keeps masks by the shape of grammars, and must not mix up two of one shape that name different tokens."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail.errors import DovetailError, EngineBusy
+from dovetail.errors import DovetailError, EngineBusy, EngineError
 from dovetail.gateway.metrics import Metrics
 
 _LOG = logging.getLogger("dovetail.gateway")
@@ -39,10 +39,15 @@ def error_json(error: DovetailError) -> bytes:
 
 
 def told(error: Exception, request_id: str) -> DovetailError:
-    """What the client is told of `error`: an error that was not raised on purpose shows nothing but where to look."""
-    if isinstance(error, DovetailError):
+    """What the client is told of `error`: if it is private, or not raised on purpose, only where to look."""
+    if isinstance(error, DovetailError) and not error.private:
         return error
-    return DovetailError(f"internal error; the server's log has it under request id {request_id}")
+    if isinstance(error, EngineBusy):
+        return EngineBusy("the engine takes no more requests now; try again later")
+    where = f"the server's log has it under request id {request_id}"
+    if isinstance(error, EngineError):
+        return EngineError(f"the engine failed; {where}")
+    return DovetailError(f"internal error; {where}")
 
 
 async def http_error(request: Request, error: Exception) -> Response:

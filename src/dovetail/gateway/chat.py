@@ -47,7 +47,7 @@ class Step(msgspec.Struct, frozen=True):
     accepted: int
     finish: FinishReason | None
     logprobs: tuple[ContentLogprob, ...] = ()
-    cached: int = 0
+    cached: int | None = 0
 
 
 class Turn(msgspec.Struct, frozen=True):

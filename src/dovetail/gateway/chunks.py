@@ -88,8 +88,9 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    speculation: Speculation | UnsetType  # absent where the engine drafts and does not say what
+    # Absent where the engine did not come to say so, as when an answer ends at a stop string in the middle of its own.
+    prompt_tokens_details: PromptTokensDetails | UnsetType
+    speculation: Speculation | UnsetType
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -108,17 +109,19 @@ class _Tally:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self.steps = self.accepted = self.cached = 0
-        self.drafted: int | None = 0
+        self.steps = self.accepted = 0
+        #: None until they are told.
+        self.drafted: int | None = None
+        self.cached: int | None = None
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
 
     def add(self, step: Step) -> None:
         self.steps += 1
-        self.drafted = None if self.drafted is None or step.drafted is None else self.drafted + step.drafted
+        self.drafted = _sum(self.drafted, step.drafted)
         self.accepted += step.accepted
-        self.cached += step.cached
+        self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
         self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
@@ -143,7 +146,13 @@ def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
     steps, accepted = (sum(counts) for counts in zip(*((c.steps, c.accepted) for c in choices), strict=True))
     drafted = [choice.drafted for choice in choices if choice.drafted is not None]
     speculation = Speculation(steps, sum(drafted), accepted) if len(drafted) == len(choices) else UNSET
-    return Usage(prompt, new, prompt + new, PromptTokensDetails(choices[0].cached), speculation)
+    cached = choices[0].cached
+    details = PromptTokensDetails(cached) if cached is not None else UNSET
+    return Usage(prompt, new, prompt + new, details, speculation)
+
+
+def _sum(before: int | None, told: int | None) -> int | None:
+    return before if told is None else (before or 0) + told
 
 
 def whole(turn: Turn, steps: Sequence[Step]) -> bytes:

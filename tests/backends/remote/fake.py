@@ -68,10 +68,18 @@ class Fake:
         self.asked: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.running = 0
+        #: Paths at which nothing is answered.
+        self.late: set[str] = set()
         self.pages: dict[str, object] = {
             "/health": {},
             "/v1/models": {"data": [{"id": "m", "owned_by": owner, "max_model_len": context}]},
-            "/props": {"default_generation_settings": {"n_ctx": context}, "model_alias": "m"},
+            "/props": {
+                "default_generation_settings": {"n_ctx": context},
+                "model_alias": "m",
+                "build_info": "b11312-0c1e57098",
+            },
+            # What llama.cpp says to a request for no token at all, which asks whether it can read a grammar.
+            "/nothing": {"content": "", "tokens": [], "stop": True, "stop_type": "limit"},
             "/server_info": {"speculative_algorithm": None},
             "/metrics": (200, b""),
         } | {f"/{name}": page for name, page in pages.items()}
@@ -118,6 +126,8 @@ class Fake:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self._answer(head.decode(), reader, writer)
+                if head.startswith(b"POST /completion ") or b"connection: close" in head.lower():
+                    break  # llama.cpp closes after a stream, whatever it was asked
         except (asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             pass
         finally:
@@ -129,24 +139,31 @@ class Fake:
         path = head.split()[1]
         fields = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:] if line)
         data = await reader.readexactly(int(fields.get("content-length", 0)))
+        if path in self.late:
+            await asyncio.Event().wait()
         page = self.pages.get(path)
         if callable(page):
             page = page(json.loads(data) if data else None)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):
-            self.asked.append(json.loads(data))
-            await self._stream(self.answer(self.asked[-1]), reader, writer)
+            asked = json.loads(data)
+            if asked.get("n_predict") == 0:
+                page = self.pages["/nothing"]
+            else:
+                self.asked.append(asked)
+        if page is None and path in ("/v1/completions", "/generate", "/completion"):
+            await self._stream(self.answer(self.asked[-1]), fields.get("connection") == "close", reader, writer)
             return
         status, body = (
             page if isinstance(page, tuple) else (200 if page is not None else 404, json.dumps(page).encode())
         )
-        writer.write(
-            b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
-        )
+        closes = b"Connection: close\r\n" if fields.get("connection") == "close" else b""
+        writer.write(b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\n%s" % (status, closes))
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body))
         writer.write(body)
         await writer.drain()
 
     async def _stream(
-        self, pieces: AsyncIterator[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, pieces: AsyncIterator[bytes], closes: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         kind = b"text/event-stream"
         self.running += 1
@@ -156,7 +173,8 @@ class Fake:
                 if kind:
                     if piece.startswith(b"{"):
                         kind = b"application/json"
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n" % kind)
+                    writer.write(b"Connection: close\r\n\r\n" if closes else b"\r\n")
                     kind = b""
                 writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 await writer.drain()
@@ -189,3 +207,31 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     asyncio.run(limited())
+
+
+def answered(
+    owner: str,
+    answer: Answer,
+    asked: dict[str, Any] | None = None,
+    check: Callable[[Fake], None] | None = None,
+    gauges: dict[str, float] | None = None,
+    **pages: Any,
+) -> list[TokenBatch]:
+    """What becomes of one completion with the fields `asked`; `gauges` is given the server's at its end."""
+    found: list[TokenBatch] = []
+
+    async def main() -> None:
+        async with Fake(owner, answer, **pages) as fake:
+            server = fake.server()
+            try:
+                await server.open()
+                found.extend(await whole(server, completion(**asked or {})))
+                if check is not None:
+                    check(fake)
+                if gauges is not None:
+                    gauges.update(server.gauges())
+            finally:
+                await server.close()
+
+    run(main)
+    return found

@@ -61,7 +61,19 @@ def test_llama_cpp() -> None:
 @given(st.binary(max_size=200))
 def test_a_page_that_is_none_says_nothing_and_raises_nothing(page: bytes) -> None:
     assert translated(page, VLLM.table) == {}
-    assert translated(b"vllm:num_requests_running 1\n{{{ no\n", VLLM.table) == {}
+    translated(b"vllm:num_requests_running{" + page + b"\n", VLLM.table)
+    assert translated(b"vllm:num_requests_running 1\nvllm:num_requests_waiting{{{ no\n", VLLM.table) == {}
+
+
+def test_a_number_of_any_length_is_no_position() -> None:
+    page = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="%s"} 1\nvllm:num_requests_running 2\n'
+    assert translated(page % (b"9" * 5000), VLLM.table) == {"running": 2}
+
+
+def test_what_is_not_asked_for_is_not_parsed() -> None:
+    others = b"vllm:e2e_request_latency_seconds_bucket{{{ this would not parse\n" * 1000
+    assert translated(others + b"vllm:num_requests_running 2\n" + others, VLLM.table) == {"running": 2}
+    assert translated(b"vllm:num_requests_running 2\n" * 5000, VLLM.table) == {}
 
 
 def test_a_label_is_added_to_those_that_are_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -17,6 +18,7 @@ from tests.backends.remote.fake import (
     EOS,
     PROMPT,
     VOCABULARY,
+    Answer,
     Broken,
     Fake,
     completion,
@@ -25,6 +27,7 @@ from tests.backends.remote.fake import (
     run,
     sse,
     until,
+    vllm_answer,
     vllm_chunk,
 )
 
@@ -181,11 +184,108 @@ def test_patience_has_an_end() -> None:
 
 def test_a_request_that_kills_is_not_sent_for_ever() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
-        with pytest.raises(EngineError, match="3 times with this request"):
+        with pytest.raises(EngineError, match="2 times with this request"):
             await answered(engine)
-        assert sum(len(fake.asked) for fake in fakes) == 3
+        assert sorted(len(fake.asked) for fake in fakes) == [0, 1, 1]
 
-    with_servers([Fake(answer=broken), Fake(answer=broken)], test)
+    with_servers([Fake(answer=broken) for _ in range(3)], test)
+
+
+def test_one_broken_answer_is_no_lost_server() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        (fake,) = fakes
+        usual = vllm_answer
+
+        async def once(body: dict[str, Any]) -> AsyncIterator[bytes]:
+            fake.answer = usual
+            raise Broken
+            yield b""
+
+        others = [asyncio.create_task(answered(engine)) for _ in range(3)]
+        await until(lambda: len(fake.asked) == 3)
+        fake.answer = once
+        assert await answered(engine) == continuation(PROMPT, 8)
+        assert engine.gauges()["up"] == 1 and len(fake.asked) == 5
+        for other in others:
+            await other
+
+    with_servers([Fake()], test)
+
+
+def test_a_request_that_kills_takes_no_third_server() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        killed: list[asyncio.Task[None]] = []
+
+        def kills(fake: Fake) -> Answer:
+            async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
+                if body["prompt"][0] == 66:
+                    killed.append(asyncio.create_task(fake.stop()))
+                    await asyncio.Event().wait()
+                async for piece in vllm_answer(body):
+                    yield piece
+
+            return answer
+
+        for fake in fakes:
+            fake.answer = kills(fake)
+        with pytest.raises(EngineError, match="2 times with this request"):
+            await answered(engine, completion(prompt=(66, 1)))
+        assert len(killed) == 2
+        await asyncio.gather(*killed)
+        assert await answered(engine) == continuation(PROMPT, 8)
+
+    with_servers([Fake() for _ in range(3)], test)
+
+
+def test_a_server_that_is_only_slow_is_busy_and_not_lost() -> None:
+    async def commenting(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        while True:
+            yield b": waiting\n\n"
+            await asyncio.sleep(0.01)
+
+    async def main(answer: Answer) -> None:
+        async with Fake(answer=answer) as fake:
+            engine = RemoteEngine([fake.server(silence_s=0.02)])
+            await engine.start()
+            with pytest.raises(EngineBusy, match="did not come to this"):
+                await answered(engine)
+            assert engine.gauges()["up"] == 1 and engine.gauges()["resent_total"] == 0 and len(fake.asked) == 1
+            await engine.stop()
+
+    for each in (nothing, commenting):
+        run(functools.partial(main, each))
+
+
+def test_whatever_a_server_sends_it_is_watched_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        (server,) = engine._servers.values()
+
+        def fault() -> None:
+            raise ZeroDivisionError("odd")
+
+        usual, server.poll = server.poll, fault  # type: ignore[method-assign,assignment]
+        await until(lambda: engine.gauges()["up"] == 0)
+        server.poll = usual  # type: ignore[method-assign]
+        await until(lambda: engine.gauges()["up"] == 1)
+        assert await answered(engine) == continuation(PROMPT, 8)
+        assert "cannot be watched" in caplog.text
+
+    with_servers([Fake()], test)
+
+
+def test_a_late_one_with_too_small_a_context_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Fake(context=512) as here, Fake(context=64) as late:
+            await late.stop()
+            engine = RemoteEngine([here.server(), late.server()])
+            await engine.start()
+            assert engine.info.context == 512
+            await late.start()
+            await until(lambda: "512 are promised" in caplog.text)
+            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
+            await engine.stop()
+
+    run(main)
 
 
 def test_a_full_server_is_passed_over_and_full_ones_are_said() -> None:
@@ -221,8 +321,9 @@ def test_one_that_is_down_at_the_start_joins_later() -> None:
             assert len(here.asked) == 4
             await late.start()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
-            await answered(engine, completion(2, prompt(5)))
-            assert len(late.asked) == 1
+            for number in range(4):
+                await answered(engine, completion(2, prompt(5 + number)))
+            assert len(late.asked) == 2  # not all, until it has had as many as the other
             await engine.stop()
 
     run(main)

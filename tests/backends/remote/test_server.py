@@ -32,7 +32,9 @@ _PLACES = b"".join(
             {"server_info": {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 4}},
             Limits("m", 512, 3),
         ),
-        ("llamacpp", {}, Limits("m", 512, 0)),
+        ("vllm", {"metrics": (404, b"")}, Limits("m", 512, None)),
+        ("vllm", {"metrics": (200, b"x" * (5 << 20))}, Limits("m", 512, None)),
+        ("llamacpp", {}, Limits("m", 512, None)),
     ],
 )
 def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -> None:
@@ -62,8 +64,8 @@ def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -
             EngineError,
             "/props answers with HTTP status 501",
         ),
+        ({"v1/models": (200, b'{"data":' + b"[" * 100_000)}, EngineError, "neither vLLM nor SGLang"),
         ({"health": (503, b"")}, ServerLost, "not well"),
-        ({"metrics": (200, b"x" * (5 << 20))}, EngineError, "larger than"),
     ],
 )
 def test_what_is_no_engine_is_said_so(pages: dict[str, Any], kind: type[Exception], message: str) -> None:
@@ -84,26 +86,74 @@ def test_it_is_left_out_while_it_is_not_well() -> None:
             server = fake.server()
             await server.open()
             await server.poll()
+            await server.measure()
             assert server.gauges() == {"running": 2, "drafted_total": 0, "accepted_total": 0}
             fake.pages["/health"] = (503, b"")
             await server.poll()
             assert not server.up and server.gauges() == {}
             fake.pages["/health"] = {}
             await server.poll()
-            assert server.up and server.gauges()["running"] == 2
-            fake.pages["/metrics"] = (200, b"x" * (5 << 20))
-            await server.poll()
-            assert not server.up
-            fake.pages["/metrics"] = (404, b"")
-            await server.poll()
             assert server.up
             await fake.stop()
             await server.poll()
             assert not server.up
-            fake.pages["/v1/models"] = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 511}]}
-            await fake.start()
+            await server.close()
+
+    run(main)
+
+
+def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.server._METRICS_S", 0.1)
+    asked: list[object] = []
+
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            for page in ((200, b"x" * (5 << 20)), (404, b""), (200, b'vllm:num_requests_running{a="b 1\n'), "late"):
+                fake.pages["/metrics"] = (200, b"vllm:num_requests_running 2\n")
+                await server.measure()
+                assert server.gauges()["running"] == 2
+                if page == "late":
+                    fake.late.add("/metrics")
+                fake.pages["/metrics"] = page
+                await server.poll()
+                await server.measure()
+                assert server.up and "running" not in server.gauges()
+                asked.append(page)
+            await server.close()
+
+    run(main)
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [({"id": "other", "max_model_len": 512}, "came back with 'other'"), ({"id": "m", "max_model_len": 255}, "context")],
+)
+def test_what_comes_back_as_another_is_left_out_and_said_once(
+    model: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            server.least_context = 256
+            usual = fake.pages["/v1/models"]
+            server.lost()
+            fake.pages["/v1/models"] = {"data": [{"owned_by": "vllm", **model}]}
+            for _ in range(3):
+                await server.poll()
+                assert not server.up
+            assert [message in record.message for record in caplog.records].count(True) == 1
+            fake.pages["/v1/models"] = usual
             await server.poll()
-            assert not server.up  # requests are admitted by what it had
+            assert server.up
+            # A smaller context than it had, which is as much as was promised.
+            server.lost()
+            fake.pages["/v1/models"] = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 256}]}
+            await server.poll()
+            assert server.up
             await server.close()
 
     run(main)
@@ -116,8 +166,12 @@ def test_addresses() -> None:
     for address in ("127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "http://a?x=1", "http://a:99999"):
         with pytest.raises(PlanError, match="is no URL"):
             split_address(address)
-    with pytest.raises(PlanError, match="--engine-api-key-file") as caught:
-        Server("http://me:s3cret@a", VOCABULARY)
+    for address in ("http://me:s3cret@a", "http://me:s3cret@a:b", "me:s3cret@a:1", "http://[me:s3cret@a"):
+        with pytest.raises(PlanError, match="--engine-api-key-file") as caught:
+            Server(address, VOCABULARY)
+        assert "s3cret" not in str(caught.value)
+    with pytest.raises(PlanError) as caught:
+        Server("http://a:1?key=s3cret", VOCABULARY)
     assert "s3cret" not in str(caught.value)
 
 

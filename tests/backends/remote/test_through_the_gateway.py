@@ -22,6 +22,68 @@ _SPECULATES = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"}
 _TOLD = {"speculative_decoding": {"num_draft_tokens": 9, "num_accepted_draft_tokens": 5}}
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (500, (500, "the engine failed; ")),
+        (503, (503, "the engine takes no ")),
+        (400, (400, "the engine refused this: secret at")),
+    ],
+)
+def test_clients_are_not_told_what_servers_say_of_themselves(
+    small_tokenizer: Tokenizer, status: int, told: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Fake(context=4096, **{"v1/completions": (status, b"secret at 10.0.0.7")}) as fake:
+            end = (small_tokenizer.control["<|im_end|>"],)
+            engine = RemoteEngine(
+                [Server(fake.url, Vocabulary(small_tokenizer.vocab_size, end, small_tokenizer.control))]
+            )
+            await engine.start()
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+            async with in_process(engine, small_tokenizer) as client:
+                response = await client.post("/v1/chat/completions", json=body)
+            await engine.stop()
+        message = response.json()["error"]["message"]
+        assert (response.status_code, message[: len(told[1])]) == told
+        assert status == 400 or ("secret" not in message and fake.name not in message)
+        assert status != 500 or f"{fake.name} failed with HTTP status 500: secret at 10.0.0.7" in caplog.text
+
+    run(main)
+
+
+@pytest.mark.parametrize("metrics", [b"", _SPECULATES])
+def test_what_is_told_after_a_stop_string_is_not_made_up(small_tokenizer: Tokenizer, metrics: bytes) -> None:
+    ids = small_tokenizer.encode("hello world STOP and more text follows here")
+
+    async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        for at in range(0, len(ids), 4):
+            yield sse(vllm_chunk(ids[at : at + 4]))
+        usage = {"prompt_tokens_details": {"cached_tokens": 5}}
+        yield sse(vllm_chunk([], "length"), {"choices": [], "usage": usage, "metrics": _TOLD}, b"[DONE]")
+
+    async def main() -> None:
+        async with Fake(answer=answer, context=4096, metrics=(200, metrics)) as fake:
+            end = (small_tokenizer.control["<|im_end|>"],)
+            engine = RemoteEngine(
+                [Server(fake.url, Vocabulary(small_tokenizer.vocab_size, end, small_tokenizer.control))]
+            )
+            await engine.start()
+            body: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+            async with in_process(engine, small_tokenizer) as client:
+                whole = (await client.post("/v1/chat/completions", json=body)).json()
+                cut = (await client.post("/v1/chat/completions", json=body | {"stop": ["STOP"]})).json()
+            await engine.stop()
+        assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
+        assert whole["usage"]["speculation"]["drafted"] == 9
+        assert (whole["choices"][0]["finish_reason"], cut["choices"][0]["finish_reason"]) == ("length", "stop")
+        assert "prompt_tokens_details" not in cut["usage"]
+        # That nothing is drafted is known of some.
+        assert ("speculation" in cut["usage"]) == (not metrics)
+
+    run(main)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("metrics", "told", "speculation"),

@@ -173,12 +173,26 @@ def test_what_was_drafted_is_said_or_not_known() -> None:
     assert [(b.drafted, b.accepted) for b in answered(end, sse(told), metrics=_SPECULATES)] == [(6, 4)]
     assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE), metrics=_SPECULATES)] == [(None, 0)]
     assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE))] == [(0, 0)]
+    # With the last batch and not before.
+    batches = answered(sse(vllm_chunk([10])), sse(vllm_chunk([11], "length"), told), metrics=_SPECULATES)
+    assert [(b.drafted, b.cached) for b in batches] == [(None, None), (6, 2)]
+    # Less than nothing is not believed.
+    told = {
+        "choices": [],
+        "metrics": {"speculative_decoding": {"num_draft_tokens": -6, "num_accepted_draft_tokens": 4}},
+    }
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(told), metrics=_SPECULATES)] == [(None, 0)]
 
 
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
         ([sse(vllm_chunk([10])), b"data: {no json\n\n"], "no event of a completion"),
+        ([sse(vllm_chunk([10])), b'data: {"x":' + b"[" * 100_000 + b"\n\n"], "no event of a completion"),
+        ([b"data: " + b"x" * (1 << 20)] * 17, "bytes without an event"),
+        ([b": a comment\n" * (1 << 16)] * 22, "bytes without an event"),
+        ([sse(*[vllm_chunk([])] * 5000)], "events without a token"),
+        ([sse(vllm_chunk([10], "\x1b[31mred"))], r"ended the answer: '\\x1b"),
         ([sse(vllm_chunk([10])), sse({"choices": 3})], "no event of a completion"),
         ([sse(vllm_chunk([10], token_ids=None))], "no token ids"),
         ([sse(vllm_chunk([10, 100]))], "beyond the vocabulary of 100"),
@@ -203,6 +217,7 @@ def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -
         {"tokens": [], "token_logprobs": [], "top_logprobs": []},
         {"tokens": ["token_id:11"], "token_logprobs": [-1.0], "top_logprobs": [None]},
         {"tokens": ["ten"], "token_logprobs": [-1.0], "top_logprobs": [None]},
+        {"tokens": ["token_id:" + "9" * 5000], "token_logprobs": [-1.0], "top_logprobs": [None]},
         {"tokens": ["token_id:10"], "token_logprobs": [None], "top_logprobs": [None]},
     ],
 )
@@ -225,6 +240,8 @@ def test_log_probabilities_that_are_none_are_an_error(said: object) -> None:
         (500, "Internal server error", EngineError, "HTTP status 500: Internal"),
         (302, "", EngineError, "HTTP status 302"),
         (500, "x" * 5000, EngineError, "x…"),
+        (500, "a\x1b[2Jb\x00c", EngineError, r": a \[2Jb c$"),
+        (500, '{"detail":' + "[" * 100_000, EngineError, "detail"),
     ],
 )
 def test_a_status_has_its_error(status: int, body: str, kind: type[DovetailError], message: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 
 from dovetail.backends.remote.counters import Table
+from dovetail.backends.remote.faults import UNREADABLE
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
@@ -15,17 +16,21 @@ from dovetail.errors import EngineError, InvalidRequest
 #: Why an answer ended, in words that vLLM and SGLang have in common with us; all others are errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
+#: What a server says of how many there were.
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
 #: A page of the server: its path, and a body where it is to be a POST -> status and what came back.
 Page = Callable[..., Awaitable[tuple[int, bytes]]]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a server says of itself: its model's name, its context, and how many tokens it drafts a step (0: none, or
-    it does not say)."""
+    """What a server says of itself: its model's name, its context, how many tokens it drafts a step (None: it does not
+    say), and why it takes no grammar, None where it may take one."""
 
     model: str
     context: int
-    draft_tokens: int
+    draft_tokens: int | None
+    no_grammar: str | None = None
 
 
 class Drafts(msgspec.Struct, frozen=True):
@@ -47,7 +52,7 @@ class Reader(Protocol):
     drafts: Drafts | None
 
     async def feed(self, data: bytes) -> TokenBatch | None:
-        """One event's data. Raises what an error in it says, and `msgspec.DecodeError` for what is no event."""
+        """One event's data. Raises what an error in it says, and one of `UNREADABLE` for what is no event."""
 
 
 class Dialect(Protocol):
@@ -56,6 +61,8 @@ class Dialect(Protocol):
     name: ClassVar[str]
     path: ClassVar[str]
     table: ClassVar[Table]
+    #: Whether connections are kept for the next request.
+    keeps: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:
         """What the server says of itself. Raises `EngineError`."""
@@ -87,7 +94,7 @@ async def read(server: str, page: Page, path: str, kind: type[Any]) -> Any:
         raise EngineError(f"{server}{path} answers with HTTP status {status}")
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise EngineError(f"{server}{path} is not what it should be: {error}") from error
 
 

@@ -17,8 +17,8 @@ from dovetail.errors import EngineBusy, EngineError
 _log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
-#: How often one request may take a server down with it, or look as if it did.
-_MOST_SENDS = 3
+#: How often one request is sent that may take a server down with it, or looks as if it did.
+_MOST_SENDS = 2
 
 
 class RemoteEngine:
@@ -65,8 +65,10 @@ class RemoteEngine:
             min(each.context for each in limits),
             vocabulary.size,
             vocabulary.eos_ids,
-            max(each.draft_tokens for each in limits),
+            max(each.draft_tokens or 0 for each in limits),
         )
+        for server in servers:
+            server.least_context = self._info.context
         self._some_up.set()
         self._watches = [asyncio.create_task(self._watch(server)) for server in servers]
 
@@ -81,7 +83,17 @@ class RemoteEngine:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
-        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`."""
+        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`; the last
+        two are private, as they tell of addresses and what a server said."""
+        try:
+            async with aclosing(self._complete(completion)) as batches:
+                async for batch in batches:
+                    yield batch
+        except (EngineBusy, EngineError) as error:
+            error.private = True
+            raise
+
+    async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         _ = self.info
         prefixes = self._affinity.prefixes(completion.prompt)
         full: set[str] = set()
@@ -98,12 +110,17 @@ class RemoteEngine:
                 return
             except EngineBusy:
                 full.add(server.name)
-                if begun or not self._up_but(full):
+                # One that waited long in a queue is not put at the end of another.
+                if begun or not self._up_but(full) or asyncio.get_running_loop().time() > until:
                     raise
             except ServerLost as error:
                 if self._info is None:
                     raise EngineBusy("the engine is shutting down") from error
-                self._lost(server)
+                full.add(server.name)
+                # What breaks off may be one connection, or one answer.
+                if not error.sent or not await server.healthy():
+                    server.lost()
+                    self._tell()
                 lost, sends = lost + 1, sends + error.sent
                 if lost == 1:
                     until = self._patience()  # it may have waited long in the server's own queue
@@ -166,10 +183,6 @@ class RemoteEngine:
         if self._info is None:
             raise EngineBusy("the engine is shutting down")
 
-    def _lost(self, server: Server) -> None:
-        server.lost()
-        self._tell()
-
     def _tell(self) -> None:
         if any(server.up for server in self._servers.values()):
             self._some_up.set()
@@ -178,6 +191,16 @@ class RemoteEngine:
 
     async def _watch(self, server: Server) -> None:
         while True:
-            await server.poll()
-            self._tell()
+            was_up = server.up
+            try:
+                await server.poll()
+                if server.up and not was_up:
+                    others = [each.sent for each in self._servers.values() if each.up and each is not server]
+                    server.sent = max(server.sent, min(others, default=0))
+                self._tell()
+                await server.measure()
+            except Exception as error:  # nobody else would ever look at this server again
+                _log.debug("%s", server.name, exc_info=True)
+                server.lost(f"it cannot be watched: {error!r:.200}")
+                self._tell()
             await asyncio.sleep(_POLL_S)

@@ -10,6 +10,8 @@ from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineEr
 
 #: How much of an engine's own words is passed on: enough for what is wrong, too little for a prompt.
 _LONGEST = 400
+#: What reading JSON raises: for what is none or another kind of it, and for what is nested too deeply.
+UNREADABLE = (msgspec.DecodeError, RecursionError, ValueError)
 #: How vLLM, SGLang and llama.cpp say that a prompt is too long.
 _TOO_LONG = re.compile(
     r"context (length|size|window)|maximum (model|input|context) len|longer than the model|max_model_len", re.I
@@ -56,7 +58,7 @@ def _words(body: bytes | str) -> str:
     text = body if isinstance(body, str) else body.decode(errors="replace")
     try:
         found = msgspec.json.decode(text, type=_Refusal)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _short(text)
     if isinstance(found.error, ErrorBody):
         return _short(found.error.message)
@@ -64,5 +66,6 @@ def _words(body: bytes | str) -> str:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split())
+    # No control characters: they would move a terminal's cursor and forge lines of a log.
+    text = " ".join("".join(each if each.isprintable() else " " for each in text[: 4 * _LONGEST]).split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

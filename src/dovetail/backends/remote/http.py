@@ -14,30 +14,35 @@ import aiohttp
 import msgspec
 
 from dovetail.backends.remote.faults import ServerLost, refusal
-from dovetail.errors import EngineError, PlanError
+from dovetail.errors import EngineBusy, EngineError, PlanError
 
 _CONNECT_S = 5.0
 _PAGE_S = 10.0
 _PAGE_BYTES = 4 * 1024 * 1024
-_LINE_BYTES = 64 * 1024 * 1024
+#: What may come before an event is whole. SGLang may repeat all log probabilities of an answer in one.
+_EVENT_BYTES = 16 * 1024 * 1024
+_ANSWER_BYTES = 64 * 1024 * 1024
 #: How often a server that says nothing is asked for its health, and how long it may say nothing in all.
 _SILENCES = 20
+#: Less than the 5 seconds after which uvicorn closes a connection that is not used, perhaps under a request.
+_KEPT_S = 4.0
 
 
 def split_address(address: str) -> tuple[str, str]:
     """The base of an engine's URL, without the /v1 that others write at its end, and its host and port.
 
-    Raises `PlanError`.
+    Raises `PlanError`, which does not repeat the address: what is wrong with it may be that it holds a key.
     """
+    if "@" in address:
+        raise PlanError("a key does not belong into an engine's URL, where it would be logged: --engine-api-key-file")
+    wrong = PlanError("what engine names is no URL such as http://127.0.0.1:8000")
     try:
         parts = urlsplit(address.strip())
         port = parts.port
-    except ValueError as error:
-        raise PlanError(f"engine {address!r} is no URL: {error}") from error
+    except ValueError:
+        raise wrong from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise PlanError(f"engine {address!r} is no URL such as http://127.0.0.1:8000")
-    if parts.username is not None or parts.password is not None:
-        raise PlanError("a key does not belong into an engine's URL, where it would be logged: --engine-api-key-file")
+        raise wrong
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     where = host if port is None else f"{host}:{port}"
     path = parts.path.rstrip("/").removesuffix("/v1")
@@ -47,16 +52,17 @@ def split_address(address: str) -> tuple[str, str]:
 class Http:
     """A pool of connections to one server. Made on the event loop that uses it.
 
-    A server from which no byte came for `silence_s` seconds is asked for its health; one that is healthy may be silent
-    for 20 times as long.
+    A server from which no byte came for `silence_s` seconds is asked for its health; one that is healthy may send no
+    event for 20 times as long, and has too much to do then. Unless `keeps`, each request has a connection of its own.
     """
 
     def __init__(self, base: str, name: str, key: str | None, silence_s: float) -> None:
         self._base, self._name, self._silence_s = base, name, silence_s
+        self.keeps = True
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # No proxies of the environment, and no bound on connections: who is let in is decided elsewhere.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers={**headers, "Content-Type": "application/json"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -80,7 +86,9 @@ class Http:
         try:
             async with (
                 asyncio.timeout(_PAGE_S),
-                self._session.request(method, self._base + path, data=data, allow_redirects=False) as response,
+                self._session.request(
+                    method, self._base + path, data=data, allow_redirects=False, headers=self._headers
+                ) as response,
             ):
                 return response.status, await self._whole(response)
         except (aiohttp.ClientError, OSError) as error:
@@ -91,27 +99,34 @@ class Http:
     ) -> AsyncGenerator[bytes]:
         """POST `body`, and the data of each event that comes back; an answer that is no stream is one event.
 
-        Closing the generator closes the connection at once. Raises `ServerLost` or what `refusal` makes of a status.
+        Closing the generator closes the connection at once. Raises `ServerLost`, what `refusal` makes of a status, or
+        `EngineBusy` where a healthy server sends no event for too long.
         """
         self._check_open()
+        loop = asyncio.get_running_loop()
         try:
             async with self._post(path, msgspec.json.encode(body), healthy) as response:
                 if response.status != 200:
                     async with asyncio.timeout(_PAGE_S):
                         raise refusal(self._name, response.status, await self._whole(response))
                 streams = response.content_type == "text/event-stream"
-                rest = b""
+                most = _EVENT_BYTES if streams else _ANSWER_BYTES
+                rest, size, last = bytearray(), 0, loop.time()
                 while chunk := await self._chunk(response.content, healthy):
                     rest += chunk
+                    size += len(chunk)  # comments count too, which may come for ever
                     if streams and b"\n" in chunk:
                         *lines, rest = rest.split(b"\n")
                         for line in lines:
                             if line.startswith(b"data:"):
-                                yield line[5:].strip()
-                    if len(rest) > _LINE_BYTES:
-                        raise EngineError(f"{self._name} sent a line of more than {_LINE_BYTES} bytes")
+                                yield bytes(line[5:].strip())
+                                size, last = len(rest), loop.time()
+                    if size > most:
+                        raise EngineError(f"{self._name} sent {size} bytes without an event")
+                    if loop.time() - last > _SILENCES * self._silence_s:
+                        raise self._overloaded()
                 if not streams:
-                    yield rest
+                    yield bytes(rest)
         except (aiohttp.ClientError, OSError) as error:
             raise _lost(self._name, error) from error
 
@@ -120,7 +135,9 @@ class Http:
         self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         # Some send their status with the first token only, so that waiting for it is waiting for a prompt.
-        request = asyncio.ensure_future(self._session.post(self._base + path, data=data, allow_redirects=False))
+        request = asyncio.ensure_future(
+            self._session.post(self._base + path, data=data, allow_redirects=False, headers=self._headers)
+        )
         self._requests.add(request)
         try:
             silences = 0
@@ -150,6 +167,10 @@ class Http:
                 silences += 1
                 await self._ask(silences, healthy)
 
+    @property
+    def _headers(self) -> Mapping[str, str]:
+        return {} if self.keeps else {"Connection": "close"}
+
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         read = bytearray()
         async for chunk in response.content.iter_any():
@@ -163,10 +184,16 @@ class Http:
             raise ServerLost(f"the connections to {self._name} are closed", sent=False)
 
     async def _ask(self, silences: int, healthy: Callable[[], Awaitable[bool]]) -> None:
-        """Raise `ServerLost` for a server that was silent for too long, or is and is not well."""
-        if silences >= _SILENCES or not await healthy():
-            seconds = round(silences * self._silence_s)
-            raise ServerLost(f"{self._name} sent nothing for {seconds} seconds")
+        """Raise `ServerLost` for a server that is silent and not well, `EngineBusy` for one that is too long."""
+        if not await healthy():
+            raise ServerLost(f"{self._name} sent nothing for {round(silences * self._silence_s)} seconds")
+        if silences >= _SILENCES:
+            raise self._overloaded()
+
+    def _overloaded(self) -> EngineBusy:
+        return EngineBusy(
+            f"{self._name} is well, and did not come to this in {_SILENCES * self._silence_s:.0f} seconds"
+        )
 
 
 def _lost(name: str, error: BaseException) -> ServerLost:

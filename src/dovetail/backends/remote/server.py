@@ -12,7 +12,7 @@ import msgspec
 
 from dovetail.backends.remote.counters import labelled, translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
-from dovetail.backends.remote.faults import ServerLost, refusal
+from dovetail.backends.remote.faults import UNREADABLE, ServerLost, refusal
 from dovetail.backends.remote.http import Http, split_address
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 #: How long to wait for what follows the last tokens: the usage, and the stream's end.
 _REST_S = 1.0
+_METRICS_S = 2.0
+#: Events without a token, one after another, after which none will come.
+_MOST_EMPTY = 4096
 #: Who /v1/models says its models are owned by.
 _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": LlamaCpp()}
 
@@ -45,7 +48,10 @@ class Server:
         self._http_or_none: Http | None = None
         self._dialect: Dialect | None = None
         self.limits: Limits | None = None
+        #: Requests are admitted by this context: with a smaller one it is left out.
+        self.least_context = 0
         self.up = False
+        self._left_out = ""
         self.running = self.sent = 0
         self._numbers = itertools.count()
         self._polled: dict[str, float] = {}
@@ -59,12 +65,17 @@ class Server:
             await self._http.page("/health")  # raises where nobody answers
             raise ServerLost(f"{self.name} is not well: its /health says so")
         dialect = await self._ask_what_it_is()
+        self._http.keeps = dialect.keeps
         limits = await dialect.limits(self.name, self._http.page)
-        if self.limits is not None and limits.context < self.limits.context:
+        if self.limits is not None and limits.model != self.limits.model:
             raise EngineError(
-                f"{self.name} came back with a context of {limits.context} tokens, where it had {self.limits.context}"
+                f"{self.name} came back with {limits.model!r:.80}, where it had {self.limits.model!r:.80}"
             )
-        self._dialect, self.limits, self.up = dialect, limits, True
+        if limits.context < self.least_context:
+            raise EngineError(
+                f"{self.name} has a context of {limits.context} tokens, and {self.least_context} are promised"
+            )
+        self._dialect, self.limits, self.up, self._left_out = dialect, limits, True, ""
 
     async def close(self) -> None:
         """End what runs on it, and the connections."""
@@ -80,26 +91,35 @@ class Server:
             return False
 
     async def poll(self) -> None:
-        """See whether it is well, and read its metrics. Raises nothing: a server that is not well is not `up`."""
+        """See whether it is well. A server that is not is not `up`."""
         try:
             if not self.up:
                 await self.open()
                 _log.info("%s is up", self.name)
             elif not await self.healthy():
                 self.lost()
-                return
-            status, page = await self._http.page("/metrics")
-            if status == 200 and self._dialect is not None:
-                self._polled = translated(page, self._dialect.table)
         except ServerLost:
             self.lost()
         except DovetailError as error:
-            self.lost()
-            _log.error("%s is left out: %s", self.name, error.message)
+            self.lost(error.message)
 
-    def lost(self) -> None:
-        """Not to be used until it is found well again."""
-        if self.up:
+    async def measure(self) -> None:
+        """Read its metrics, if it is up. What cannot be read is not known, and says nothing of its health."""
+        polled: dict[str, float] = {}
+        with suppress(EngineError, TimeoutError):
+            if self.up and self._dialect is not None:
+                async with asyncio.timeout(_METRICS_S):
+                    status, page = await self._http.page("/metrics")
+                if status == 200:
+                    polled = translated(page, self._dialect.table)
+        self._polled = polled
+
+    def lost(self, why: str = "") -> None:
+        """Not to be used until it is found well again. `why`, where it answers, is said when it changes."""
+        if why and why != self._left_out:
+            _log.error("%s is left out: %s", self.name, why)
+            self._left_out = why
+        elif self.up:
             _log.warning("%s does not answer, and is left out until it does", self.name)
         self.up = False
         self._polled = {}
@@ -115,10 +135,13 @@ class Server:
             raise ServerLost(f"{self.name} was not found well yet", sent=False)
         if completion.constraint is not None and completion.grammar is None:
             raise InvalidRequest("an engine behind HTTP takes a grammar, and this constraint came without")
+        if completion.grammar is not None and limits.no_grammar is not None:
+            raise InvalidRequest(f"this cannot be constrained on this engine: {limits.no_grammar}")
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
         body = dialect.body(completion, self.vocabulary, limits.model, request_id)
         reader = dialect.reader(completion, self.name, self._http.page)
-        left = completion.max_tokens
+        left, empty = completion.max_tokens, 0
+        drafted = 0 if limits.draft_tokens == 0 else None
         self.running += 1
         self.sent += 1
         try:
@@ -126,16 +149,20 @@ class Server:
                 async for data in events:
                     batch = await self._fed(reader, data)
                     if batch is None:
+                        empty += 1
+                        if empty > _MOST_EMPTY:
+                            raise EngineError(f"{self.name} sent {empty} events without a token")
                         continue
+                    empty = 0
                     ended = batch.finish is not None
                     batch = self._checked(batch, completion, left)
                     left -= len(batch.ids)
+                    batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
                     if batch.finish is None:
                         yield batch
                         continue
-                    if ended:
-                        await self._rest(events, reader)
-                    yield self._last(batch, reader, limits)
+                    await self._rest(events, reader, ended)
+                    yield self._last(batch, reader)
                     return
         finally:
             self.running -= 1
@@ -160,7 +187,7 @@ class Server:
         status, body = await self._http.page("/v1/models")
         if status in (401, 403):
             raise refusal(self.name, status, body)
-        with suppress(msgspec.DecodeError):
+        with suppress(*UNREADABLE):
             models = msgspec.json.decode(body, type=Models).data
             if models and models[0].owned_by in _OWNERS:
                 return _OWNERS[models[0].owned_by]
@@ -174,15 +201,21 @@ class Server:
             return None
         try:
             return await reader.feed(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise EngineError(f"{self.name} sent what is no event of a completion: {error}") from error
 
-    async def _rest(self, events: AsyncGenerator[bytes], reader: Reader) -> None:
-        """Read to the stream's end, which leaves the connection to the next. Nothing there is worth an answer."""
+    async def _rest(self, events: AsyncGenerator[bytes], reader: Reader, ended: bool) -> None:
+        """Read to the stream's end, which leaves the connection to the next. Nothing there is worth an answer.
+
+        A server that has sent the turn's last token and not `ended` may do so with its next event, or go on.
+        """
         with suppress(DovetailError, TimeoutError):
             async with asyncio.timeout(_REST_S):
                 async for data in events:
-                    await self._fed(reader, data)
+                    batch = await self._fed(reader, data)
+                    ended = ended or (batch is not None and batch.finish is not None)
+                    if not ended:
+                        return
 
     def _checked(self, batch: TokenBatch, completion: Completion, left: int) -> TokenBatch:
         """`batch` up to the end of the turn. Raises `EngineError` for what cannot be an answer."""
@@ -198,12 +231,11 @@ class Server:
             return batch
         return msgspec.structs.replace(batch, ids=ids[:end], finish="stop", logprobs=batch.logprobs[:end])
 
-    def _last(self, batch: TokenBatch, reader: Reader, limits: Limits) -> TokenBatch:
-        """`batch` with what is known of the whole answer. Where drafts are made and not told, `drafted` is None."""
+    def _last(self, batch: TokenBatch, reader: Reader) -> TokenBatch:
+        """`batch` with what is known of the whole answer."""
         drafts = reader.drafts
         if drafts is None:
-            drafted = None if limits.draft_tokens else 0
-            return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafted)
+            return msgspec.structs.replace(batch, cached=reader.cached)
         places = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
         self._drafts = Drafts(
             self._drafts.drafted + drafts.drafted,

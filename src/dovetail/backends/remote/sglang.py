@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import FINISHES, Drafts, Limits, Models, Page, read, structural_tag
+from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
 from dovetail.backends.remote.faults import ErrorBody, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -24,6 +24,7 @@ from dovetail.errors import EngineError
 class SGLang:
     name: ClassVar[str] = "SGLang"
     path: ClassVar[str] = "/generate"
+    keeps: ClassVar[bool] = True
     # It counts no draft tokens; those of the answers that came here are counted from what they say.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),
@@ -93,14 +94,14 @@ _Logprob = tuple[float | None, int, str | None]
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    completion_tokens: Count = 0
+    cached_tokens: Count = 0
     finish_reason: _FinishReason | None = None
     output_token_logprobs: list[_Logprob] = []
     output_top_logprobs: list[list[_Logprob] | None] = []
-    spec_num_proposed_drafts: int | None = None
-    spec_num_correct_drafts: int | None = None
-    spec_correct_drafts_histogram: list[int] = []
+    spec_num_proposed_drafts: Count | None = None
+    spec_num_correct_drafts: Count | None = None
+    spec_correct_drafts_histogram: list[Count] = []
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -147,7 +148,7 @@ class SGLangReader:
             return finish
         if reason.status_code is not None:
             raise refusal(self._server, reason.status_code, reason.message)
-        raise EngineError(f"{self._server} ended the answer: {reason.type:.80} {reason.message:.200}")
+        raise EngineError(f"{self._server} ended the answer: {reason.type!r:.80} {reason.message!r:.200}")
 
     def _logprobs(self, ids: tuple[int, ...], meta: _Meta, start: int) -> tuple[TokenLogprob, ...]:
         own = meta.output_token_logprobs[start : start + len(ids)]

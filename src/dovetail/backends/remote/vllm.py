@@ -13,18 +13,20 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table, translated
-from dovetail.backends.remote.dialect import FINISHES, Drafts, Limits, Models, Page, read, structural_tag
+from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
 from dovetail.backends.remote.faults import ErrorBody, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
 
 _ID = "token_id:"
+_DIGITS = 10  # of an id, at most
 
 
 class VLLM:
     name: ClassVar[str] = "vLLM"
     path: ClassVar[str] = "/v1/completions"
+    keeps: ClassVar[bool] = True
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
         "waiting": Counted("vllm:num_requests_waiting"),
@@ -45,11 +47,18 @@ class VLLM:
         own = next((model for model in models.data if model.parent is None), None)
         if own is None or own.max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
-        status, metrics = await page("/metrics")
-        places = translated(metrics, self.table) if status == 200 else {}
+        return Limits(own.id, own.max_model_len, await self._draft_tokens(page))
+
+    async def _draft_tokens(self, page: Page) -> int | None:
+        """None where its metrics cannot be read."""
+        try:
+            status, metrics = await page("/metrics")
+        except EngineError:
+            return None
+        if status != 200:
+            return None
         # There is a series for every place from the start.
-        drafts = sum(name.startswith("accepted_per_position_total") for name in places)
-        return Limits(own.id, own.max_model_len, drafts)
+        return sum(name.startswith("accepted_per_position_total") for name in translated(metrics, self.table))
 
     def body(self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str) -> Mapping[str, object]:
         sampling = completion.sampling
@@ -95,7 +104,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _PromptDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -103,8 +112,8 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _Speculation(msgspec.Struct, frozen=True):
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
 
 
 class _Metrics(msgspec.Struct, frozen=True):
@@ -153,7 +162,7 @@ class VLLMReader:
 def _finish(server: str, reason: str) -> Finish:
     if (finish := FINISHES.get(reason)) is not None:
         return finish
-    raise EngineError(f"{server} ended the answer: {reason:.80}")
+    raise EngineError(f"{server} ended the answer: {reason!r:.80}")
 
 
 def _logprobs(ids: tuple[int, ...], said: _Logprobs | None, likeliest: int) -> tuple[TokenLogprob, ...]:
@@ -170,6 +179,7 @@ def _logprobs(ids: tuple[int, ...], said: _Logprobs | None, likeliest: int) -> t
 
 
 def _token(name: str) -> int:
-    if not name.startswith(_ID) or not name[len(_ID) :].isdecimal():
+    said = name.removeprefix(_ID)
+    if said == name or len(said) > _DIGITS or not said.isdecimal():
         raise msgspec.ValidationError(f"log probabilities with tokens that are no ids: {name!r:.40}")
-    return int(name[len(_ID) :])
+    return int(said)
