@@ -4,6 +4,7 @@ real HTTP (`vllm_program`); vLLM itself runs in tests/vllm."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
 from dovetail.backends.vllm import program, restarts
 from dovetail.completion import Completion, Engine, Sampling
-from dovetail.errors import EngineBusy, EngineError, PlanError
+from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 from tests.backends.vllm_program import LOADING, Run, alive, runs, write
 
 GREEDY = Sampling(temperature=0)
@@ -43,7 +44,7 @@ class Told:
 class Setup:
     """An engine on a `vllm` that does as its runs say."""
 
-    def __init__(self, folder: Path, *script: Run, silence: float = 60) -> None:
+    def __init__(self, folder: Path, *script: Run, silence: float = 60, hung: float = 300) -> None:
         self.folder, self.told = folder, Told()
         self.log = folder / "log" / "vllm.log"
         self.log.parent.mkdir()
@@ -54,7 +55,7 @@ class Setup:
         url = f"http://127.0.0.1:{self.port.number}"
         launch = vllm.Launch(arguments=arguments, environment=environment, url=url, key="secret", notes=())
         client = RemoteEngine([Server(url, Vocabulary(100, (99,), {}), key="secret")], patience_s=60)
-        self.engine = vllm.VLLMEngine(launch, client, self.port, self.log, self.told, silence=silence)
+        self.engine = vllm.VLLMEngine(launch, client, self.port, self.log, self.told, silence=silence, hung=hung)
 
     def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -117,6 +118,32 @@ def test_its_port_is_nobody_elses_by_chance() -> None:
         child.bind(("127.0.0.1", port.number))
         child.listen()
         socket.create_connection(("127.0.0.1", port.number)).close()
+    port.close()
+
+
+#: Listens on a port as another user would.
+STRANGER = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+with socket.socket() as stranger:
+    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    stranger.bind(("127.0.0.1", int(sys.argv[1])))
+    stranger.listen()
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_on_its_port_is_seen() -> None:
+    port = vllm.Port()
+    assert not port.strangers()
+    python = [sys.executable, "-I", "-S", "-c", STRANGER, str(port.number)]
+    with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None and stranger.stdin is not None
+        assert stranger.stdout.readline() == b"listens\n"
+        assert port.strangers() == {65534}
+        stranger.stdin.close()
     port.close()
 
 
@@ -200,9 +227,14 @@ def test_a_request_that_kills_it_is_not_sent_for_ever(tmp_path: Path) -> None:
     async def test(engine: vllm.VLLMEngine) -> None:
         with pytest.raises(EngineError):
             await ids(engine)
+        assert len(runs(tmp_path)) <= 3, "it was sent twice"
+        for _ in range(5):  # as a client would that does not give up
+            with pytest.raises(InvalidRequest, match="the engine died again and again of this prompt"):
+                await ids(engine)
+        assert engine.gave_up is not None and not engine.gave_up.done()
 
     setup.run(test)
-    assert len(runs(tmp_path)) < restarts.MOST, "which would be the end of it"
+    assert len(runs(tmp_path)) <= 5
 
 
 def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
@@ -217,6 +249,108 @@ def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
 
     setup.run(test)
     assert len(runs(tmp_path)) == restarts.MOST
+
+
+def test_one_that_cannot_be_started_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(tmp_path, Run(dies_after=1))
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        async def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+        with pytest.raises(EngineError):
+            await ids(engine)
+        assert engine.gave_up is not None
+        assert (await engine.gave_up).message == (
+            f"vLLM died {restarts.MOST} times, the last time: vLLM cannot be started: Cannot allocate memory"
+        )
+
+    setup.run(test)
+    assert len(runs(tmp_path)) == 1
+
+
+def test_one_that_nobody_keeps_is_given_up(tmp_path: Path) -> None:
+    """Whatever ended its keeper."""
+    setup = Setup(tmp_path, Run(dies_after=1))
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        def say(text: str) -> None:
+            raise RuntimeError("nobody listens")
+
+        setup.told.say = say  # type: ignore[method-assign]
+        with pytest.raises(EngineError):
+            await ids(engine)
+        assert engine.gave_up is not None
+        assert (await engine.gave_up).message == "vLLM is watched no longer: RuntimeError: nobody listens"
+
+    setup.run(test)
+
+
+def test_its_output_is_read_whoever_hears_it(tmp_path: Path) -> None:
+    lines = (*LOADING, *("x" * 1000 for _ in range(200)), "the end")
+    setup = Setup(tmp_path, Run(log=lines))
+
+    def fail(progress: vllm.Progress, silent: float) -> None:
+        if progress.phase == "load":
+            raise UnicodeEncodeError("ascii", "…", 0, 1, "ordinal not in range(128)")
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        assert await ids(engine) == [10, 11, 12, 13]
+
+    setup.told.progress = fail  # type: ignore[method-assign]
+    setup.run(test)
+    assert "the end" in setup.log.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whom a leash leaves is looked for in /proc")
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_leash_that_is_killed_leaves_nothing_and_is_a_death(tmp_path: Path, stubborn: bool) -> None:
+    setup = Setup(tmp_path, Run(stubborn=stubborn), Run())
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        first = runs(tmp_path)[0]["pids"]
+        os.kill(int(Path(f"/proc/{first[0]}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        await until(lambda: "vLLM is back" in "".join(setup.told.said))
+        assert not any(map(alive, first))
+        assert await ids(engine) == [10, 11, 12, 13]
+
+    setup.run(test)
+
+
+@pytest.mark.parametrize("delay", [0, 0.01, 0.1, 0.4])
+def test_one_that_is_stopped_while_it_starts_leaves_nothing(tmp_path: Path, delay: float) -> None:
+    setup = Setup(tmp_path, Run(log=LOADING * 10))
+
+    async def main() -> None:
+        starting = asyncio.create_task(setup.engine.start())
+        await asyncio.sleep(delay)
+        await setup.engine.stop()
+        with pytest.raises(EngineError, match=r"stopped while it started|started already"):
+            await starting
+        with pytest.raises(EngineError, match="started already"):
+            await setup.engine.start()
+
+    asyncio.run(main())
+    setup.nothing_left()
+
+
+def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.backends.remote import http
+    from dovetail.backends.vllm import child
+
+    monkeypatch.setattr(http, "_PAGE_S", 0.5)
+    monkeypatch.setattr(child, "GRACE_S", 0.3)
+    setup = Setup(tmp_path, Run(), Run(), hung=1)
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGSTOP)
+        await until(lambda: "vLLM is back" in "".join(setup.told.said))
+        assert "vLLM died. vLLM did not answer for 1 s and was ended" in setup.told.said[0]
+        assert await ids(engine) == [10, 11, 12, 13]
+
+    setup.run(test)
+    assert len(runs(tmp_path)) == 2
 
 
 def test_stopping_ends_who_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,3 +466,26 @@ def test_a_log_is_kept_beside_the_next(tmp_path: Path) -> None:
     assert (log.read_bytes(), (tmp_path / "vllm.log.1").read_bytes()) == (b"three", b"two")
     with pytest.raises(PlanError, match="cannot be written"):
         open_log(tmp_path / "no" / "such" / "folder")
+
+
+def test_a_log_that_nobody_reads_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    from dovetail.backends.vllm.launching import open_log
+
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "victim")
+    for name in ("fifo", "link"):
+        with pytest.raises(PlanError, match="cannot be written"):
+            open_log(tmp_path / name)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fifo", "link"]
+    open_log(Path("/dev/null")).close()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_log_can_be_where_dovetail_itself_writes(tmp_path: Path) -> None:
+    code = "import pathlib\nfrom dovetail.backends.vllm.launching import open_log\nprint('one', flush=True)\n"
+    code += "with open_log(pathlib.Path('/dev/stdout')) as log:\n    log.write(b'two')\n"
+    command = [sys.executable, "-c", code]
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run(command, stdout=out, check=True)
+    assert (tmp_path / "out").read_bytes() == b"one\ntwo"
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"one\ntwo"

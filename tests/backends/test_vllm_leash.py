@@ -99,8 +99,16 @@ def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
     everybody = pids(tmp_path)
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(PATIENCE_S)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
     assert gone(everybody)
+
+
+def test_an_owner_that_is_gone_before_it_begins_is_no_exception() -> None:
+    """The program listens from its first moment on."""
+    command = [sys.executable, "-I", "-S", leash.__file__, "2", "sleep", "600"]
+    for _ in range(10):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+        assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_descendants_end_with_the_program(held: Leash, tmp_path: Path) -> None:

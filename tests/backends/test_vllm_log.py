@@ -60,6 +60,14 @@ def test_colours_are_not_in_the_way() -> None:
     assert progress(line + "Starting to load model x") == Progress("load")
 
 
+@pytest.mark.parametrize(
+    "line", ["Loading " + "shards:1%|" * 400, "Loading " + "shards: 1%| " * 330 + "x", "Capturing " + ":1%|" * 1000]
+)
+def test_a_line_that_almost_matches_in_many_ways_takes_no_time(line: str) -> None:
+    for _ in range(20):
+        assert progress(line) in (None, Progress("capture"))
+
+
 @given(st.lists(st.text()))
 def test_any_text_can_be_read(lines: list[str]) -> None:
     for line in lines:
@@ -189,7 +197,7 @@ def test_restarts_come_later_and_later_and_end(times: list[float]) -> None:
     delay = restarts.delay(crashes)
     assert (delay is None) == (len(lately) >= restarts.MOST)
     if delay is not None:
-        assert delay == min(2 ** (len(lately) - 1), 60)
+        assert delay == 2 ** (len(lately) - 1)
 
 
 def test_who_crashes_seldom_is_always_started_again() -> None:

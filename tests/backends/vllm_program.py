@@ -35,7 +35,8 @@ class Run:
 
     `dies_after`: killed by itself once it has sent so many tokens. `stubborn`: does not listen to SIGTERM. `silent`:
     neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters. `tokens`: the ids
-    of whatever it is to tokenize.
+    of whatever it is to tokenize. `held`: what becomes of grammars: each is heeded, None, or the first for all ("mixed
+    up").
     """
 
     log: tuple[str, ...] = LOADING
@@ -47,6 +48,7 @@ class Run:
     model: str | None = None
     context: int = 256
     tokens: tuple[int, ...] | None = None
+    held: str | None = "each"
 
 
 def write(folder: Path, *runs: Run, version: str = "0.33.0") -> Path:
@@ -115,6 +117,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     run: dict[str, Any]
     target: str
     drafted = 0
+    kept: int | None = None
 
     def log_message(self, *_: object) -> None: ...
 
@@ -158,17 +161,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        held = self._held(body)
         for i in range(body["max_tokens"]):
             if self.run["dies_after"] == i:
                 os.kill(os.getpid(), signal.SIGKILL)
             last = i + 1 == body["max_tokens"]
             _Handler.drafted += self.run["drafts"] or 0
-            choice = {"index": 0, "text": "", "token_ids": [10 + i % 50], "finish_reason": "length" if last else None}
+            choice = {
+                "index": 0,
+                "text": "",
+                "token_ids": [held or 10 + i % 50],
+                "finish_reason": "length" if last else None,
+            }
             self._event({"id": "cmpl-1", "choices": [choice]})
             time.sleep(0.005)
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
         self._event({"id": "cmpl-1", "choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def _held(self, body: dict[str, Any]) -> int | None:
+        """The token that the latest of its grammars ends in, or that one of the first, as `held` says."""
+        tag = body.get("structured_outputs", {}).get("structural_tag")
+        if tag is None or not self.run["held"]:
+            return None
+        token: int = json.loads(tag)["format"]["elements"][-1].get("token")
+        if self.run["held"] == "mixed up":
+            token = _Handler.kept = _Handler.kept or token
+        return token
 
     def _event(self, data: dict[str, Any]) -> None:
         self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())

@@ -19,7 +19,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 
+from dovetail.backends import vllm
+from dovetail.cli.watching import Watching
 from tests.backends.vllm_program import Run, alive, runs, write
 from tests.cli.test_serve import free_port
 from tests.plan.pair import DRAFTER
@@ -104,6 +107,17 @@ def test_it_answers_and_a_signal_ends_it_all(pair: Path, served: Served, state: 
     served.nothing_left()
 
 
+def test_what_was_drafted_is_asked_for_where_something_drafts(pair: Path, served: Served) -> None:
+    """vLLM 0.32 ends where it is asked and has nothing that drafts."""
+    for drafter in (pair / "drafter", "none"):
+        with served.running(pair / "target", "--drafter", drafter):
+            pass
+        served.nothing_left()
+    words = [" ".join(run["words"]) for run in runs(served.folder)]
+    assert ["--per-request-spec-decode-metrics=summary" in said for said in words] == [True, False]
+    assert ["--speculative-config" in said for said in words] == [True, False]
+
+
 def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
     with served.running(pair / "target") as child:
         child.kill()
@@ -168,6 +182,78 @@ def test_an_engine_that_cannot_be_kept_ends_the_server(pair: Path, tmp_path: Pat
     assert child.returncode == 2
     assert "dovetail: vLLM died 5 times, the last time: vLLM ended while starting, exit code 1" in complaints
     served.nothing_left()
+
+
+#: One whose engine is killed soon, and whose console takes little.
+HASTY = """
+import sys
+from dovetail.backends.vllm import child, restarts
+from dovetail.cli.main import main
+
+restarts._FIRST_S, child.GRACE_S = 0.01, 2.0
+sys.stdout.reconfigure(encoding="ascii")
+sys.exit(main())
+"""
+
+
+@contextlib.contextmanager
+def hasty(served: Served, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """The child, when it is ready; only its standard output is a pipe."""
+    command = [sys.executable, "-c", HASTY, *served.command(target)[3:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        try:
+            while child.poll() is None:
+                with contextlib.suppress(httpx.HTTPError):
+                    if httpx.get(f"{served.url}/health", timeout=60).status_code == 200:
+                        break
+            yield child
+        finally:
+            child.kill()
+
+
+def test_a_second_signal_does_not_break_off_the_end(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(stubborn=True))
+    with hasty(served, pair / "target") as child:
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(httpx.HTTPError):
+            while True:  # until the server has ended, and its engine is about to
+                httpx.get(f"{served.url}/health", timeout=60)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            time.sleep(0.3)
+            child.send_signal(number)
+        assert child.wait(60) == 0
+    assert not any(alive(pid) for run in runs(served.folder) for pid in run["pids"])
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_cannot_be_told_does_not_keep_it_from_coming_back(pair: Path, tmp_path: Path, closed: bool) -> None:
+    served = Served(tmp_path, Run(log=("Loading: \u2588\u2588 x",)), Run())
+    with hasty(served, pair / "target") as child:
+        assert child.stdout is not None
+        if closed:
+            child.stdout.close()
+        os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
+        while len(runs(served.folder)) == 1:
+            assert child.poll() is None
+            time.sleep(0.02)
+        assert ask(served).status_code == 200
+        printed = ""
+        while not closed and "vLLM is back" not in printed:
+            printed += (line := child.stdout.readline())
+            assert line
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    assert closed or "Loading: ?? x" in printed
+    served.nothing_left()
+
+
+def test_a_full_disk_is_no_error() -> None:
+    with open("/dev/full", "w", encoding="ascii") as full:
+        watching = Watching(Console(file=full))
+        watching.say("one \u2588")
+        watching.progress(vllm.Progress("load"), 0)
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -348,6 +434,45 @@ def test_a_server_that_runs_is_attached_to(pair: Path, tmp_path: Path) -> None:
     assert code == 0, printed
     assert "warning: 127" not in printed
     assert "speculation is on" in printed
+
+
+@pytest.mark.parametrize(("held", "why"), [(None, "a reasoning parser"), ("mixed up", "takes one grammar for another")])
+def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(
+    pair: Path, tmp_path: Path, held: str | None, why: str
+) -> None:
+    code, printed = attached(pair, tmp_path, Run(held=held))
+    assert code == 2
+    assert "does not hold calls to their schemas: " in printed
+    assert why in printed
+
+
+def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
+    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=None)) as two:
+        for url in (one, two):
+            while True:
+                with contextlib.suppress(httpx.HTTPError):
+                    httpx.get(f"{url}/health")
+                    break
+        (tmp_path / "key").write_text("theirs")
+        options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
+        command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert f"{two} does not hold calls to their schemas: " in done.stderr
+
+
+def test_a_name_that_a_server_has_is_only_shown(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path, Run(model="its\x1b[2J\nname", tokens=(1, 2, 3)))
+    assert code == 2
+    assert "\x1b" not in printed
+    assert "[2J name, whose control tokens have other ids" in printed
+
+
+@pytest.mark.parametrize("key", ["", "one\ntwo"])
+def test_a_file_that_holds_no_key_is_said(pair: Path, tmp_path: Path, key: str) -> None:
+    code, printed = attached(pair, tmp_path, Run(), key=key)
+    assert code == 2
+    assert f"engine_api_key_file {tmp_path / 'key'} must hold one key, on one line" in printed
 
 
 def test_one_that_drafts_nothing_is_warned_about(pair: Path, tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+import dovetail
 from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
 from dovetail.backends.remote.http import Http, split_address
 from dovetail.backends.vllm.download import fetched
-from dovetail.cli.screen import PROBLEM
+from dovetail.cli.keys import key_file
+from dovetail.cli.screen import PROBLEM, visible
 from dovetail.cli.watching import Watching
-from dovetail.completion import Engine
-from dovetail.errors import EngineError, PlanError
+from dovetail.completion import Completion, Engine, Sampling
+from dovetail.errors import EngineError, InvalidRequest, PlanError, RenderError
+from dovetail.grammar import Control, Grammar, Literal, Sequence
 from dovetail.plan import Plan
 from dovetail.plan.drafter import cannot_run
 from dovetail.plan.engines import not_here
@@ -28,6 +31,13 @@ _PATIENCE_S = 900.0
 #: A text that repeats itself, so that a lookup has something to find in it.
 _REPEATS = "one two three four five six seven eight nine ten " * 12
 _COMPARED = 24
+#: Why a grammar does not hold: the first that is asked for, or one of the same shape after it.
+_WHY_NOT = (
+    "it was started with a reasoning parser, and holds them only behind the reasoning; start it without, or with "
+    "--structured-outputs-config.enable_in_reasoning=true, or say --strict off",
+    "its xgrammar takes one grammar for another of the same shape; start it with VLLM_XGRAMMAR_CACHE_MB=0 in its "
+    "environment, or say --strict off",
+)
 
 
 def engine(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> Engine:
@@ -68,6 +78,8 @@ async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Conso
     """See that servers have the plan's model, and that the engine drafts where the plan does. Raises `EngineError`."""
     if "://" in plan.value("engine"):
         await _same_models(plan, tokenizer, console)
+        if plan.value("strict") != "off":
+            await _each_holds(plan, engine, tokenizer)
     tokens, method = plan.value("draft_tokens"), plan.value("method")
     if not tokens or (method is None and plan.value("drafter") is None):
         return
@@ -82,16 +94,53 @@ async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Conso
     )
 
 
+async def _each_holds(plan: Plan, engine: Engine, tokenizer: Tokenizer) -> None:
+    urls, vocabulary = _urls(plan), read_vocabulary(Path(plan.folders["target"]), tokenizer)
+    if len(urls) == 1:
+        await _hold(plan, urls[0], engine, tokenizer)
+        return
+    for url in urls:
+        alone = RemoteEngine([Server(url, vocabulary, key=_key(plan))])
+        try:
+            await alone.start()
+        except EngineError:
+            continue  # one that joins later, of which its own log tells
+        try:
+            await _hold(plan, url, alone, tokenizer)
+        finally:
+            await alone.stop()
+
+
+async def _hold(plan: Plan, url: str, engine: Engine, tokenizer: Tokenizer) -> None:
+    """See that a server holds an answer to its grammar from the first token on, and to no other one's.
+
+    Raises `EngineError` where it does not; nothing is known where it takes no such grammar.
+    """
+    found = plan.settings["format"].source == "default"
+    fmt = dovetail.format(Path(plan.folders["target"]) if found else plan.value("format"))
+    controls = [literal for literal, token in tokenizer.control.items() if token not in engine.info.eos_ids][:2]
+    where = f"{url} does not hold calls to their schemas"
+    for literal, why in zip(controls, _WHY_NOT, strict=False):
+        try:
+            # A prompt inside its reasoning, where the format has any.
+            prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
+            grammar = Grammar(Sequence((Literal("a"), Control(literal))))
+            asked = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")
+            ids = [token async for batch in engine.complete(asked) for token in batch.ids]
+        except (RenderError, InvalidRequest):
+            return
+        except EngineError as error:
+            raise EngineError(f"{where}: {why} ({error.message})") from error
+        if tokenizer.control[literal] not in ids:
+            raise EngineError(f"{where}: {why}")
+
+
 def _urls(plan: Plan) -> list[str]:
     return [url.strip() for url in plan.value("engine").split(",")]
 
 
 def _key(plan: Plan) -> str | None:
-    path = plan.value("engine_api_key_file")
-    try:
-        return None if path is None else Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"engine_api_key_file {path} cannot be read as ASCII text") from error
+    return key_file(plan, "engine_api_key_file")
 
 
 async def _same_models(plan: Plan, tokenizer: Tokenizer, console: Console) -> None:
@@ -116,15 +165,13 @@ async def _same_model(plan: Plan, tokenizer: Tokenizer, console: Console, http: 
     served = {each for model in models for each in (model.id, model.root) if each}
     ours = {plan.value("served_model_name"), plan.value("target"), plan.folders["target"]}
     if not ({_last(each) for each in served} & {_last(each) for each in ours}):
-        warning = (
-            f"warning: {name} serves {', '.join(sorted(served)) or 'nothing'}, prompts are {plan.value('target')}'s"
-        )
-        console.print(Text(warning, PROBLEM))
+        others = _shown(", ".join(sorted(served))) or "nothing"
+        console.print(Text(f"warning: {name} serves {others}, prompts are {plan.value('target')}'s", PROBLEM))
     control = dict(itertools.islice(tokenizer.control.items(), _COMPARED))
     theirs = await _tokenized(http, models[0].id if models else "", "".join(control))
     if theirs is not None and theirs != list(control.values()):
         raise EngineError(
-            f"{name} serves {models[0].id if models else 'a model'}, whose control tokens have other ids than "
+            f"{name} serves {_shown(models[0].id) if models else 'a model'}, whose control tokens have other ids than "
             f"{plan.value('target')} has: give the checkpoint as MODEL that it serves"
         )
 
@@ -152,6 +199,11 @@ class _Models(msgspec.Struct):
 
 class _Tokens(msgspec.Struct):
     tokens: list[int]
+
+
+def _shown(name: str) -> str:
+    """On one line, and without signs that a terminal obeys."""
+    return visible(" ".join(name.split()))
 
 
 def _last(name: str) -> str:

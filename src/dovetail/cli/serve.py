@@ -23,6 +23,7 @@ from rich.text import Text
 from starlette.applications import Starlette
 
 import dovetail
+from dovetail.cli.keys import key_file
 from dovetail.cli.plan import resolved
 from dovetail.cli.planned import introduce
 from dovetail.cli.screen import PROBLEM, address, curl
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     with _interruptible():
         plan = resolved(arguments)
         _refuse_absent(plan)
-        key = _api_key(plan)
+        key = key_file(plan, "api_key_file")
         with _listen(plan.value("host"), plan.value("port")) as listener:
             _introduce(plan, console)
             if plan.value("engine") == "embedded":
@@ -205,19 +206,6 @@ def _costs() -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _api_key(plan: Plan) -> str | None:
-    path = plan.value("api_key_file")
-    if path is None:
-        return None
-    try:
-        key = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"api_key_file {path} cannot be read as ASCII text") from error
-    if not key or len(key.split()) > 1:
-        raise PlanError(f"api_key_file {path} must hold one key, on one line")
-    return key
-
-
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Made before the engine loads: a port in use is known at once, early clients wait in line."""
     try:
@@ -275,8 +263,9 @@ async def _stoppable(serving: Coroutine[Any, Any, None]) -> None:
     told: list[int] = []
 
     def stop(number: int) -> None:
+        if not told:  # a second one would break off the end of what was started
+            task.cancel()
         told.append(number)
-        task.cancel()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
@@ -287,8 +276,12 @@ async def _stoppable(serving: Coroutine[Any, Any, None]) -> None:
             raise
         raise SystemExit(128 + told[0]) from None
     finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+        _unhandle()
+
+
+def _unhandle() -> None:
+    for number in _SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(number)
 
 
 async def _serve(
@@ -302,6 +295,7 @@ async def _serve(
     """Start the engine and answer until a signal. `prove` is to be done in between."""
     started = time.perf_counter()
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(_unhandle)
         with loading:
             # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
             await stack.enter_async_context(app.router.lifespan_context(app))
@@ -351,5 +345,6 @@ class _Server(uvicorn.Server):
         try:
             yield
         finally:
+            # The engine is still to be ended, in order: a second signal is none.
             for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+                loop.add_signal_handler(number, lambda: None)

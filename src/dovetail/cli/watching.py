@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -24,9 +26,15 @@ _SILENT_S = 60.0
 
 
 class Watching:
-    """On a terminal a line with a bar and the time so far; elsewhere a line for each thing that vLLM begins to do."""
+    """On a terminal a line with a bar and the time so far; elsewhere a line for each thing that vLLM begins to do.
+
+    Raises nothing, wherever the console goes: a full disk or a closed pipe is no reason to end what serves.
+    """
 
     def __init__(self, console: Console) -> None:
+        reconfigure = getattr(console.file, "reconfigure", None)
+        if reconfigure is not None:  # what vLLM says need not be in the terminal's encoding
+            reconfigure(errors="replace")
         self._console = console
         self._bar: Progress | None = None
         self._phase: vllm.Phase | None = None
@@ -37,9 +45,14 @@ class Watching:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        with _unharmed():
+            self._close()
 
     def progress(self, progress: vllm.Progress, silent: float) -> None:
+        with _unharmed():
+            self._show(progress, silent)
+
+    def _show(self, progress: vllm.Progress, silent: float) -> None:
         if progress.phase == "ready":
             self._close()
             return
@@ -58,9 +71,10 @@ class Watching:
         self._phase, self._quiet = progress.phase, quiet
 
     def say(self, text: str) -> None:
-        self._close()
-        for line in text.splitlines():
-            self._console.print(Text(visible(line), PROBLEM), soft_wrap=True)
+        with _unharmed():
+            self._close()
+            for line in text.splitlines():
+                self._console.print(Text(visible(line), PROBLEM), soft_wrap=True)
 
     def _draw(self, progress: vllm.Progress, doing: str) -> None:
         if self._bar is None:
@@ -76,3 +90,10 @@ class Watching:
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._phase = None, None
+
+
+@contextlib.contextmanager
+def _unharmed() -> Iterator[None]:
+    # rich makes a `SystemExit` of a closed pipe, and its console quiet; a closed file is a `ValueError`.
+    with contextlib.suppress(OSError, ValueError, SystemExit):
+        yield

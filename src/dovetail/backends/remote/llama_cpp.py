@@ -18,7 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import Drafts, Limits, Page, read
+from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, read
 from dovetail.backends.remote.faults import ErrorBody, ServerLost, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -131,9 +131,9 @@ class _Probability(msgspec.Struct, frozen=True):
 
 
 class _Timings(msgspec.Struct, frozen=True):
-    cache_n: int = 0
-    draft_n: int = 0
-    draft_n_accepted: int = 0
+    cache_n: Count = 0
+    draft_n: Count = 0
+    draft_n_accepted: Count = 0
 
 
 class _Event(msgspec.Struct, frozen=True):

@@ -7,9 +7,10 @@ when vLLM dies waits and is sent again, one that has ends with an `EngineError`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -20,11 +21,16 @@ from dovetail.backends.vllm.child import Child
 from dovetail.backends.vllm.launching import Launch, Port, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
+from dovetail.backends.vllm.suspects import Suspects
 from dovetail.completion import Completion, Engine, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError
+from dovetail.errors import EngineBusy, EngineError, InvalidRequest
+
+_log = logging.getLogger(__name__)
 
 SILENCE_S = 1800.0  # without a line of its log, or a byte fetched, until a start has failed
+HUNG_S = 300.0  # without an answer to a question for its health, until one that serves is ended
 _POLL_S = 0.2
+_WATCH_S = 5.0
 _NEWS_S = 3.0  # within which a death shows that broke a request off: by then it is not well any more
 _GONE_S = 60.0  # within which one that is not well has ended; vLLM ends in order when a process of its own was killed
 
@@ -56,6 +62,7 @@ class VLLMEngine:
         *,
         fetched: Fetched | None = None,
         silence: float = SILENCE_S,
+        hung: float = HUNG_S,
     ) -> None:
         self._launch = launch
         self._client = client
@@ -64,13 +71,17 @@ class VLLMEngine:
         self._report = report
         self._fetched = fetched
         self._silence = silence
+        self._hung = hung
         self._file: BinaryIO | None = None
         self._child: Child | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._restarts = 0
         self._deaths = 0
-        self._booting = False
+        self._suspects = Suspects()
+        self._alone = asyncio.Lock()
+        self._booting = self._serving = False
         self._progress = Progress("starting")
         self._last_fetched = 0.0
         self.gave_up: asyncio.Future[EngineError] | None = None
@@ -81,17 +92,26 @@ class VLLMEngine:
 
     async def start(self) -> None:
         """Start it and wait until it is healthy. Raises `EngineError` with why it is not."""
-        if self._keeper is not None:
+        if self._starting is not None or self._ending is not None:
             raise EngineError("the engine was started already")
+        self._starting = asyncio.create_task(self._start())
+        try:
+            await self._starting
+        except BaseException:
+            cancelled = self._ending is None  # and not stopped
+            await self.stop()
+            if cancelled:
+                raise
+        if self._ending is not None:
+            raise EngineError("the engine was stopped while it started")
+
+    async def _start(self) -> None:
         self._file = open_log(self._log)
         self.gave_up = asyncio.get_running_loop().create_future()
-        try:
-            await self._boot()
-            await self._client.start()
-        except BaseException:
-            await self.stop()
-            raise
+        await self._boot()
+        await self._client.start()
         self._keeper = asyncio.create_task(self._keep())
+        self._keeper.add_done_callback(self._kept)
 
     async def stop(self) -> None:
         """End running sequences, the child and all it started. Whoever calls it a second time waits for the first."""
@@ -100,9 +120,10 @@ class VLLMEngine:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for task in (self._starting, self._keeper):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         try:
             await self._client.stop()
         finally:
@@ -113,40 +134,56 @@ class VLLMEngine:
             self._port.close()
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        """Stream the continuation. Raises as the protocol says; `EngineError` also where it began and vLLM died.
+        """Stream the continuation. Raises as the protocol says; `EngineError` also where it began and vLLM died, and
+        `InvalidRequest` for a prompt that vLLM dies of.
 
         The client waits for a server that is gone. What an engine says that is about to go is an error like any other.
         """
-        before = self._deaths
+        prompt = hash(completion.prompt)
+        async with (
+            self._alone if self._suspects.alone(prompt) else nullcontext(),
+            aclosing(self._sent(completion, prompt)) as batches,
+        ):
+            async for batch in batches:
+                yield batch
+
+    async def _sent(self, completion: Completion, prompt: int) -> AsyncGenerator[TokenBatch]:
         while True:
-            deaths, begun = self._deaths, False
+            if self._suspects.convicted(prompt):
+                # Not an error that clients send it again for.
+                raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
+            begun = answered = False
             batches = cast(AsyncGenerator[TokenBatch], self._client.complete(completion))
+            self._suspects.enter(prompt)
             try:
                 async with aclosing(batches):
                     async for batch in batches:
                         begun = True
                         yield batch
+                answered = True
                 return
             except EngineBusy as error:
                 if self.gave_up is not None and self.gave_up.done():
                     raise self.gave_up.result() from error
                 raise
             except EngineError as error:
-                if not await self._died(deaths):
+                if not await self._died():
                     raise
                 # The second death in a row is perhaps the request's own doing.
-                if begun or self._deaths > before + 1:
+                if begun or (self._suspects.alone(prompt) and not self._suspects.convicted(prompt)):
                     raise EngineError("the engine died while it answered, and is being started again") from error
+            finally:
+                self._suspects.leave(prompt, answered=answered)
 
-    async def _died(self, deaths: int) -> bool:
-        """Whether it has died since there were so many deaths, or does at once: its children go before it."""
-        began = time.monotonic()
-        while self._deaths == deaths and self._ending is None:
+    async def _died(self) -> bool:
+        """Whether it has died, or does at once: its children go before it."""
+        began, deaths = time.monotonic(), self._deaths
+        while self._serving and self._deaths == deaths and self._ending is None:
             well = self._client.gauges().get("up", 1) > 0
             if time.monotonic() - began > (_NEWS_S if well else _GONE_S):
                 break
             await asyncio.sleep(_POLL_S / 4)
-        return self._deaths != deaths
+        return not self._serving or self._deaths != deaths
 
     def gauges(self) -> dict[str, float]:
         """The client's, and how often vLLM was started again."""
@@ -158,10 +195,15 @@ class VLLMEngine:
         why = ""
         while True:
             assert self._child is not None and self.gave_up is not None
-            code = await self._child.end()
-            self._deaths += 1
+            blamed = False
+            if not why:
+                hung = await self._outlive(self._child)
+                blamed = self._suspects.died()
+            self._deaths, self._serving = self._deaths + 1, False
+            if blamed:  # deaths of one prompt are one: nothing is wrong with an engine that others do not kill
+                crashes.pop()
             crashes.append(time.monotonic())
-            why = why or await self._why(self._child, code)
+            why = why or hung or await self._why(self._child, await self._child.end())
             delay = restarts.delay(crashes)
             if delay is None:
                 self.gave_up.set_result(EngineError(f"vLLM died {restarts.MOST} times, the last time: {why}"))
@@ -179,16 +221,52 @@ class VLLMEngine:
                 why = ""
                 self._report.say(f"vLLM is back, after {time.monotonic() - began:.0f} s")
 
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """Whatever ends the keeper but the end itself: an engine that nobody keeps is given up."""
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is not None and self.gave_up is not None and not self.gave_up.done():
+            _log.error("vLLM is watched no longer", exc_info=error)
+            self.gave_up.set_result(EngineError(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
+
+    async def _outlive(self, child: Child) -> str:
+        """Wait until it has ended; one that does not answer for too long is ended, and why is returned."""
+        http = Http(self._launch.url, "vLLM", None, self._silence)
+        answered, ending = time.monotonic(), asyncio.ensure_future(child.end())
+        try:
+            while not (await asyncio.wait({ending}, timeout=min(_WATCH_S, self._hung / 4)))[0]:
+                if await _well(http):
+                    answered = time.monotonic()
+                elif time.monotonic() - answered > self._hung and not child.ended:
+                    await child.stop()
+                    return (
+                        f"vLLM did not answer for {self._hung:.0f} s and was ended. All that it said is in {self._log}"
+                    )
+        finally:
+            ending.cancel()
+            await http.close()
+        return ""
+
     async def _boot(self) -> None:
         """A child that is healthy, or none. Raises `_Dead` where it is not."""
         assert self._file is not None
         self._progress, self._booting = Progress("starting"), True
         self._child = child = Child(self._launch.arguments, self._launch.environment, self._file, self._hear)
-        await child.start()
+        try:
+            await child.start()
+        except OSError as error:
+            raise _Dead(f"vLLM cannot be started: {error.strerror or error}") from error
         http = Http(self._launch.url, "vLLM", None, self._silence)
         try:
             while not child.ended:
                 if await _well(http):
+                    strangers = self._port.strangers()
+                    if strangers:
+                        await child.stop()
+                        raise _Dead(
+                            f"the port that vLLM was to listen on, {self._port.number}, is another user's "
+                            f"(uid {', '.join(map(str, strangers))}), who is told nothing"
+                        )
+                    self._serving = True
                     self._report.progress(Progress("ready"), 0)
                     return
                 silent = time.monotonic() - max(child.last_heard, await self._fetching())

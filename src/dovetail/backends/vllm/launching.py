@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -22,12 +23,17 @@ _OURS = (
     *("format", "strict", "no_repair", "vllm", "engine_log"),
 )
 _HOST = "127.0.0.1"
+_LISTENS = "0A"  # <net/tcp_states.h>
 #: What answering us takes beside the plan.
 _FRONTED = (
     "--disable-uvicorn-access-log",  # we ask for its health and its counters all the time
     "--enable-prompt-tokens-details",  # how much of a prompt was cached
-    "--per-request-spec-decode-metrics=summary",  # what was drafted for each
 )
+#: What was drafted for each request. Where nothing drafts, vLLM refuses to be asked.
+_DRAFTING = "--per-request-spec-decode-metrics=summary"
+#: xgrammar 0.2.8, which vLLM 0.32 and 0.33 bring, keeps masks of one grammar for others of the same shape and does not
+#: look which tokens these name, so a call is held to another's markers. Without a cache it compiles every grammar anew.
+_DEFAULTS = {"VLLM_XGRAMMAR_CACHE_MB": "0"}
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +54,11 @@ def launch(plan: Plan, program: str, version: str, port: int) -> Launch:
     settings = {name: setting for name, setting in plan.settings.items() if name not in _OURS}
     command = vllm.command(settings, version)
     key = secrets.token_urlsafe(32)
+    fronted = (*_FRONTED, _DRAFTING) if "--speculative-config" in command.argv else _FRONTED
     return Launch(
         # Ours last: of an option that is said twice vLLM takes the last.
-        arguments=(program, *command.argv[1:], *_FRONTED, "--host", _HOST, "--port", str(port)),
-        environment={**os.environ, **command.variables, "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key},
+        arguments=(program, *command.argv[1:], *fronted, "--host", _HOST, "--port", str(port)),
+        environment={**_DEFAULTS, **os.environ, **command.variables, "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key},
         url=f"http://{_HOST}:{port}",
         key=key,
         notes=command.notes,
@@ -70,6 +77,16 @@ class Port:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind((_HOST, 0))
         self.number: int = self._socket.getsockname()[1]
+
+    def strangers(self) -> set[int]:
+        """Other users' ids, but root's, who listen on it; on Linux alone, where the system says."""
+        found: set[int] = set()
+        for table in ("tcp", "tcp6"):
+            with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
+                # slot address:port remote state queues timer retransmits uid …, proc(5)
+                rows = [line.split() for line in file.readlines()[1:]]
+                found |= {int(row[7]) for row in rows if row[1].endswith(f":{self.number:04X}") and row[3] == _LISTENS}
+        return found - {0, os.geteuid()}
 
     def close(self) -> None:
         self._socket.close()
@@ -99,8 +116,12 @@ def open_log(path: Path) -> BinaryIO:
     For its owner's eyes only: a log may hold what people asked.
     """
     try:
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             os.replace(path, f"{path}.1")
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), "ab")
+        # Neither a link that others may have laid out, but for the system's own as /dev/stdout is, nor a FIFO that
+        # nobody reads: waiting for a reader would be waiting for ever.
+        links = 0 if path.parent == Path("/dev") else os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | links
+        return open(os.open(path, flags, 0o600), "ab")
     except OSError as error:
         raise PlanError(f"the engine's log {path} cannot be written: {error.strerror}; --engine-log FILE") from error

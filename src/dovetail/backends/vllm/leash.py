@@ -24,13 +24,14 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _LINUX = sys.platform == "linux"
 _AFTERMATH_S = 2.0  # that descendants have to end by themselves once PROGRAM did
 _LAST_S = 10.0  # for a process that was killed to be gone: one in a driver's hands takes its time
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(words: Sequence[str]) -> int:
     grace, argv = float(words[0]), list(words[1:])
     told, tell = os.pipe()
     os.set_blocking(tell, False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _HANDLED:
         signal.signal(number, lambda *_: None)  # the wakeup descriptor tells; a handler that does nothing wakes select
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     if _LINUX:
@@ -54,13 +55,16 @@ def main(words: Sequence[str]) -> int:
         family.signal(family.members(), signal.SIGTERM)
         family.wait(_AFTERMATH_S)
     family.kill()
-    return 0 if family.status is None else _exit_code(family.status)
+    return 128 + signal.SIGKILL if family.status is None else _exit_code(family.status)
 
 
 def _start(argv: list[str]) -> int:
     leash = os.getpid()
+    # A signal to a child that still has the leash's handlers would be lost; so it waits.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     child = os.fork()
     if child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with contextlib.suppress(OSError):  # it did so itself already, and runs something else by now
             os.setpgid(child, child)
         return child
@@ -72,8 +76,9 @@ def _start(argv: list[str]) -> int:
             if os.getppid() != leash:
                 os._exit(128 + signal.SIGTERM)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.execvp(argv[0], argv)
@@ -134,6 +139,38 @@ class _Family:
         while (members := self.members()) and time.monotonic() < until:
             self.signal(members, signal.SIGKILL)
             self.wait(0.1)
+        self.reap()  # one that has ended since it was last looked for is no member any more
+
+
+def end_without_leash(session: int, mark: bytes, grace: float) -> None:
+    """End whom a leash that was killed has left: its `session`, their descendants, and whose environment holds `mark`.
+
+    Blocks, for `grace` seconds and some more at most. Nobody is found where there is no /proc.
+    """
+    killed, until = time.monotonic() + grace, time.monotonic() + grace + _LAST_S
+    while (members := _orphans(session, mark)) and time.monotonic() < until:
+        for pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM if time.monotonic() < killed else signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _orphans(session: int, mark: bytes) -> list[int]:
+    parents = _parents() or {}
+    found = [pid for pid in parents if _belongs(pid, session, mark)]
+    for pid in found:  # which grows
+        found += [each for each, parent in parents.items() if parent == pid and each not in found]
+    return found
+
+
+def _belongs(pid: int, session: int, mark: bytes) -> bool:
+    # Who has a session of its own is found by its environment; who writes its title over that, by its session.
+    with contextlib.suppress(OSError):
+        if os.getsid(pid) == session:
+            return True
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    return False
 
 
 def _parents() -> dict[int, int] | None:

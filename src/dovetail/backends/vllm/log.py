@@ -35,10 +35,11 @@ _PREFIX = re.compile(
     r"(?:\((?P<process>\w[^()]*?) pid=\d+\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] ?)?"
 )
-_OF = r".*?\|\s*(?P<done>\d+)/(?P<total>\d+)\b"
+#: The gaps are bounded, as is the time that they take: what a line holds may be anybody's.
+_OF = r":\s{0,4}\d{1,3}%.{0,200}?\|\s{0,4}(?P<done>\d{1,9})/(?P<total>\d{1,9})\b"
 _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    ("load", re.compile(rf"(?:Loading|Multi-thread loading) .*(?:shards|[Ll]oader|Streamer)\b.*?:\s*\d+%{_OF}")),
-    ("capture", re.compile(rf"Capturing .*?:\s*\d+%{_OF}")),
+    ("load", re.compile(rf"(?:Loading|Multi-thread loading) .{{0,80}}(?:shards|[Ll]oader|Streamer)\b.{{0,80}}?{_OF}")),
+    ("capture", re.compile(rf"Capturing .{{0,80}}?{_OF}")),
     ("load", re.compile(r"Starting to load model|Loading drafter model")),
     (
         "compile",
