@@ -35,8 +35,7 @@ class Run:
 
     `dies_after`: killed by itself once it has sent so many tokens. `stubborn`: does not listen to SIGTERM. `silent`:
     neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters. `tokens`: the ids
-    of whatever it is to tokenize. `held`: what becomes of grammars: each is heeded, None, or the first for all ("mixed
-    up").
+    of whatever it is to tokenize. `held`: whether grammars are heeded.
     """
 
     log: tuple[str, ...] = LOADING
@@ -48,7 +47,7 @@ class Run:
     model: str | None = None
     context: int = 256
     tokens: tuple[int, ...] | None = None
-    held: str | None = "each"
+    held: bool = True
 
 
 def write(folder: Path, *runs: Run, version: str = "0.33.0") -> Path:
@@ -117,7 +116,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     run: dict[str, Any]
     target: str
     drafted = 0
-    kept: int | None = None
 
     def log_message(self, *_: object) -> None: ...
 
@@ -180,13 +178,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _held(self, body: dict[str, Any]) -> int | None:
-        """The token that the latest of its grammars ends in, or that one of the first, as `held` says."""
+        """The token that its grammar ends in, if grammars are heeded."""
         tag = body.get("structured_outputs", {}).get("structural_tag")
         if tag is None or not self.run["held"]:
             return None
         token: int = json.loads(tag)["format"]["elements"][-1].get("token")
-        if self.run["held"] == "mixed up":
-            token = _Handler.kept = _Handler.kept or token
         return token
 
     def _event(self, data: dict[str, Any]) -> None:

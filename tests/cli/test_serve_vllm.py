@@ -436,18 +436,14 @@ def test_a_server_that_runs_is_attached_to(pair: Path, tmp_path: Path) -> None:
     assert "speculation is on" in printed
 
 
-@pytest.mark.parametrize(("held", "why"), [(None, "a reasoning parser"), ("mixed up", "takes one grammar for another")])
-def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(
-    pair: Path, tmp_path: Path, held: str | None, why: str
-) -> None:
-    code, printed = attached(pair, tmp_path, Run(held=held))
+def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(pair: Path, tmp_path: Path) -> None:
+    code, printed = attached(pair, tmp_path, Run(held=False))
     assert code == 2
-    assert "does not hold calls to their schemas: " in printed
-    assert why in printed
+    assert "does not hold calls to their schemas: it was started with a reasoning parser" in printed
 
 
 def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
-    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=None)) as two:
+    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=False)) as two:
         for url in (one, two):
             while True:
                 with contextlib.suppress(httpx.HTTPError):

@@ -31,12 +31,10 @@ _PATIENCE_S = 900.0
 #: A text that repeats itself, so that a lookup has something to find in it.
 _REPEATS = "one two three four five six seven eight nine ten " * 12
 _COMPARED = 24
-#: Why a grammar does not hold: the first that is asked for, or one of the same shape after it.
+#: Why a grammar does not hold from the first token on.
 _WHY_NOT = (
     "it was started with a reasoning parser, and holds them only behind the reasoning; start it without, or with "
-    "--structured-outputs-config.enable_in_reasoning=true, or say --strict off",
-    "its xgrammar takes one grammar for another of the same shape; start it with VLLM_XGRAMMAR_CACHE_MB=0 in its "
-    "environment, or say --strict off",
+    "--structured-outputs-config.enable_in_reasoning=true, or say --strict off"
 )
 
 
@@ -112,27 +110,28 @@ async def _each_holds(plan: Plan, engine: Engine, tokenizer: Tokenizer) -> None:
 
 
 async def _hold(plan: Plan, url: str, engine: Engine, tokenizer: Tokenizer) -> None:
-    """See that a server holds an answer to its grammar from the first token on, and to no other one's.
+    """See that a server holds an answer to its grammar from the first token on.
 
     Raises `EngineError` where it does not; nothing is known where it takes no such grammar.
     """
     found = plan.settings["format"].source == "default"
     fmt = dovetail.format(Path(plan.folders["target"]) if found else plan.value("format"))
-    controls = [literal for literal, token in tokenizer.control.items() if token not in engine.info.eos_ids][:2]
-    where = f"{url} does not hold calls to their schemas"
-    for literal, why in zip(controls, _WHY_NOT, strict=False):
-        try:
-            # A prompt inside its reasoning, where the format has any.
-            prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
-            grammar = Grammar(Sequence((Literal("a"), Control(literal))))
-            asked = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")
-            ids = [token async for batch in engine.complete(asked) for token in batch.ids]
-        except (RenderError, InvalidRequest):
-            return
-        except EngineError as error:
-            raise EngineError(f"{where}: {why} ({error.message})") from error
-        if tokenizer.control[literal] not in ids:
-            raise EngineError(f"{where}: {why}")
+    literal = next((each for each, token in tokenizer.control.items() if token not in engine.info.eos_ids), None)
+    if literal is None:
+        return
+    told = f"{url} does not hold calls to their schemas: {_WHY_NOT}"
+    try:
+        # A prompt inside its reasoning, where the format has any.
+        prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
+        grammar = Grammar(Sequence((Literal("a"), Control(literal))))
+        asked = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")
+        ids = [token async for batch in engine.complete(asked) for token in batch.ids]
+    except (RenderError, InvalidRequest):
+        return
+    except EngineError as error:
+        raise EngineError(f"{told} ({error.message})") from error
+    if tokenizer.control[literal] not in ids:
+        raise EngineError(told)
 
 
 def _urls(plan: Plan) -> list[str]:

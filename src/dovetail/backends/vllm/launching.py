@@ -31,9 +31,6 @@ _FRONTED = (
 )
 #: What was drafted for each request. Where nothing drafts, vLLM refuses to be asked.
 _DRAFTING = "--per-request-spec-decode-metrics=summary"
-#: xgrammar 0.2.8, which vLLM 0.32 and 0.33 bring, keeps masks of one grammar for others of the same shape and does not
-#: look which tokens these name, so a call is held to another's markers. Without a cache it compiles every grammar anew.
-_DEFAULTS = {"VLLM_XGRAMMAR_CACHE_MB": "0"}
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +55,7 @@ def launch(plan: Plan, program: str, version: str, port: int) -> Launch:
     return Launch(
         # Ours last: of an option that is said twice vLLM takes the last.
         arguments=(program, *command.argv[1:], *fronted, "--host", _HOST, "--port", str(port)),
-        environment={**_DEFAULTS, **os.environ, **command.variables, "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key},
+        environment={**os.environ, **command.variables, "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key},
         url=f"http://{_HOST}:{port}",
         key=key,
         notes=command.notes,
