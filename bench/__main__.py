@@ -36,11 +36,11 @@ def main() -> None:
     if options.json:
         print(json.dumps(pair.as_json(rows, machine), indent=2))
         return
-    table = Table(title=f"tokens/s, greedy, medians of {options.repeats}", box=box.SIMPLE)
+    title = f"tokens/s, greedy, medians of {options.repeats}; ratio: gated to off; whole: with prompts"
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
     ways = list(rows[0].decode)
     fixed = ways[1]
-    groups = {"": ["batch"], "decode": [*ways, "gated/off"], "with prompts": [*ways, "gated/off"]}
-    groups[f"length, {fixed}"] = ["accepted"]
+    groups = {"": ["batch"], "decode": [*ways, "ratio"], "whole": [*ways, "ratio"], "length": [fixed]}
     for group, headings in groups.items():
         for heading in headings:
             table.add_column(f"{group}\n{heading}", justify="right")
