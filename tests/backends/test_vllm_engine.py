@@ -245,6 +245,7 @@ def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
             await ids(engine)
         assert engine.gave_up is not None
         error = await engine.gave_up
+        assert error.private  # it has words of the log
         assert error.message.startswith(f"vLLM died {restarts.MOST} times, the last time: vLLM ended while")
 
     setup.run(test)

@@ -13,6 +13,7 @@ from rich.text import Text
 import dovetail
 from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
+from dovetail.backends.remote.faults import UNREADABLE
 from dovetail.backends.remote.http import Http, split_address
 from dovetail.backends.vllm.download import fetched
 from dovetail.cli.keys import key_file
@@ -159,7 +160,7 @@ async def _same_models(plan: Plan, tokenizer: Tokenizer, console: Console) -> No
 async def _same_model(plan: Plan, tokenizer: Tokenizer, console: Console, http: Http, name: str) -> None:
     try:
         models = msgspec.json.decode((await http.page("/v1/models"))[1], type=_Models).data
-    except (EngineError, msgspec.DecodeError):
+    except (EngineError, *UNREADABLE):
         return  # one that joins later, of which its own log tells
     served = {each for model in models for each in (model.id, model.root) if each}
     ours = {plan.value("served_model_name"), plan.value("target"), plan.folders["target"]}
@@ -183,7 +184,7 @@ async def _tokenized(http: Http, model: str, text: str) -> list[int] | None:
     try:
         status, body = await http.page("/tokenize", asked)
         return msgspec.json.decode(body, type=_Tokens).tokens if status == 200 and text else None
-    except (EngineError, msgspec.DecodeError):
+    except (EngineError, *UNREADABLE):
         return None
 
 

@@ -206,7 +206,7 @@ class VLLMEngine:
             why = why or hung or await self._why(self._child, await self._child.end())
             delay = restarts.delay(crashes)
             if delay is None:
-                self.gave_up.set_result(EngineError(f"vLLM died {restarts.MOST} times, the last time: {why}"))
+                self.gave_up.set_result(_final(f"vLLM died {restarts.MOST} times, the last time: {why}"))
                 await self._client.stop()  # nobody waits any longer
                 return
             self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
@@ -226,7 +226,7 @@ class VLLMEngine:
         error = None if keeper.cancelled() else keeper.exception()
         if error is not None and self.gave_up is not None and not self.gave_up.done():
             _log.error("vLLM is watched no longer", exc_info=error)
-            self.gave_up.set_result(EngineError(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
+            self.gave_up.set_result(_final(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
 
     async def _outlive(self, child: Child) -> str:
         """Wait until it has ended; one that does not answer for too long is ended, and why is returned."""
@@ -315,6 +315,13 @@ class VLLMEngine:
                 parts.append(what[0].upper() + what[1:])
         said = (part if part.endswith("?") else f"{part}." for part in parts)
         return " ".join((*said, f"All that it said is in {self._log}"))
+
+
+def _final(message: str) -> EngineError:
+    """Why there is no engine any more: for the operator, since it has words of vLLM's log."""
+    error = EngineError(message)
+    error.private = True
+    return error
 
 
 async def _well(http: Http) -> bool:
