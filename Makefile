@@ -2,8 +2,9 @@
 #
 #   make serve [PORT=8000] [ARGS=…]     make test     make demo     make lint     make format
 #   make train     make bench     make bench-reading     make bench-rendering     make bench-engine
-#   make bench-speculation     make fuzz     make coverage     make recipes     make check-emitted
-#   make check-parsers     make bench-plugins     make vllm-test
+#   make bench-speculation     make bench-constraint     make fuzz     make coverage     make recipes
+#   make check-emitted     make check-parsers     make bench-plugins     make vllm-test     make prove-constraint
+#   make bench-accuracy
 #
 # torch comes first, alone and exact, so that no resolver can bring CUDA packages onto a machine without a GPU.
 # TORCH_INDEX names the package index to take it from; without it, see `torch` below.
@@ -23,7 +24,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
-.PHONY: format recipes check-emitted check-parsers bench-plugins vllm-test
+.PHONY: format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
+.PHONY: bench-accuracy
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
@@ -76,13 +78,26 @@ bench-speculation: $(VENV)/.dev
 	@bench/engine/setup.sh $(PEERS)
 	@$(BIN)/python -m bench.speculation --peers $(PEERS) --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
 
+# What a constraint costs and what it keeps, beside xgrammar alone and vLLM's structured outputs (as bench-engine has it).
+bench-constraint: $(VENV)/.dev
+	@bench/engine/setup.sh $(PEERS)
+	@$(BIN)/python -m bench.constraint --peers $(PEERS) $(ARGS)
+
+# Models of random weights call tools, at every schema of walle's 100 times: what is finished is valid (20 minutes).
+prove-constraint: $(VENV)/.dev
+	@$(BIN)/python -m bench.constraint.prove $(ARGS)
+
+# Whether the demo pair calls as well with the constraint as without it (five minutes).
+bench-accuracy: $(VENV)/.dev
+	@$(BIN)/python -m bench.constraint.accuracy $(ARGS)
+
 # The same properties as in `make test`, with many more examples; outputs are split at random 100,000 times.
 fuzz: $(VENV)/.dev
 	@$(BIN)/python -m pytest -v --hypothesis-profile=fuzz $(ARGS)
 
-# Every line and branch of reading/ and formats/ has to be run by their own tests. The seed, so that it is always the same ones.
+# Every line and branch of reading/ and formats/ has to be run by their own tests.
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m coverage run -m pytest --hypothesis-seed=0 tests/reading tests/formats tests/grammar $(ARGS)
+	@$(BIN)/python -m coverage run -m pytest tests/reading tests/formats tests/grammar $(ARGS)
 	@$(BIN)/python -m coverage report
 
 # The page is made from the recipes; a test fails where it is not what they say.

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import jsonschema
 import openai
 import pytest
-import uvicorn
 
 import dovetail
-from dovetail.backends.embedded import EmbeddedEngine
-from dovetail.gateway import Settings, create_app
-
-DEMO = Path(dovetail.__file__).parent / "data" / "demo"
+from tests.demo_server import DEMO, demo_server
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -40,25 +33,8 @@ REQUESTS = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server on a port of its own."""
-    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
-    app = create_app(
-        engine,
-        dovetail.format(DEMO / "target"),
-        dovetail.tokenizer(DEMO / "target"),
-        Settings(served_model_name="demo"),
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.05)
-    yield address
-    server.should_exit = True
-    thread.join(timeout=20)
+    with demo_server() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

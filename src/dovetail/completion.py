@@ -98,10 +98,11 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
     `finish` is set on the last batch: "stop" (end token or stop string) or "length".
     `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting). `cached` says on one batch, the first or
-    the last, how many of the prompt's tokens were found in the engine's cache. An engine behind HTTP tells them with
-    the last batch: until then both are None, and `drafted` there too where it drafts and does not say what. `logprobs`
-    has one entry for each of `ids` where the completion asked for them.
+    `accepted` those of them that stood (0 of both in a step without drafting); `forced` of those proposed are what the
+    constraint forced, and no drafter's merit. `cached` says on one batch, the first or the last, how many of the
+    prompt's tokens were found in the engine's cache. An engine behind HTTP tells `drafted` and `cached` with the last
+    batch: until then both are None, and `drafted` there too where it drafts and does not say what; of `forced` it says
+    nothing. `logprobs` has one entry for each of `ids` where the completion asked for them.
     """
 
     ids: tuple[int, ...]
@@ -110,18 +111,21 @@ class TokenBatch(msgspec.Struct, frozen=True):
     accepted: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     cached: int | None = 0
+    forced: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a front end must know of an engine: limits in tokens, the vocabulary's size and the ids that end a turn.
 
-    `draft_tokens` is the most that it drafts a step, 0 also for an engine behind HTTP that does not say so.
+    `draft_tokens` is the most that it drafts a step, 0 also for an engine behind HTTP that does not say so. `heeds` is
+    what it enforces of a completion: its `constraint`, or its `grammar` as one of its writers writes it.
     """
 
     context: int
     vocab_size: int
     eos_ids: tuple[int, ...]
     draft_tokens: int
+    heeds: Literal["constraint", "lark", "structural_tag"] = "constraint"
 
 
 @runtime_checkable

@@ -40,11 +40,27 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function the model may call. `parameters` is the JSON Schema of an object, or None: no arguments declared."""
+    """A function the model may call. `parameters` is the JSON Schema of an object, or None: any arguments.
+
+    `strict` says whether arguments are held to that schema; None: it does not say.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def unpinned(self) -> Tool:
+        """The tool with any arguments."""
+        return msgspec.structs.replace(self, parameters=None)
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What content is to be: JSON that validates against `schema`. `origin` names the request's field."""
+
+    schema: Mapping[str, Any]
+    origin: str
 
 
 def check_messages(messages: Any) -> Sequence[Mapping[str, Any]]:
@@ -136,8 +152,49 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
         if parameters is not None and parameters.get("type", "object") != "object":
             where = f"{where}.function.parameters"
             raise InvalidRequest(f'{where} must be of type "object": arguments have names', param=where)
-        checked.append(Tool(name, function.get("description"), parameters))
+        strict = function.get("strict")
+        _check_type(strict, bool | None, "true, false or null", f"{where}.function.strict")
+        checked.append(Tool(name, function.get("description"), parameters, strict))
     return tuple(checked)
+
+
+_FORMAT = "response_format"
+_FORMAT_TYPES = ("text", "json_object", "json_schema")
+_FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_response_format(wanted: Any) -> ResponseFormat | None:
+    """OpenAI's `response_format` as what it asks for; None: any text. Raises `InvalidRequest` naming the field."""
+    if wanted is None:
+        return None
+    _check_type(wanted, Mapping, "an object", _FORMAT)
+    kind = wanted.get("type")
+    if kind not in _FORMAT_TYPES:
+        known = ", ".join(map(repr, _FORMAT_TYPES))
+        raise InvalidRequest(f"{_FORMAT}.type must be one of {known}", param=f"{_FORMAT}.type")
+    for field in ("schema",) if kind == "json_schema" else ("schema", "json_schema"):
+        if wanted.get(field) is not None:  # as other servers have it: ignored, it would be missed by somebody
+            where = f"{_FORMAT}.{field}"
+            raise InvalidRequest(f"{where}: a schema is asked for by {_SCHEMA_SHAPE}", param=where)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ResponseFormat({"type": "object"}, _FORMAT)
+    where = f"{_FORMAT}.json_schema"
+    said = wanted.get("json_schema")
+    _check_type(said, Mapping, "an object", where)
+    name, schema, strict = said.get("name"), said.get("schema"), said.get("strict")
+    if not isinstance(name, str) or not _FORMAT_NAME.fullmatch(name):
+        raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, '_' or '-'", param=f"{where}.name")
+    _check_type(said.get("description"), str | None, "a string", f"{where}.description")
+    _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
+    _check_type(strict, bool | None, "true, false or null", f"{where}.strict")
+    if strict is False:  # the kind of JSON stays
+        schema = {key: schema[key] for key in ("type",) if key in schema}
+    return ResponseFormat(schema, f"{where}.schema")
+
+
+_SCHEMA_SHAPE = '{"type": "json_schema", "json_schema": {"name": …, "schema": {…}}}'
 
 
 def check_tool_types(tools: Any, where: str = "tools") -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -48,14 +49,13 @@ class Setup:
         self.folder, self.told = folder, Told()
         self.log = folder / "log" / "vllm.log"
         self.log.parent.mkdir()
-        self.port = vllm.Port()
-        path = write(folder, *script)
-        arguments = (str(path), "serve", "target", "--host", "127.0.0.1", "--port", str(self.port.number))
+        self.socket = vllm.Socket()
+        arguments = (str(write(folder, *script)), "serve", "target", "--uds", self.socket.path)
         environment = {**os.environ, "VLLM_API_KEY": "secret"}
-        url = f"http://127.0.0.1:{self.port.number}"
-        launch = vllm.Launch(arguments=arguments, environment=environment, url=url, key="secret", notes=())
-        client = RemoteEngine([Server(url, Vocabulary(100, (99,), {}), key="secret")], patience_s=60)
-        self.engine = vllm.VLLMEngine(launch, client, self.port, self.log, self.told, silence=silence, hung=hung)
+        launch = vllm.Launch(arguments=arguments, environment=environment, key="secret", notes=())
+        server = Server(vllm.URL, Vocabulary(100, (99,), {}), key="secret", path=self.socket.path)
+        client = RemoteEngine([server], patience_s=60)
+        self.engine = vllm.VLLMEngine(launch, client, self.socket, self.log, self.told, silence=silence, hung=hung)
 
     def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -70,6 +70,7 @@ class Setup:
 
     def nothing_left(self) -> None:
         assert not any(alive(pid) for run in runs(self.folder) for pid in run["pids"])
+        assert not Path(self.socket.path).parent.exists()
 
 
 async def ids(engine: Engine, max_tokens: int = 4) -> list[int]:
@@ -109,42 +110,50 @@ def test_it_starts_completes_and_leaves_nothing(tmp_path: Path) -> None:
     assert setup.log.stat().st_mode & 0o777 == 0o600
 
 
-def test_its_port_is_nobody_elses_by_chance() -> None:
-    port = vllm.Port()
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port.number))
-    with socket.socket() as child:
-        child.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        child.bind(("127.0.0.1", port.number))
-        child.listen()
-        socket.create_connection(("127.0.0.1", port.number)).close()
-    port.close()
-
-
-#: Listens on a port as another user would.
+#: Another user, who wants to listen at a path, then to ask who listens there.
 STRANGER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
-with socket.socket() as stranger:
-    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    stranger.bind(("127.0.0.1", int(sys.argv[1])))
-    stranger.listen()
-    print("listens", flush=True)
-    sys.stdin.read()
+for do in "bind", "connect":
+    with socket.socket(socket.AF_UNIX) as stranger:
+        try:
+            getattr(stranger, do)(sys.argv[1])
+        except OSError as error:
+            print(error.strerror)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_on_its_port_is_seen() -> None:
-    port = vllm.Port()
-    assert not port.strangers()
-    python = [sys.executable, "-I", "-S", "-c", STRANGER, str(port.number)]
-    with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
-        assert stranger.stdout is not None and stranger.stdin is not None
-        assert stranger.stdout.readline() == b"listens\n"
-        assert port.strangers() == {65534}
-        stranger.stdin.close()
-    port.close()
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("listens", [False, True])
+def test_its_socket_is_nobody_elses(listens: bool) -> None:
+    where = vllm.Socket()
+    where.open()
+    assert Path(where.path).parent.stat().st_mode & 0o777 == 0o700
+    with socket.socket(socket.AF_UNIX) as own:
+        if listens:
+            own.bind(where.path)
+            own.listen()
+        python = [sys.executable, "-I", "-S", "-c", STRANGER, where.path]
+        said = subprocess.run(python, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["Permission denied"] * 2
+    where.close()
+    assert not Path(where.path).parent.exists()
+
+
+def test_a_socket_has_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for length, short in ((80, True), (81, False)):
+        folder = "/tmp/".ljust(length, "x")
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        path = vllm.Socket().path
+        assert Path(path).parents[1] == Path(folder if short else "/tmp")
+        assert len(path) <= 103, "as macOS has it"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
+    with pytest.raises(PlanError, match=r"cannot be made: No such file or directory; TMPDIR"):
+        vllm.Socket().open()
+
+
+def test_two_sockets_are_not_the_same() -> None:
+    assert vllm.Socket().path != vllm.Socket().path
 
 
 NO_MEMORY = (Path(__file__).parent / "vllm_logs" / "not_enough_memory.txt").read_text().splitlines()
@@ -206,7 +215,7 @@ def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
 
     setup.run(test)
     assert len(runs(tmp_path)) == 2
-    assert len({run["words"][-1] for run in runs(tmp_path)}) == 1, "the same port"
+    assert len({run["words"][-1] for run in runs(tmp_path)}) == 1, "the same socket"
     assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in setup.told.said[-2]
     assert "vLLM is back" in setup.told.said[-1]
 
@@ -378,8 +387,9 @@ from pathlib import Path
 from tests.backends.test_vllm_engine import Setup
 
 async def main():
-    await Setup(Path(sys.argv[1])).engine.start()
-    print("started", flush=True)
+    setup = Setup(Path(sys.argv[1]))
+    await setup.engine.start()
+    print(setup.socket.path, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -392,11 +402,12 @@ def test_an_owner_that_dies_leaves_nothing(tmp_path: Path, number: signal.Signal
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
         assert owner.stdout is not None
-        assert owner.stdout.readline() == "started\n"
+        folder = Path(owner.stdout.readline().strip()).parent
+        assert folder.name.startswith("dovetail-") and folder.exists()
         owner.send_signal(number)
         owner.wait(30)
     ends = time.monotonic() + 30
-    while any(alive(pid) for run in runs(tmp_path) for pid in run["pids"]):
+    while folder.exists() or any(alive(pid) for run in runs(tmp_path) for pid in run["pids"]):
         assert time.monotonic() < ends
         time.sleep(0.05)
 

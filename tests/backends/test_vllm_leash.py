@@ -16,6 +16,8 @@ from dovetail.backends.vllm import leash
 from tests.backends.vllm_program import alive
 
 PATIENCE_S = 30.0
+#: Of programs that listen on none.
+NO_SOCKET = "/no/such/socket"
 Leash = Callable[..., "subprocess.Popen[bytes]"]
 #: A process with a child in a session of its own, which has one too; all write their ids into a file.
 FAMILY = """
@@ -37,7 +39,7 @@ def held() -> Iterator[Leash]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*argv: str, grace: float = 5) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", leash.__file__, str(grace), *argv]
+        command = [sys.executable, "-I", "-S", leash.__file__, str(grace), NO_SOCKET, *argv]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -105,7 +107,7 @@ def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
 
 def test_an_owner_that_is_gone_before_it_begins_is_no_exception() -> None:
     """The program listens from its first moment on."""
-    command = [sys.executable, "-I", "-S", leash.__file__, "2", "sleep", "600"]
+    command = [sys.executable, "-I", "-S", leash.__file__, "2", NO_SOCKET, "sleep", "600"]
     for _ in range(10):
         done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
         assert done.returncode == 128 + signal.SIGTERM
@@ -147,12 +149,24 @@ time.sleep(600)
 
 
 def test_an_owner_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    argv = [sys.executable, "-I", "-S", leash.__file__, "5", *family(tmp_path)]
+    folder = tmp_path / "socket"
+    folder.mkdir()
+    (folder / "vllm").touch()
+    argv = [sys.executable, "-I", "-S", leash.__file__, "5", str(folder / "vllm"), *family(tmp_path)]
     with subprocess.Popen([sys.executable, "-c", OWNER, *argv]) as owner:
         everybody = pids(tmp_path)
         watching = [int(line) for line in children(owner.pid)]
         owner.kill()
         until(lambda: gone([*everybody, *watching]))
+    assert not folder.exists()
+
+
+def test_an_owner_that_lives_keeps_the_sockets_folder(tmp_path: Path) -> None:
+    """For the next program."""
+    (tmp_path / "vllm").touch()
+    command = [sys.executable, "-I", "-S", leash.__file__, "5", str(tmp_path / "vllm"), "true"]
+    assert subprocess.run(command, stdin=subprocess.PIPE, check=False).returncode in (0, 128 + signal.SIGTERM)
+    assert (tmp_path / "vllm").exists()
 
 
 def test_the_program_is_in_no_terminals_foreground(held: Leash, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import http.server
 import json
 import os
 import signal
+import socketserver
 import subprocess
 import sys
 import time
@@ -34,8 +35,9 @@ class Run:
     """What one run does: writes `log`, then ends with the code `dies`, or serves.
 
     `dies_after`: killed by itself once it has sent so many tokens. `stubborn`: does not listen to SIGTERM. `silent`:
-    neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters. `tokens`: the ids
-    of whatever it is to tokenize. `held`: whether grammars are heeded.
+    neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters; none are where a
+    request has `below` tokens or more. `tokens`: the ids of whatever it is to tokenize. `held`: whether grammars are
+    heeded.
     """
 
     log: tuple[str, ...] = LOADING
@@ -44,6 +46,7 @@ class Run:
     stubborn: bool = False
     silent: bool = False
     drafts: int | None = 3
+    below: int = 1 << 30
     model: str | None = None
     context: int = 256
     tokens: tuple[int, ...] | None = None
@@ -106,10 +109,17 @@ def main(said: str) -> None:
     if run["silent"]:
         time.sleep(600)
     _Handler.run, _Handler.target = run, words[1]
-    port = int(words[words.index("--port") + 1])
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), _Handler)
+    server: socketserver.BaseServer
+    if "--uds" in words:
+        server = _Listener(words[words.index("--uds") + 1], _Handler)
+    else:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", int(words[words.index("--port") + 1])), _Handler)
     print(READY, flush=True)
     server.serve_forever()
+
+
+class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -164,7 +174,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if self.run["dies_after"] == i:
                 os.kill(os.getpid(), signal.SIGKILL)
             last = i + 1 == body["max_tokens"]
-            _Handler.drafted += self.run["drafts"] or 0
+            if len(body["prompt"]) + i < self.run["below"]:
+                _Handler.drafted += self.run["drafts"] or 0
             choice = {
                 "index": 0,
                 "text": "",

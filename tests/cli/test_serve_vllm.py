@@ -75,7 +75,7 @@ class Served:
 
     def nothing_left(self) -> None:
         ends = time.monotonic() + 30
-        while any(alive(pid) for run in runs(self.folder) for pid in run["pids"]):
+        while any(Path(run["words"][-1]).parent.exists() or any(map(alive, run["pids"])) for run in runs(self.folder)):
             assert time.monotonic() < ends
             time.sleep(0.05)
 
@@ -116,6 +116,15 @@ def test_what_was_drafted_is_asked_for_where_something_drafts(pair: Path, served
     words = [" ".join(run["words"]) for run in runs(served.folder)]
     assert ["--per-request-spec-decode-metrics=summary" in said for said in words] == [True, False]
     assert ["--speculative-config" in said for said in words] == [True, False]
+
+
+def test_the_probe_is_shorter_than_what_is_drafted_for(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(below=40))
+    with served.running(pair / "target", "--drafter", pair / "drafter", "--speculate-below-context", "40") as child:
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+    assert "speculation is on: 36 of 72 draft tokens" in printed, "24 tokens, 3 drafts for each"
+    assert "WARNING" not in printed
 
 
 def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
@@ -350,6 +359,7 @@ def test_an_unknown_option(served: Served, pair: Path) -> None:
         ("--no_enable_prefix_caching", "--no-enable-prefix-caching is a setting here: say --prefix-caching"),
         ("--speculative-config.method=eagle3", "--speculative-config is a setting here: say --drafter"),
         ("--uds /tmp/x", "with --uds Dovetail could not reach it"),
+        ("--data-parallel-multi-port-external-lb", "with --data-parallel-multi-port-external-lb Dovetail could not"),
         ("'--a", "it is read as a shell would read it, and cannot be"),
         ("word", "it holds options of vLLM's, and begins with 'word'"),
     ],

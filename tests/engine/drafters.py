@@ -26,7 +26,7 @@ class Oracle:
     is observed has no gaps and no overlaps, and drafts are asked for where all but the last token is computed.
     """
 
-    aux_layers = ()
+    aux_layers: tuple[int, ...] = ()
 
     def __init__(self, truth: dict[str, list[int]], wrong: float, seed: int = 0) -> None:
         self._truth = truth
@@ -70,7 +70,7 @@ class Oracle:
 class Peaked:
     """A drafter that always draws from the same few tokens, so that much of what it drafts falls."""
 
-    aux_layers = ()
+    aux_layers: tuple[int, ...] = ()
 
     def __init__(self, shares: dict[int, float], vocab_size: int = 97) -> None:
         self._probs = torch.zeros(vocab_size)

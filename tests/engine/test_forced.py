@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from dovetail.completion import Completion, Constraint
+from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
+from dovetail.engine.core import LOOKUP, LLMCore
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.request import Request
 from dovetail.engine.verify import verify_sampled
 from dovetail.errors import EngineError
+from dovetail.gate import Gate, Limits
+from tests.engine.checkpoints import ByteTokenizer, write_target
 from tests.engine.constraints import Automaton
 
 #: 5, then 6, then 7 or 8.
@@ -89,6 +93,15 @@ def test_a_drafter_that_agrees_goes_on(said: list[int], count: int, expected: li
     assert inner.asked == [("b", count)] * asked + [("a", 2)]
 
 
+@pytest.mark.parametrize("probs", [None, torch.full((3, 10), 0.1)])
+def test_a_draft_says_how_much_of_it_is_forced(probs: Tensor | None) -> None:
+    free, bound = request("a", [1]), request("b", [1], Automaton(FIVE_SIX))
+    for said, forced in (([5, 6, 7], [0, 2]), ([5, 9, 7], [0, 2]), ([], [0, 2])):
+        drafter = Forced(Fixed(said, None if not said else probs))
+        assert [draft.forced for draft in drafter.propose([free, bound], [3, 3])] == forced
+    assert [draft.forced for draft in Forced(None).propose([free, bound], [3, 1])] == [0, 1]
+
+
 def test_everything_else_is_the_drafters() -> None:
     inner = Fixed([])
     drafter = Forced(inner)
@@ -141,3 +154,81 @@ def test_sampled_drafts_stay_exact_beside_forced_ones() -> None:
         for second in (5, 6, 8):
             expected = float(p[0, first] * p[1, second])
             assert abs(seen[first, second] / samples - expected) < 4 * math.sqrt(expected / samples)
+
+
+#: 5, 6, 7, 5, …
+ROUND = [{5: 1}, {6: 2}, {7: 0}]
+
+
+def looking_up(folder: Path, drafts: int = 3) -> LLMCore:
+    return LLMCore(write_target(folder, eos_token_id=0), LOOKUP, ByteTokenizer(), draft_tokens=drafts, threads=1)
+
+
+def batches(core: LLMCore, **completions: Completion) -> dict[str, list[TokenBatch]]:
+    told: dict[str, list[TokenBatch]] = {name: [] for name in completions}
+    for name, completion in completions.items():
+        core.add(name, completion)
+    while core.live:
+        for name, outcome in core.step():
+            assert isinstance(outcome, TokenBatch)
+            told[name].append(outcome)
+    return told
+
+
+def greedy(tokens: int, constraint: Constraint | None = None, draft_tokens: int | None = None) -> Completion:
+    sampling = Sampling(temperature=0)
+    return Completion((2, 3), tokens, sampling=sampling, constraint=constraint, draft_tokens=draft_tokens)
+
+
+def test_what_is_forced_is_counted_apart_and_is_not_the_drafters_merit(tmp_path: Path) -> None:
+    core = looking_up(tmp_path)
+    told = batches(core, bound=greedy(41, Automaton(ROUND)), free=greedy(60))
+    assert [token for batch in told["bound"] for token in batch.ids] == [5, 6, 7] * 13 + [5, 6]
+    assert [batch.forced for batch in told["bound"]] == [0, *[3] * 10]
+    assert all(batch.forced == batch.drafted == batch.accepted for batch in told["bound"])
+    assert not any(batch.forced for batch in told["free"])
+    gauges, found = core.gauges(), sum(batch.drafted or 0 for batch in told["free"])
+    assert gauges["forced_total"] == gauges["forced_accepted_total"] == 30 and found > 0
+    assert gauges["drafted_total"] == 30 + found
+    # The gate is told of what was looked up, but for the last step.
+    seen = sum(value for name, value in gauges.items() if name.startswith("drafted_per_position_total"))
+    assert 0 < seen <= found
+
+
+@pytest.mark.parametrize(("moves", "accepted"), [(ROUND, 0), ([{7: 1}, {5: 2}, {6: 0}], 2)])
+def test_what_is_forced_and_falls_is_not_counted_as_accepted(
+    tmp_path: Path, moves: list[dict[int, int]], accepted: int
+) -> None:
+    """As where the same text has another spelling."""
+
+    class Otherwise(Automaton):
+        def forced(self, limit: int) -> list[int]:
+            return [5, 6, 9][:limit] if len(self._states) == 2 else []
+
+    core = looking_up(tmp_path)
+    told = batches(core, bound=greedy(6, Otherwise(moves)))["bound"]
+    assert [(batch.drafted, batch.forced, batch.accepted) for batch in told if batch.forced] == [(3, 3, accepted)]
+    gauges = core.gauges()
+    assert (gauges["forced_total"], gauges["forced_accepted_total"]) == (3, accepted)
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "forced"),
+    [
+        (Limits(), None, 3),
+        (Limits(up_to_batch=2, below_context=500), 2, 2),
+        (Limits(), 0, 0),
+        (Limits(up_to_batch=1), None, 0),
+        (Limits(below_context=2), None, 0),
+    ],
+)
+def test_it_is_drafted_where_a_drafter_does_not_pay_but_within_limits(
+    tmp_path: Path, limits: Limits, own: int | None, forced: int
+) -> None:
+    core = looking_up(tmp_path)
+    core._scheduler.gate = core._gate = Gate(None, limits, 0)
+    told = batches(core, a=greedy(33, Automaton(ROUND), own), b=greedy(33, Automaton(ROUND), own), c=greedy(9))
+    most = {name: max(batch.forced for batch in its) for name, its in told.items()}
+    # Of three sequences more decode than two may, until one of them has ended.
+    assert most == {"a": forced, "b": forced, "c": 0}
+    assert sum(batch.drafted or 0 for batch in told["c"]) == 0

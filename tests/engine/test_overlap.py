@@ -108,7 +108,7 @@ def test_there_is_something_to_see(tiny: Checkpoints) -> None:
 
     engine._ahead.at = at
     for i in range(2):
-        engine.add(f"a{i}", Completion((2, 3 + i), 60, sampling=GREEDY, constraint=Automaton.sample(i)))
+        engine.add(f"a{i}", Completion((2, 3 + i), 60, sampling=Sampling(seed=i), constraint=Automaton.sample(i)))
     for i in range(2):
         engine.add(f"b{i}", Completion((9 + i, 8) * 12, 20, sampling=GREEDY))
     while engine.live:
@@ -182,7 +182,7 @@ def test_what_ends_the_process_is_raised_where_steps_are_called(tiny: Checkpoint
             raise error
 
     engine = core(tiny)
-    engine.add("a", Completion((2, 3), 9, sampling=GREEDY, constraint=Exiting([{5: 0}])))
+    engine.add("a", Completion((2, 3), 9, sampling=Sampling(seed=1), constraint=Exiting([{5: 0}])))
     with pytest.raises(error):
         engine.step()
     assert engine.cancel_running() == ["a"]

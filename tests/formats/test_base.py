@@ -8,7 +8,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.formats.base import Format, resolve_tool_choice
+from dovetail.formats.base import Format
 from dovetail.formats.registry import FAMILIES
 from dovetail.tokens import Prompt, Segment
 
@@ -84,7 +84,3 @@ def test_what_is_said_about_a_tag_opens_no_reasoning(name: str, thinking: bool) 
     assert not fmt.left_open(said)
     if name == "deepseek_v31":
         assert not fmt.left_open(fmt.render([QUESTION], thinking=thinking, add_generation_prompt=False))
-
-
-def test_no_tool_choice_is_auto() -> None:
-    assert resolve_tool_choice(None, ()) == ("auto", {})

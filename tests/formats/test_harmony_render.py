@@ -686,6 +686,31 @@ def test_options_that_are_refused_by_name(option: str, value: Any) -> None:
     assert caught.value.param == f"chat_template_kwargs.{option}"
 
 
+def test_a_schema_is_shown_at_the_end_of_the_developers_message() -> None:
+    """As OpenAI's description of the format has it (docs/format.md, Structured output)."""
+    schema = {"properties": {"items": {"type": "array", "items": {"type": "string"}}}, "type": "object"}
+    said = {"name": "shopping_list", "description": "What to buy.\nAll of it.", "schema": schema}
+    wanted = {"type": "json_schema", "json_schema": said}
+    section = (
+        "# Response Formats\n\n## shopping_list\n\n// What to buy.\n// All of it.\n"
+        '{"properties":{"items":{"type":"array","items":{"type":"string"}}},"type":"object"}<|end|>'
+    )
+    for messages, tools in (([user()], None), ([system("Shop."), user()], None), ([system("Shop."), user()], TOOLS)):
+        plain = history(messages, tools=tools)
+        before, opener, developer = plain.partition("<|start|>developer<|message|>")
+        if opener:
+            said_before, _, rest = developer.partition("<|end|>")
+            expected = f"{before}{opener}{said_before}\n\n{section}{rest}"
+        else:
+            expected = f"<|start|>developer<|message|>{section}{plain}"
+        assert history(messages, tools=tools, response_format=wanted) == expected
+        for nothing in (None, {"type": "text"}, {"type": "json_object"}):
+            assert history(messages, tools=tools, response_format=nothing) == plain
+    with pytest.raises(InvalidRequest) as refused:
+        render([user()], response_format={"type": "xml"})
+    assert refused.value.param == "response_format.type"
+
+
 _CALLED = {"name": "f", "arguments": "{}"}
 _DEEP: dict[str, Any] = {"type": "string"}
 for _ in range(2000):

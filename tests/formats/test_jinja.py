@@ -452,6 +452,44 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
     assert not takes(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
 
 
+def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -> None:
+    constrained = 0
+    for path in chat_templates.paths(shared_data):
+        fmt = chat_templates.of(path)
+        tokenizer = PieceTokenizer(chat_templates.controls(path.read_text()), ("ing",))
+        ends = [tokenizer.control[end] for end in fmt.end_of_turn if end in tokenizer.control]
+        calls = tuple(Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(1 + (fmt.reads != "harmony")))
+        for thinking in (True, False):
+            try:
+                grammar = fmt.grammar(TOOLS, thinking=thinking, strict="names")
+            except InvalidRequest as error:
+                assert "cannot be constrained yet" in str(error), path.name
+                continue
+            assert grammar is not None
+            reasoning = "Hm.\n\nSo." if thinking and fmt.reasoning != "none" else ""
+            for message in (Message("Say.", reasoning, calls), Message("", reasoning, calls), Message("Say.")):
+                ids = fmt.write(message, thinking=thinking).ids(tokenizer)
+                assert takes(compile(grammar, tokenizer, ends), ids), (path.name, message)
+            constrained += thinking
+    assert constrained >= 60
+
+
+def test_models_write_their_own_flavour_of_a_family(shared_data: Path) -> None:
+    said = Message("", "", (Call("", "now", "{}"),) * 2)
+    lfm = chat_templates.of(shared_data / "templates/llama.cpp/LFM2.5-8B-A1B.jinja")
+    assert lfm.write(said).text == "<|tool_call_start|>[now(), now()]<|tool_call_end|><|im_end|>"
+    assert not lfm.parse(lfm.write(said).text, TOOLS, thinking=False).defects
+    nemo = chat_templates.of(shared_data / "templates/llama.cpp/mistralai-Mistral-Nemo-Instruct-2407.jinja")
+    one = '{"name": "now", "arguments": {}}'
+    assert nemo.write(said).text == f"[TOOL_CALLS][{one}, {one}]</s>"
+    tokenizer = PieceTokenizer(("[TOOL_CALLS]", "</s>"), ("ing",))
+    grammar = nemo.grammar(TOOLS, strict="names")
+    assert grammar is not None
+    for text, taken in ((f"[{one}]", True), (f"[{one}, {one}]", True), (f"[, {one}]", False), (f"[{one}{one}]", False)):
+        ids = [tokenizer.control["[TOOL_CALLS]"], *tokenizer.encode(text), tokenizer.control["</s>"]]
+        assert takes(compile(grammar, tokenizer, [tokenizer.control["</s>"]]), ids) is taken, text
+
+
 def test_what_is_no_control_token_of_the_tokenizer_is_written_as_text() -> None:
     call = (
         "'<tool_call>\\n' ~ message.tool_calls[0].function | tojson ~ '\\n</tool_call>' if message.tool_calls else ''"

@@ -250,7 +250,7 @@ class Served(RuleBasedStateMachine):
             contexts = [context[0] for _, context in batch]
             rooms = list(self.gate.choose([track for track, _ in batch], contexts, caps))
             self.chosen += len(batch)
-            told = []
+            told: list[tuple[Track | None, int, int, int]] = []
             for (track, context), cap, room in zip(batch, caps, rooms, strict=True):
                 allowed = cap
                 if self.limits.below_context is not None and context[0] >= self.limits.below_context:
@@ -263,7 +263,11 @@ class Served(RuleBasedStateMachine):
                 count = draw.randint(0, room)  # a drafter may have fewer
                 if room:
                     accepted = draw.randint(0, count)
-                    told.append((track, room, count, accepted))
+                    if draw.random() < 0.2:  # a grammar made them
+                        told.append((None, room, count, accepted))
+                        count = 0
+                    else:
+                        told.append((track, room, count, accepted))
                     bucket = CONTEXTS[track.context]
                     for position in range(count):
                         self.drafted[bucket, position] += 1
@@ -301,6 +305,7 @@ def test_reasons_are_what_they_say() -> None:
         counts.items()
     )
     assert gate.too_long(100) and not gate.too_long(99)
+    assert gate.too_many(4) and not gate.too_many(3) and not Gate(table, Limits(), 2).too_many(10**9)
 
 
 def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
@@ -318,6 +323,21 @@ def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
             for context in CONTEXTS
         }
         assert [counts.get(drafted[context], 0) for context in CONTEXTS] == [2, 0, 0, 1, *[0] * (len(CONTEXTS) - 4)]
+
+
+def test_drafts_of_a_grammar_alone_are_no_measure_unless_they_are_few() -> None:
+    """Each takes half of what one of the drafter's takes."""
+    batches = (1, 4, 8)
+    for batch, forced, measured in ((1, 1, False), (4, 1, True), (8, 3, False), (8, 2, True)):
+        table = table_of(batches, 1, machine_table(batches, 1, (1.0, 0.01, 0.5, 0.0), [1.0] * 6))
+        gate, tracks = Gate(table, Limits(), 1), [Track() for _ in range(batch)]
+        before, told = table.at(batch, 1, 0), gate.choose(tracks, [10] * batch, [1] * batch)
+        for _ in range(40):
+            gate.tell([(None, 1, 1, 1)] * forced, 3.0)
+            gate.choose(tracks, [10] * batch, [1] * batch)
+        assert list(told) == [1] * batch
+        assert (table.at(batch, 1, 0) != before) is measured
+        assert not [name for name in gate.counts("some") if "per_position" in name]
 
 
 def test_steps_without_a_batch_say_nothing_of_the_last_one() -> None:

@@ -26,8 +26,9 @@ class ScriptedEngine:
     Where there are `scripts`, each sequence says the next of them instead. Log probabilities are `logprob_of`'s.
 
     It takes every token through the request's constraint first, so a script that the grammar forbids fails the test.
-    Of each prompt it says that `cached` tokens were found. `before` is awaited ahead of each batch with its number, and
-    may wait or raise. `running` and `freed` tell what was let go of, `given` how many batches anyone took.
+    Of each prompt it says that `cached` tokens were found, and of each batch that one draft was forced. `before` is
+    awaited ahead of each batch with its number, and may wait or raise. `running` and `freed` tell what was let go of,
+    `given` how many batches anyone took.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, context: int = 4096, draft_tokens: int = 3) -> None:
@@ -80,7 +81,7 @@ class ScriptedEngine:
             logprobs = tuple(self.logprob_of(token, completion.logprobs) for token in piece)
             told = () if completion.logprobs is None else logprobs
             found = self.cached if number == 1 else 0
-            yield TokenBatch(piece, finish if at >= len(ids) else None, 3, len(piece) - 1, told, found)
+            yield TokenBatch(piece, finish if at >= len(ids) else None, 3, len(piece) - 1, told, found, 1)
 
     def logprob_of(self, token: int, top: int | None) -> TokenLogprob:
         """Any numbers, but the same for the same token."""

@@ -90,7 +90,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": "json_object"}, "response_format"),
+    ({"response_format": {"type": "json"}}, "response_format.type"),
     ({"frequency_penalty": 2.1}, "frequency_penalty"),
     ({"frequency_penalty": "much"}, "frequency_penalty"),
     ({"presence_penalty": -2.1}, "presence_penalty"),
@@ -185,7 +186,7 @@ UNREADABLE = [
     ('"chat_template_kwargs": {"a": {"b": ' + "9" * 5000 + "}}", "chat_template_kwargs"),
     ('"n": ' + "9" * 5000, "n"),
     ('"response_format": ' + "[" * 990 + "]" * 990, "response_format"),
-    ('"response_format": ' + '{"a":' * 990 + "1" + "}" * 990, "response_format"),
+    ('"response_format": ' + '{"a":' * 990 + "1" + "}" * 990, "response_format.type"),
 ]
 
 

@@ -97,7 +97,7 @@ async def test_each_choice_is_an_answer_of_its_own_both_ways(
     speculation = whole["usage"]["speculation"]
     assert speculation["drafted"] == 3 * speculation["steps"]
     if sizes == (10_000,):
-        assert speculation == {"steps": 4, "drafted": 12, "accepted": sum(map(len, scripts)) - 4}
+        assert speculation == {"steps": 4, "drafted": 12, "accepted": sum(map(len, scripts)) - 4, "forced": 4}
     assert engine.running == 0
     assert len({completion.request_id for completion in engine.seen}) == 8
 

@@ -42,6 +42,7 @@ async def test_it_counts_requests_tokens_drafts_and_defects(engine: ScriptedEngi
     assert samples["dovetail_completion_steps_total",] == 2 * steps
     assert samples["dovetail_drafted_tokens_total",] == 2 * 3 * steps
     assert samples["dovetail_accepted_tokens_total",] == 2 * (len(engine.ids) - steps)
+    assert samples["dovetail_forced_tokens_total",] == 2 * steps
     assert samples["dovetail_time_to_first_token_seconds_count",] == 2
     assert samples["dovetail_inter_token_seconds_count",] == 2 * (steps - 1)
     assert samples["dovetail_defects_total", "call_not_allowed"] == 2

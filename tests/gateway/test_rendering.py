@@ -23,7 +23,7 @@ from dovetail.gateway import Settings
 from dovetail.gateway.chat import Chat, Turn
 from dovetail.gateway.rendering import DeclaredTools, can_follow, may_reason, rendered
 from dovetail.gateway.requests import Extension, decode
-from dovetail.grammar import Control, FreeText, Node
+from dovetail.grammar import Control, Node, Optional
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
 
@@ -284,8 +284,8 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
     class Headed(Writing):
         """Every answer begins with a header."""
 
-        def _opening(self, thinking: bool) -> tuple[Node, ...]:
-            return (Control("<|im_middle|>"), FreeText())
+        def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
+            return (Optional(Control("<think>")), Control("<|im_middle|>"))
 
     half = {"messages": [USER, {"role": "assistant", "content": " a"}], "continue_final_message": True}
     for fmt, body, param in (

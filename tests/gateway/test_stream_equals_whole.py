@@ -159,7 +159,12 @@ async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine,
         "completion_tokens": len(engine.ids),
         "total_tokens": len(engine.seen[0].prompt) + len(engine.ids),
         "prompt_tokens_details": {"cached_tokens": 2},
-        "speculation": {"steps": steps, "drafted": 3 * steps, "accepted": len(engine.ids) - steps},
+        "speculation": {
+            "steps": steps,
+            "drafted": 3 * steps,
+            "accepted": len(engine.ids) - steps,
+            "forced": steps,
+        },
     }
     kinds = [kind for c in deltas[1:] for kind in c["choices"][0]["delta"]]
     assert kinds == sorted(kinds, key=["reasoning_content", "content", "tool_calls"].index)

@@ -13,17 +13,12 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.errors import InvalidRequest
 from dovetail.formats.registry import FAMILIES
 from dovetail.grammar.matcher import compile
 from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, takes, valid_arguments
 from tests.reading import families
 
-#: Families whose arguments are not JSON as it stands, or whose calls begin with ordinary text.
-WITHOUT = (
-    "kimi_k3 deepseek_v32 deepseek_v4 deepseek_v41 qwen3_coder glm45 glm47 minimax_m2 llama3_json pythonic".split()
-)
-WITH = sorted(set(FAMILIES) - set(WITHOUT))
+WITH = sorted(FAMILIES)
 
 
 @pytest.mark.parametrize("name", WITH)
@@ -83,7 +78,7 @@ def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
         message = dovetail.fold([*reader.feed("", ids), *reader.finish()])
         # Harmony's turns have two ends, and a grammar does not say which of them.
         wrong_end = {"missing_call_end", "missing_name"} if name == "harmony" else set()
-        assert {d.kind for d in message.defects} <= {"duplicate_id", *wrong_end}
+        assert {d.kind for d in message.defects} <= {"duplicate_id", "duplicate_parameter", *wrong_end}
         assert choice == "auto" or message.calls
         for call in message.calls:
             schema = {t["function"]["name"]: t["function"]["parameters"] for t in TOOLS}[call.name]
@@ -95,17 +90,13 @@ def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
 def test_invalid_arguments_and_foreign_names_are_not_taken(name: str) -> None:
     fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
-    for called, arguments in (("rm", "{}"), ("get_weather", "{}"), ("get_weather", '{"city": "x", "days": "3"}')):
+    wrong = ({}, {"city": "x", "days": "three"}, {"city": "x", "days": 10}, {"city": "x" * 9, "days": 1})
+    foreign = [("rm", {}), ("get_weathe", {"city": "x", "days": 1})]
+    for called, said_to in (*foreign, *(("get_weather", each) for each in wrong)):
+        arguments = json.dumps(said_to)
         said = Message("", "", (Call(f"functions.{called}:0", called, arguments),))
         grammar = fmt.grammar(TOOLS, thinking=False)
         assert grammar is not None
         assert not takes(compile(grammar, tokenizer, ends), fmt.write(said, thinking=False).ids(tokenizer))
     assert fmt.grammar(TOOLS, tool_choice="none", thinking=False) is not None
     assert SCHEMA["required"] == ["city", "days"]
-
-
-@pytest.mark.parametrize("name", WITHOUT)
-def test_a_format_without_a_grammar_says_so(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="cannot be constrained yet"):
-        dovetail.format(name).grammar(TOOLS)
-    assert dovetail.format(name).grammar(TOOLS, strict="off") is None

@@ -272,7 +272,6 @@ def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokeniz
         {"type": "object", "properties": 3},
         {"properties": {"a": {"type": "string", "pattern": "("}}},
         {"$ref": "#/nowhere"},
-        {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_named(small_tokenizer: Tokenizer, schema: dict[str, Any]) -> None:
@@ -361,7 +360,7 @@ BOUNDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_chain(30, 20), _chain(70, 20), "#/$defs"),
     (_nested(50), _nested(120), "#/properties/a~1b~0/items/"),
     (_nested(50), _nested(250), "#/properties/a~1b~0/items/"),
-    (_named(2_000, 2_000), _named(20_000, 0), "# is"),
+    (_named(900, 2_000), _named(20_000, 0), "# is"),
     (_named(10, 0), _named(10, 20_000), "# is"),
     (_property({"enum": [*range(5_000)]}), _property({"enum": [*range(30_000)]}), "#/properties/a/enum"),
     (_property({"anyOf": [{"const": 1}] * 500}), _property({"anyOf": [{"const": 1}] * 5_000}), "#/properties/a is"),

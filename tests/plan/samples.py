@@ -38,6 +38,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "gpus": ("8x B200", "auto"),
     "threads": (1, 2),
     "format": ("kimi_k25", "qwen3"),
+    "retry_invalid": (0, 2),
     "no_repair": ("none", "all"),
     "served_model_name": ("model", "another"),
     "host": ("127.0.0.1", "::1"),

@@ -224,6 +224,15 @@ def test_formats_are_read_or_named_as_not(form: str) -> None:
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", sorted(vllm.PARSERS))
+def test_a_reasoning_parser_comes_with_what_it_means_behind_dovetail(name: str) -> None:
+    """`dovetail serve --engine URL` refuses it; what would let it pass spoils vLLM's own endpoint."""
+    command = vllm.command(plan(format=name))
+    told = any(note.startswith("--reasoning-parser is for vLLM's own chat endpoint") for note in command.notes)
+    assert told == ("--reasoning-parser" in words(command))
+    assert not any("enable_in_reasoning" in word for word in command.argv)
+
+
 def test_the_source_recipe_comes_out_by_todays_names() -> None:
     command = vllm.command(RECIPES["kimi-k2.5-sm120-dcp4"])
     assert command.start == ("vllm", "serve", "moonshotai/Kimi-K2.5")

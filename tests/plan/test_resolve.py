@@ -199,6 +199,7 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
         "threads": (1, 2),
         "format": ("qwen3", "hermes"),
         "strict": ("schema", "names"),
+        "retry_invalid": (1, 2),
         "no_repair": ("none", "call_id"),
         "served_model_name": ("a", "b"),
         "host": ("0.0.0.0", "::1"),

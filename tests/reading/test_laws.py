@@ -212,7 +212,7 @@ def _reading_modules() -> list[ModuleType]:
 def _forget() -> None:
     for module in _reading_modules():
         for value in vars(module).values():
-            if hasattr(value, "cache_clear"):
+            if hasattr(value, "cache_clear") and not isinstance(value, type):
                 value.cache_clear()
 
 

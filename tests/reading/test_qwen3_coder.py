@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import dovetail
@@ -173,3 +175,35 @@ def test_written_as_the_template_does() -> None:
     assert text == "<think>\nhm\n\n</think>\n\n" + written
     read = FMT.parse(text, TOOLS)
     assert (read.content, read.reasoning, read.defects) == ("Here.", "hm\n", ())
+
+
+KEPT = {"properties": {"all": {"type": "array"}, "n": {"type": "integer"}}}
+LISTED = [{"type": "function", "function": {"name": "keep", "parameters": KEPT}}]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2"])
+def test_in_a_string_of_json_the_end_of_a_parameter_is_text(name: str, size: int) -> None:
+    fmt = dovetail.format(name)
+    arguments = json.dumps({"all": ["</parameter>", 'a\\"</parameter></parameter>', {"</parameter>": 1}], "n": 3})
+    text = fmt.write(Message("", "", (Call("", "keep", arguments),)), thinking=False).text
+    reader = fmt.reader(LISTED, thinking=False)
+    events = [event for at in range(0, len(text), size) for event in reader.feed(text[at : at + size])]
+    message = dovetail.fold([*events, *reader.finish()])
+    assert [call.arguments for call in message.calls] == [arguments] and not message.defects
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ('["x', '["x'),  # behind a newline it ends JSON that has no end
+        ('["x\\', '["x\\'),
+        ("12</parameter>", 12),
+        ('{"a": 1}</parameter>', {"a": 1}),
+        ("</parameter>", ""),
+    ],
+)
+def test_what_is_no_string_of_json_ends_where_the_parameter_does(value: str, read: object) -> None:
+    output = f"<tool_call>\n<function=keep>\n<parameter=all>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    message = FMT.parse(output, LISTED, thinking=False)
+    assert json.loads(message.calls[0].arguments) == {"all": read}

@@ -33,9 +33,11 @@ def settings(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What vLLM needs to be told on a CPU, and folders of its own for all that it and Dovetail write."""
     folder = tmp_path_factory.mktemp("vllm")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"):
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"):
             (folder / name).mkdir()
             patch.setenv(name, str(folder / name))
+        # Kept: what it finds out about an architecture, by a process that imports all of vLLM.
+        patch.setenv("VLLM_CACHE_ROOT", str(program.parents[1] / ".cache"))
         patch.setenv("TORCHDYNAMO_DISABLE", "1")
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_NO_USAGE_STATS", "1")

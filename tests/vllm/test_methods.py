@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ def test_ids_are_those_of_the_embedded_engine(program: Path, tmp_path: Path, nam
     case = CASES[name]
     model = case.model(tmp_path)
     common = (model, *COMMON, "--format", "kimi_k25")
-    with up(dovetail(*common, "--draft-tokens", "0")) as server:
-        expected = asking.ids(server.url, ASKED)
     words = ("--engine", "vllm", "--vllm", program, "--engine-args=--enforce-eager", *case.words)
-    with up(dovetail(*common, *words, VLLM_CPU_OMP_THREADS_BIND=case.threads)) as server:
+    with (
+        contextlib.closing(dovetail(*common, "--draft-tokens", "0")) as embedded,
+        up(dovetail(*common, *words, VLLM_CPU_OMP_THREADS_BIND=case.threads)) as server,
+    ):
+        embedded.wait_until_up()  # it was, while vLLM started
+        expected = asking.ids(embedded.url, ASKED)
+        embedded.close()
         assert "speculation is on:" in server.printed, server.printed
         assert asking.ids(server.url, ASKED) == expected
         assert server.metrics()["dovetail_drafted_tokens_total"] > 0

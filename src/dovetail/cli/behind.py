@@ -29,8 +29,8 @@ from dovetail.tokens import Tokenizer
 
 #: How long a request waits for vLLM to come back, which takes a large model minutes.
 _PATIENCE_S = 900.0
-#: A text that repeats itself, so that a lookup has something to find in it.
-_REPEATS = "one two three four five six seven eight nine ten " * 12
+#: A text that repeats itself, so that a lookup has something to find in it, and is shorter than most limits.
+_REPEATS = "one two three four five six seven eight nine ten " * 4
 _COMPARED = 24
 #: Why a grammar does not hold from the first token on.
 _WHY_NOT = (
@@ -53,15 +53,16 @@ def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Cons
         raise PlanError(f"engine is vllm with {plan.value('drafter')}: {why}. Another drafter, or --drafter none")
     program = vllm.find(plan.value("vllm"))
     version = vllm.version(program)
-    port = vllm.Port()
-    launch = vllm.launch(plan, program, version, port.number)
+    socket = vllm.Socket()
+    launch = vllm.launch(plan, program, version, socket.path)
     for note in launch.notes:
         console.print(Text(f"vLLM: {note}", PROBLEM))
     log = vllm.log_path(plan.value("engine_log"), plan.value("port"))
     console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
-    client = RemoteEngine([Server(launch.url, vocabulary, key=launch.key)], patience_s=_PATIENCE_S)
-    return vllm.VLLMEngine(launch, client, port, log, watching, fetched=_fetching(plan))
+    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path)
+    client = RemoteEngine([server], patience_s=_PATIENCE_S)
+    return vllm.VLLMEngine(launch, client, socket, log, watching, fetched=_fetching(plan))
 
 
 def _fetching(plan: Plan) -> vllm.Fetched | None:
@@ -82,7 +83,8 @@ async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Conso
     tokens, method = plan.value("draft_tokens"), plan.value("method")
     if not tokens or (method is None and plan.value("drafter") is None):
         return
-    prompt = tuple(tokenizer.encode(_REPEATS))[: max(1, engine.info.context - vllm.PROBE_TOKENS)]
+    longest = min(engine.info.context, plan.value("speculate_below_context") or engine.info.context)
+    prompt = tuple(tokenizer.encode(_REPEATS))[: max(1, longest - vllm.PROBE_TOKENS)]
     found = await vllm.probe(engine, prompt, method)
     if found.warning is None:
         share = f"{found.accepted:.0f} of {found.drafted:.0f} draft tokens were accepted in a probe"

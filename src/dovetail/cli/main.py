@@ -1,7 +1,7 @@
 """Reads the command line, runs one command, and turns what goes wrong into one message and an exit code.
 
 Commands are imported when they run, so that `--help` costs nothing. Exit codes: 0 done, 1 `render --diff` found
-a difference, 2 refused (usage, plan, checkpoint, input), 130 interrupted.
+a difference or `lint` something, 2 refused (usage, plan, checkpoint, input), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -120,6 +120,25 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         "--repair-arguments", action="store_true", help="close the strings and brackets that a cut-off call left open"
     )
     parse.add_argument("--json", action="store_true", help="as JSON")
+
+    lint = _command(
+        commands, "lint", "find what of tools' schemas no grammar enforces, and schemas that cannot be used"
+    )
+    lint.add_argument(
+        "tools", metavar="TOOLS.json", help="tools as a JSON list, or a request's body; - reads standard input"
+    )
+    family = lint.add_mutually_exclusive_group()
+    family.add_argument("--format", metavar="NAME", help="as calls of this format (default: arguments are JSON)")
+    family.add_argument("--model", metavar="PATH", help="as calls of this checkpoint's format")
+    lint.add_argument(
+        "--for",
+        dest="writer",
+        choices=("lark", "structural_tag", "both"),
+        default="both",
+        help="which grammar: lark is the embedded engine's and llama.cpp's (llguidance), structural_tag vLLM's and "
+        "SGLang's (xgrammar); default: both",
+    )
+    lint.add_argument("--json", action="store_true", help="as JSON")
 
     _command(commands, "version", "print the version")
     return parser

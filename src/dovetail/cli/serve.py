@@ -151,6 +151,7 @@ def _gateway(plan: Plan, key: str | None, engine: Engine, tokenizer: Tokenizer) 
         served_model_name=plan.value("served_model_name"),
         strict=plan.value("strict"),
         no_repair=listed_kinds(plan.value("no_repair")),
+        retry_invalid=plan.value("retry_invalid") or 0,
         api_key=key,
     )
     # A format that was found by looking at the target may be more than its name says: a chat template, say.

@@ -19,6 +19,7 @@ import torch
 
 from dovetail.engine.config import TargetConfig, target_config
 from dovetail.errors import CheckpointError
+from dovetail.tokens.ends import eos_ids
 
 # Stored float types that can be upcast to the compute type. Quantized layouts are refused by name.
 _FLOATS = {"F32", "F16", "BF16"}
@@ -63,7 +64,8 @@ def inspect_target(path: Path) -> Target:
     config = target_config(raw, path)
     tensors = headers(path)
     check_tensors(path, tensors, config.expected_tensors())
-    return Target(path, config, tensors, _eos_ids(path, raw, config.vocab_size))
+    generation = read_json(path, "generation_config.json") if (path / "generation_config.json").is_file() else {}
+    return Target(path, config, tensors, eos_ids(path, raw, generation, config.vocab_size))
 
 
 class Weights(Mapping[str, torch.Tensor]):
@@ -120,19 +122,6 @@ def load_tensors(
 ) -> Weights:
     """The tensors called `names`, to be read one by one."""
     return Weights(tensors, names, progress)
-
-
-def _eos_ids(path: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a turn: generation_config.json is the later word where both files speak."""
-    generation = read_json(path, "generation_config.json") if (path / "generation_config.json").is_file() else {}
-    declared = generation.get("eos_token_id", config.get("eos_token_id"))
-    ids = declared if isinstance(declared, list) else [declared]
-    if not ids or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
-        raise CheckpointError(
-            f"{path}: eos_token_id must be one or more token ids below the vocab_size of {vocab_size}, "
-            f"found {declared!r:.80}"
-        )
-    return tuple(ids)
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:

@@ -250,6 +250,8 @@ class LLMCore:
             "steps_total": counters.steps,
             "drafted_total": counters.drafted,
             "accepted_total": counters.accepted,
+            "forced_total": counters.forced,
+            "forced_accepted_total": counters.forced_accepted,
             "drafting_failures_total": counters.failed,
         }
         return gauges | self._gate.counts(self._kind)

@@ -9,7 +9,8 @@ A step calls, in this order:
    to where it was, and says at each place what may come there;
 4. `apply`.
 
-Sequences without a constraint cost nothing here.
+Sequences without a constraint cost nothing here. Greedy ones need no mask where the constraint takes what the model
+would say anyway, which it nearly always does: see greedy.py.
 """
 
 from __future__ import annotations
@@ -76,16 +77,7 @@ class MaskRows:
     def enter(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> Entry:
         """Make room for the rows of a window whose logits begin at `logit_row`. `fill` must follow, since until then
         the constraint has taken the drafts that stand."""
-        kept = taken = 0
-        try:
-            for draft in drafts:
-                # It may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
-                if not 0 <= draft < self._vocab_size or not constraint.advance(draft):
-                    break
-                kept = taken = taken + 1
-        except BaseException as error:
-            reraise_exit(error)
-            kept += 1  # nobody said that it may not come
+        kept, taken = take(constraint, drafts, self._vocab_size)
         entry = Entry(constraint, kept, taken, len(self._logit_rows))
         self._entries.append(entry)
         self._logit_rows += range(logit_row, logit_row + kept + 1)
@@ -139,6 +131,35 @@ class MaskRows:
                 except BaseException as error:
                     entry.rows, entry.error = 0, constraint_failed(error)
                     return
+
+
+def take(constraint: Constraint, drafts: Sequence[int], vocab_size: int) -> tuple[int, int]:
+    """Let `constraint` take `drafts` up to the first that it refuses: how many stand, and how many it took: all of
+    these but perhaps the last, on which it failed."""
+    kept = taken = 0
+    try:
+        for draft in drafts:
+            # It may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
+            if not 0 <= draft < vocab_size or not constraint.advance(draft):
+                break
+            kept = taken = taken + 1
+    except BaseException as error:
+        reraise_exit(error)
+        kept += 1  # nobody said that it may not come
+    return kept, taken
+
+
+def likeliest(constraint: Constraint, logits: Tensor) -> int:
+    """Of the tokens that may come, the likeliest by `logits` [vocab]. Raises `EngineError` where none may, and what
+    the constraint raises."""
+    masks = MaskRows(1, logits.shape[0])
+    entry = masks.enter(constraint, (), 0)
+    masks.fill()
+    if entry.error is not None:
+        raise entry.error
+    allowed = logits.clone().unsqueeze(0)
+    masks.apply(allowed)
+    return int(allowed.argmax())
 
 
 def constraint_failed(error: BaseException) -> EngineError:

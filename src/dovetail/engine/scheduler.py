@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import Drafter
+from dovetail.engine.drafting.forced import forced
 from dovetail.engine.request import Request
 from dovetail.errors import EngineBusy, InvalidRequest, reraise_exit
 from dovetail.gate import Gate
@@ -111,7 +112,8 @@ class Scheduler:
         return list(turns.values())
 
     def _rooms(self, decoding: Sequence[Request]) -> list[int]:
-        """What the gate chooses; a drafter keeps nothing of those that have become too long for it."""
+        """What the gate chooses, or more where a constraint forces more: that takes no drafter, and nearly always
+        stands. A drafter keeps nothing of those that have become too long for it."""
         if self._drafter is None:
             return [0] * len(decoding)
         caps = [request.draft_room() for request in decoding]
@@ -120,7 +122,12 @@ class Scheduler:
             for request in decoding:
                 if request.draft_tokens and self.gate.too_long(len(request.tokens)):
                     self.undraft(request)
-        return rooms
+        if self.gate.too_many(len(decoding)):
+            return rooms
+        return [
+            max(room, len(forced(request, cap))) if room < cap and request.draft_tokens else room
+            for request, room, cap in zip(decoding, rooms, caps, strict=True)
+        ]
 
     @property
     def seconds(self) -> float:

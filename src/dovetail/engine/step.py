@@ -16,6 +16,7 @@ from torch import Tensor
 from dovetail.completion import Constraint, TokenBatch
 from dovetail.engine.ahead import Ahead
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
+from dovetail.engine.greedy import Offered
 from dovetail.engine.masks import Entry, MaskRows, constraint_failed
 from dovetail.engine.models.base import ForwardBatch, Model, collate
 from dovetail.engine.request import Request
@@ -31,11 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since start; `failed` counts steps in which the drafter failed."""
+    """Totals since start. `forced` of those drafted, and `forced_accepted` of those accepted, are what constraints
+    forced; `failed` counts steps in which the drafter failed."""
 
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
+    forced_accepted: int = 0
     failed: int = 0
 
 
@@ -43,20 +47,23 @@ class Counters:
 class Window:
     """A sequence's part of one step: its next `length` tokens that the target has not computed, then drafts to verify.
 
-    `drafts` are those that the constraint lets stand, of `proposed`, of `asked`. `logit_row` is the first of its
-    ``len(drafts) + 1`` rows of logits; None for a part of a prompt that others follow. `masks` says what the constraint
-    allows. `raw` are these rows as the model made them, where log probabilities are asked for. `closed`: nothing may be
-    drawn behind the last of `drafts`; `sick`: nothing at all, since what the model computed is no number.
+    `drafts` are those that the constraint lets stand, of `proposed`, of `asked`; the first `forced` of those proposed
+    are what it forces. `logit_row` is the first of its ``len(drafts) + 1`` rows of logits; None for a part of a prompt
+    that others follow. What the constraint allows, `masks` says; of a greedy request, `offered`. `raw` are these rows
+    as the model made them, where log probabilities are asked for. `closed`: nothing may be drawn behind the last of
+    `drafts`; `sick`: nothing at all, since what the model computed is no number.
     """
 
     request: Request
     length: int
     asked: int
     proposed: int
+    forced: int
     drafts: list[int]
     draft_probs: Tensor | None
     logit_row: int | None
     masks: Entry | None = None
+    offered: Offered | None = None
     closed: bool = False
     raw: Tensor | None = None
     sick: bool = False
@@ -101,8 +108,9 @@ class StepLoop:
         self.draft_tokens = draft_tokens
         self.vocab_size = model.vocab_size
         self.counters = Counters()
-        # What the gate is told: of each request, how much was asked for in this step, drafted, and stood.
-        self._drafted: list[tuple[Track, int, int, int]] = []
+        # What the gate is told: of each request, how much was asked for in this step, drafted, and stood; whose it was
+        # only where that says something of the drafter.
+        self._drafted: list[tuple[Track | None, int, int, int]] = []
 
     def step(self) -> list[Outcome]:
         """Bring running sequences on: by a part of a prompt, or by at least one token each. Those that ended are gone
@@ -173,15 +181,19 @@ class StepLoop:
         for turn, draft in zip(turns, drafts, strict=True):
             request, tokens, probs = turn.request, draft.tokens, draft.probs
             if turn.length < request.pending:
-                windows.append(Window(request, turn.length, 0, 0, [], None, None))
+                windows.append(Window(request, turn.length, 0, 0, 0, [], None, None))
                 continue
-            masks = None
-            if request.constraint is not None:
+            masks = offered = None
+            if request.constraint is not None and request.greedy:
+                offered = Offered(request.constraint, tokens, self.vocab_size)
+                tokens = tokens[: offered.drafts]
+            elif request.constraint is not None:
                 masks = self._masks.enter(request.constraint, tokens, row)
                 tokens = tokens[: masks.drafts]
                 # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
                 probs = None if probs is None else probs[: masks.drafts + 1]
-            windows.append(Window(request, turn.length, turn.room, len(draft.tokens), tokens, probs, row, masks))
+            counts = turn.length, turn.room, len(draft.tokens), draft.forced
+            windows.append(Window(request, *counts, tokens, probs, row, masks, offered))
             row += len(tokens) + 1
         return windows
 
@@ -237,6 +249,8 @@ class StepLoop:
             return []
         if window.masks is not None and window.masks.error is not None:
             return [(request.id, window.masks.error)]
+        if window.sick and window.offered is not None:
+            window.offered.forget()
         if window.sick and window.drafts:
             # In attention a draft that is no number spoils the rows before it too: once more, without.
             self.scheduler.undraft(request)
@@ -244,19 +258,27 @@ class StepLoop:
         if window.sick:
             return [(request.id, EngineError("the model computed something that is no number"))]
         accepted = len(new) - 1
-        if window.closed and accepted == len(window.drafts):
+        if window.offered is not None:
+            accepted = _alike(new, window.drafts)
+        elif window.closed and accepted == len(window.drafts):
             new = new[:-1]  # of a row without a mask: what may follow, if anything, the next step asks
         computed = window.length + len(new) - 1
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
         self.counters.drafted += window.proposed
         self.counters.accepted += accepted
+        self.counters.forced += window.forced
+        self.counters.forced_accepted += min(window.forced, accepted)
         if window.asked and finish is None:
-            self._drafted.append((request.track, window.asked, window.proposed, accepted))
+            track = None if window.forced else request.track
+            self._drafted.append((track, window.asked, window.proposed, accepted))
         if request.penalties is not None:
             request.penalties.add(taken)
         failed: list[Outcome] = []
-        if request.constraint is not None:
+        if window.offered is not None:
+            if window.offered.error is not None and finish is None:
+                failed = [(request.id, window.offered.error)]
+        elif request.constraint is not None:
             stood, error = _advanced(request.constraint, taken)
             if error is not None:
                 # What came before is delivered, as it would have been step by step.
@@ -265,12 +287,21 @@ class StepLoop:
             self._computed(request, computed)
         said = () if window.raw is None else logprobs(window.raw, taken, request.logprobs or 0)
         found, request.found = request.found or 0, 0
-        batch = TokenBatch(tuple(taken), finish, window.proposed, min(accepted, len(taken)), said, found)
+        accepted = min(accepted, len(taken))
+        batch = TokenBatch(tuple(taken), finish, window.proposed, accepted, said, found, window.forced)
         return [(request.id, batch), *failed] if taken else failed
 
     def _computed(self, request: Request, count: int) -> None:
         request.computed += count
         self.scheduler.tables.publish(request.id, request.tokens, request.computed)
+
+
+def _alike(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many of their first tokens are the same."""
+    count = 0
+    while count < min(len(tokens), len(others)) and tokens[count] == others[count]:
+        count += 1
+    return count
 
 
 def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, EngineError | None]:
@@ -295,6 +326,9 @@ def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
         request = window.request
         if window.logit_row is None or window.sick:
             verdicts.append([])
+        elif window.offered is not None:
+            first, drafts = window.logit_row, len(window.drafts)
+            verdicts.append(window.offered.choose(best[window.rows], logits, first, drafts, window.closed))
         elif request.greedy:
             verdicts.append(verify_greedy(best[window.rows], window.drafts))
         else:

@@ -5,26 +5,38 @@ A family is one file that subclasses `Format`. Nothing outside this folder knows
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from dovetail.conversation import Message, Tool, check_renderable, check_tools, deepest
+from dovetail.conversation import (
+    Message,
+    ResponseFormat,
+    Tool,
+    check_renderable,
+    check_response_format,
+    check_tools,
+    deepest,
+)
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats import constraint, continuing, history
 from dovetail.formats.history import Repair, Wants
-from dovetail.grammar import Control, FreeText, Grammar, JsonSchema, Node, Optional
+from dovetail.formats.tool_choice import Strict, held_to_schema, resolve_tool_choice
+from dovetail.grammar import Choice, Control, FreeText, Grammar, JsonSchema, Node, Optional, Pattern, TextBefore, bounds
 from dovetail.grammar import Literal as Exactly
 from dovetail.grammar import Sequence as InOrder
 from dovetail.reading import Asked, CallReader, Reader
 from dovetail.tokens import Prompt, Tokenizer
 
-Strict = Literal["off", "names", "schema"]
 #: The generation prompt opens it, or the model writes all of it, or there is none.
 ReasoningBlock = Literal["opened", "written", "none"]
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
+
+#: What stands behind reasoning and in front of calls differs from family to family; in front of JSON it is nothing.
+_NEW_LINES = Pattern(r"\n{1,3}")
 
 
 class Format(ABC):
@@ -145,6 +157,7 @@ class Format(ABC):
         tokenizer: Tokenizer | None = None,
         repair_arguments: bool = False,
         call_prefix: str = "call_",
+        structured: bool = False,
     ) -> Reader:
         """A stream reader. With `tokenizer`, ids may be fed.
 
@@ -152,11 +165,13 @@ class Format(ABC):
 
         `repair_arguments` closes the strings and brackets that a cut-off call left open, where that makes JSON of its
         arguments; without it such a call stays as it was cut. Where the family's calls have no ids of their own, they
-        are `call_prefix` and a number. Tools are taken as far as they are well formed.
+        are `call_prefix` and a number. Where the content is held to a response format, it is `structured`: what looks
+        like a call in it is none. Tools are taken as far as they are well formed.
         """
         if thinking is None:
             thinking = self.reasoning == "opened"
-        asked = Asked(parameters_by_name(tools), thinking, tool_choice != "none", repair_arguments, call_prefix)
+        calls = tool_choice != "none"
+        asked = Asked(parameters_by_name(tools), thinking, calls, repair_arguments, call_prefix, structured)
         return self._reader(asked, tokenizer)
 
     def parse(
@@ -181,60 +196,118 @@ class Format(ABC):
         strict: Strict = "schema",
         thinking: bool = True,
         parallel_tool_calls: bool = True,
+        response_format: Any = None,
     ) -> Grammar | None:
         """What may come next, as data; None when there is nothing to constrain.
 
-        `strict`: "names" pins envelope, id and tool name, "schema" the arguments too; "off" pins nothing, unless
-        `tool_choice` is more than "auto", which cannot be kept without names. Raises `InvalidRequest` when
-        `tool_choice` asks for a tool that is not there.
+        `strict` is for tools that do not say `strict` themselves: "names" pins envelope, id and tool name, "schema" the
+        arguments too, "off" nothing. A tool's own true is "schema", its false no more than "names". What OpenAI's other
+        fields ask for is kept at any level, and names with it: a `tool_choice` that is more than "auto", one call at a
+        time, and a `response_format`, with which an answer is calls or content of that format.
+
+        Raises `InvalidRequest` naming the field for what has not OpenAI's shape, and for a choice of a tool that is
+        not there.
         """
-        choice, allowed = resolve_tool_choice(tool_choice, check_tools(tools))
-        if not tools or (strict == "off" and choice == "auto"):
+        declared = check_tools(tools)
+        choice, allowed = resolve_tool_choice(tool_choice, declared)
+        wanted = check_response_format(response_format)
+        asked = wanted is not None or tool_choice not in (None, "auto") or not parallel_tool_calls
+        held = {i: tool if held_to_schema(tool, strict) else tool.unpinned for i, tool in allowed.items()}
+        if strict == "off" and not asked and not any(tool.strict for tool in allowed.values()):
+            return None
+        # Before a family takes them apart.
+        pinned = [(i, tool.parameters) for i, tool in held.items() if tool.parameters is not None]
+        schemas = [JsonSchema(said, f"tools[{i}].function.parameters") for i, said in pinned]
+        bounds.check_once(schemas if wanted is None else [*schemas, JsonSchema(wanted.schema, wanted.origin)])
+        if wanted is not None:
+            calls = self._calls_grammar(held, parallel_tool_calls) if held and choice != "none" else None
+            content = None if choice == "required" else self._structured(wanted)
+            return self._calls_or_content(calls, content, thinking)
+        if not declared:
             return None
         if choice == "none":
             return self._no_calls(thinking)
-        return self._grammar(allowed, choice == "required", strict, thinking, parallel_tool_calls)
+        others = [tool.name for i, tool in enumerate(declared) if i not in held]
+        return self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
 
     def _grammar(
-        self, tools: Mapping[int, Tool], required: bool, strict: Strict, thinking: bool, parallel: bool
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
-        """`tools` are those that may be called, by their index in the request."""
-        section = self._calls_grammar(tools, strict, parallel)
-        return Grammar(InOrder((*self._opening(thinking), section if required else Optional(section))))
+        """`tools` are those that may be called, by their index in the request; `parameters` are what is enforced.
+        `others` are the names of those that may not be called."""
+        section = self._calls_grammar(tools, parallel)
+        calls = constraint.behind_text(self._content(), section, required=required)
+        return Grammar(InOrder((*self._reasoned(thinking), calls)))
 
-    def _calls_grammar(self, tools: Mapping[int, Tool], strict: Strict, parallel: bool) -> Node:
-        section = constraint.calls(
-            lambda message: self.write(message, thinking=False),
-            self.end_of_turn,
-            (self._stands_for(index, tool, strict) for index, tool in tools.items()),
-            parallel=parallel,
-        )
-        if section is None:
-            raise InvalidRequest(f"{self.name} cannot be constrained yet: ask for strict=off and tool_choice=auto")
-        return section
+    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        named = (self._stands_for(index, tool) for index, tool in tools.items())
+        try:
+            return self._envelope.section(named, parallel=parallel)
+        except (constraint.NoGrammarError, RenderError):
+            raise InvalidRequest(
+                f"calls of {self.name} cannot be constrained yet: ask for strict=off, tool_choice=auto, parallel calls "
+                "and no response_format, or for no tools"
+            ) from None
+
+    @functools.cached_property
+    def _envelope(self) -> constraint.Envelope:
+        reader = functools.partial(self.reader, thinking=False)
+        return constraint.Envelope(constraint.Family(self._write_numbered, self.end_of_turn, reader, self._attribute))
+
+    def _mark(self, literal: str) -> Node:
+        """A marker of the family: a control token, or text where the model's tokenizer has none such."""
+        return Control(literal) if literal in self._reader.controls else Exactly(literal)
 
     def _no_calls(self, thinking: bool) -> Grammar:
-        return Grammar(InOrder(self._opening(thinking)))
+        return Grammar(InOrder((*self._reasoned(thinking), FreeText())))
 
-    def _opening(self, thinking: bool) -> tuple[Node, ...]:
-        text = FreeText()
+    def _calls_or_content(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        """An answer that is one of the two (None: it cannot be that), with no other text."""
+        either = tuple(node for node in (calls, content) if node is not None)
+        return Grammar(InOrder((*self._reasoned(thinking), Optional(_NEW_LINES), Choice(either))))
+
+    def _content(self) -> Node:
+        """Text in which there may be calls, but in their section only."""
+        return FreeText()
+
+    def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
+        """The reasoning, as far as the model writes it."""
         if not thinking or self.reasoning == "none":
-            return (text,)
-        block: Node = InOrder((text, Control(self._reader.think_end.lstrip())))
+            return ()
+        opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
+        opens, closes = self._mark(opener), self._mark(closer)
+        if isinstance(closes, Control):
+            block: Node = InOrder((FreeText(), closes))
+        elif closer.startswith("<"):
+            block = TextBefore(closer, (closer,))
+        else:
+            return ()  # it is part of the text in front of calls
         if self.reasoning == "written":
-            block = Optional(InOrder((Control(self._reader.think), block)))
-        return (block, text)
+            # An opener of text is part of the text that a control token ends.
+            told = isinstance(opens, Control) or not isinstance(closes, Control)
+            block = Optional(InOrder((opens, block)) if told else block)
+        return (block,)
 
-    def _stands_for(self, index: int, tool: Tool, strict: Strict) -> dict[str, Node]:
-        schema = (tool.parameters or {}) if strict == "schema" else {}
-        arguments = JsonSchema(
-            self._declared_order({**schema, "type": "object"}), f"tools[{index}].function.parameters"
-        )
+    def _structured(self, wanted: ResponseFormat) -> Node:
+        """Content of a response format; its keys in the order in which the prompt shows them, if it does."""
+        shown = "response_format" in self.template_options
+        return JsonSchema(self._declared_order(wanted.schema) if shown else wanted.schema, wanted.origin)
+
+    def _stands_for(self, index: int, tool: Tool) -> dict[str, Node]:
+        schema = self._declared_order({**(tool.parameters or {}), "type": "object"})
         return {
             constraint.ID: self._id_grammar(tool.name),
-            constraint.NAME: Exactly(tool.name),
-            constraint.ARGUMENTS: arguments,
+            constraint.NAME: Exactly(self._attribute(tool.name)),
+            constraint.ARGUMENTS: JsonSchema(schema, f"tools[{index}].function.parameters"),
         }
+
+    def _write_numbered(self, message: Message) -> Prompt:
+        """As `write` without reasoning, with `constraint.INDEX` for the number of a call where a family writes one."""
+        return self.write(message, thinking=False)
+
+    def _attribute(self, name: str) -> str:
+        """A tool's or a parameter's name as it stands in a call."""
+        return name
 
     def _id_grammar(self, name: str) -> Node:
         """The id of a call, in families that write one; it is not looked at in others."""
@@ -253,30 +326,3 @@ def parameters_by_name(tools: Any) -> dict[str, Any]:
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             found[function["name"]] = function.get("parameters")
     return found
-
-
-def resolve_tool_choice(
-    tool_choice: Any, tools: Sequence[Tool]
-) -> tuple[Literal["auto", "none", "required"], Mapping[int, Tool]]:
-    """OpenAI's `tool_choice` (auto, none, required, one function) as a mode and the tools that may be called, by index.
-
-    Raises `InvalidRequest` for another shape, or for a tool that is not there.
-    """
-    everything = dict(enumerate(tools))
-    if tool_choice is None:
-        tool_choice = "auto"
-    if tool_choice in ("auto", "none", "required"):
-        if tool_choice == "required" and not tools:
-            raise InvalidRequest("tool_choice is 'required' but there are no tools", param="tool_choice")
-        return tool_choice, everything
-    named = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
-    name = named.get("name") if isinstance(named, Mapping) else None
-    if not isinstance(tool_choice, Mapping) or tool_choice.get("type") != "function" or not isinstance(name, str):
-        raise InvalidRequest(
-            'tool_choice must be "auto", "none", "required" or {"type": "function", "function": {"name": …}}',
-            param="tool_choice",
-        )
-    chosen = {index: tool for index, tool in everything.items() if tool.name == name}
-    if not chosen:
-        raise InvalidRequest(f"tool_choice names {name!r:.80}, which is not among the tools", param="tool_choice")
-    return "required", chosen

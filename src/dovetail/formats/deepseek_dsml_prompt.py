@@ -140,7 +140,8 @@ def with_request(
 ) -> Messages:
     """Messages with the request's tools and response format: on the first, or on a system message in front of it.
 
-    `carriers` are the roles that can hold them. Tools that the message has itself follow the request's.
+    `carriers` are the roles that can hold them. Tools that the message has itself follow the request's. Of OpenAI's
+    object for a schema, the schema is what the model is told: that is what the words around it speak of.
     """
     for i, message in enumerate(messages):
         own = message.get("tools")
@@ -148,7 +149,8 @@ def with_request(
             check_tool_types(own, f"messages[{i}].tools")
     held: dict[str, Any] = {"tools": tools} if tools else {}
     if wanted:
-        held["response_format"] = wanted
+        inner = wanted.get("json_schema") if isinstance(wanted, Mapping) else None
+        held["response_format"] = inner.get("schema", wanted) if isinstance(inner, Mapping) else wanted
     if not held:
         return messages
     if messages and messages[0]["role"] in carriers:

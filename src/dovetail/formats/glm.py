@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dovetail.conversation import Message
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.markup import markup, parameters, text
+from dovetail.grammar import Literal, Node, Optional
+from dovetail.grammar import Sequence as InOrder
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.tags import ParameterReader
@@ -130,6 +132,14 @@ class Glm45(Format):
                 segments += (text(value), *self._markup(f"{VALUE_END}{newline}"))
             segments.append(Segment(CALL_END, True))
         return Prompt([*segments, Segment(OBSERVATION if message.calls else USER, True)])
+
+    def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
+        """The newline in front of `<think>` is the model's to write."""
+        match super()._reasoned(thinking):
+            case (Optional(block),):
+                return (Optional(InOrder((Optional(Literal(self._newline)), block))),)
+            case block:
+                return block
 
     def _markup(self, literal: str) -> Iterator[Segment]:
         return markup(literal, self._reader.controls)

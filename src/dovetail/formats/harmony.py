@@ -17,7 +17,7 @@ import msgspec
 from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
-from dovetail.formats.base import Format, Messages, ReasoningBlock, Strict
+from dovetail.formats.base import Format, Messages, ReasoningBlock
 from dovetail.formats.harmony_prompt import (
     ANALYSIS,
     CALL,
@@ -41,6 +41,7 @@ from dovetail.tokens import Prompt, Tokenizer
 
 Kind: TypeAlias = type[Content] | type[Reasoning]
 
+_TEXT = grammar.FreeText()
 _CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 #: Recipients that are no tool.
 _PEOPLE = (ROLE, "user", "system", "developer", "all", FUNCTIONS)
@@ -234,7 +235,11 @@ class Harmony(Format):
     name = "harmony"
     #: `current_date`: a string, None for none; today unless given. `builtin_tools`: a list of "browser" and "python",
     #: which are declared and no more. `auto_drop_analysis`: False keeps all reasoning of the history.
-    template_options = ("reasoning_effort", "model_identity", "builtin_tools", "current_date", "auto_drop_analysis")
+    #: `response_format`: OpenAI's, of which a schema is shown.
+    template_options = (
+        *("reasoning_effort", "model_identity", "builtin_tools", "current_date", "auto_drop_analysis"),
+        "response_format",
+    )
     reasoning: ReasoningBlock = "written"
     end_of_turn = (RETURN, CALL)
     _reader = HarmonyReader
@@ -253,24 +258,33 @@ class Harmony(Format):
         return header[1:] == [CHANNEL, ANALYSIS, MESSAGE]
 
     def _grammar(
-        self, tools: Mapping[int, Tool], required: bool, strict: Strict, thinking: bool, parallel: bool
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> grammar.Grammar:
-        calls = self._calls_grammar(tools, strict, parallel=False)  # the end of a call is the end of the turn
         preamble = grammar.Optional(self._said(COMMENTARY))
-        calling: grammar.Node = grammar.Sequence((preamble, calls))
+        calling: grammar.Node = grammar.Sequence((preamble, self._calls_grammar(tools, parallel)))
         if not required:
             calling = grammar.Choice((calling, self._said(FINAL)))
-        return grammar.Grammar(grammar.Sequence((*self._opening(thinking), calling)))
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), calling)))
+
+    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> grammar.Node:
+        return super()._calls_grammar(tools, parallel=False)  # the end of a call is the end of the turn
 
     def _no_calls(self, thinking: bool) -> grammar.Grammar:
-        return grammar.Grammar(grammar.Sequence((*self._opening(thinking), self._said(FINAL))))
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), self._said(FINAL))))
 
-    def _opening(self, thinking: bool) -> tuple[grammar.Node, ...]:
+    def _calls_or_content(
+        self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
+    ) -> grammar.Grammar:
+        said = self._said(FINAL, content) if content else None
+        either = grammar.Choice(tuple(node for node in (calls, said) if node))
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), either)))
+
+    def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
         return (grammar.Optional(self._said(ANALYSIS)),) if thinking else ()
 
-    def _said(self, channel: str) -> grammar.Node:
+    def _said(self, channel: str, content: grammar.Node = _TEXT) -> grammar.Node:
         """A message to the user; only a final one ends the turn."""
-        header = (grammar.Control(CHANNEL), grammar.Literal(channel), grammar.Control(MESSAGE), grammar.FreeText())
+        header = (grammar.Control(CHANNEL), grammar.Literal(channel), grammar.Control(MESSAGE), content)
         more = (grammar.Control(END), grammar.Control(START), grammar.Literal(ROLE)) if channel != FINAL else ()
         return grammar.Sequence((*header, *more))
 

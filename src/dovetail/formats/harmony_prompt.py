@@ -6,10 +6,11 @@ made both (openai-harmony, oss-harmony); the model's chat template.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import check_tool_types
+from dovetail.conversation import check_response_format, check_tool_types
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats import harmony_types
 from dovetail.formats.declarations import of_message
@@ -38,8 +39,10 @@ def render(
     model_identity: str = IDENTITY,
     builtin_tools: Sequence[str] = (),
     auto_drop_analysis: bool = True,
+    response_format: Any = None,
 ) -> Prompt:
-    """The prompt. Leading instructions and the request's tools share one developer message; later ones have their own.
+    """The prompt. Leading instructions, the request's tools and its response format share one developer message; later
+    instructions have their own.
 
     Reasoning up to the last final answer is dropped (`auto_drop_analysis`): what led to an answer is not shown again,
     what leads to one still is.
@@ -52,7 +55,8 @@ def render(
     instructions, begin = "", 0
     if messages and messages[0]["role"] in _INSTRUCTING:
         instructions, begin = _text(messages[0], 0), 1
-    _add_developer(pieces, instructions, tools, messages[0].get("tools") if begin else None, 0)
+    wanted = _response_format(response_format)
+    _add_developer(pieces, instructions, tools, messages[0].get("tools") if begin else None, 0, wanted)
     last_final = _last_final(messages) if auto_drop_analysis else -1
     names: dict[Any, str] = {}  # of the calls so far, by the client's id
     for i in range(begin, len(messages)):
@@ -96,8 +100,11 @@ def add_call(pieces: list[str], name: str, arguments: str) -> None:
     pieces += ("", START, ROLE, CHANNEL, header, CONSTRAIN, "json", MESSAGE, arguments, CALL)
 
 
-def _add_developer(pieces: list[str], instructions: str, tools: Tools, own: Any, i: int) -> None:
-    """A developer's message, if there is something to say. `own` are the tools that message number `i` brings."""
+def _add_developer(
+    pieces: list[str], instructions: str, tools: Tools, own: Any, i: int, wanted: str | None = None
+) -> None:
+    """A developer's message, if there is something to say. `own` are the tools that message number `i` brings, `wanted`
+    is the section for a response format."""
     parts = [f"# Instructions\n\n{instructions}"] if instructions else []
     if own:
         check_tool_types(own, f"messages[{i}].tools")
@@ -107,8 +114,20 @@ def _add_developer(pieces: list[str], instructions: str, tools: Tools, own: Any,
             raise of_message(error, len(tools), i) from error
     elif tools:
         parts.append(harmony_types.declare(tools))
+    if wanted is not None:
+        parts.append(wanted)
     if parts:
         pieces += ("", START, "developer", MESSAGE, "\n\n".join(parts), END)
+
+
+def _response_format(wanted: Any) -> str | None:
+    """OpenAI's `response_format` as the model was trained to read it; it has no words for any JSON object."""
+    if check_response_format(wanted) is None or wanted["type"] != "json_schema":
+        return None
+    said = wanted["json_schema"]
+    note = "".join(f"// {line}\n" for line in (said.get("description") or "").splitlines())
+    schema = json.dumps(said["schema"], ensure_ascii=False, separators=(",", ":"))
+    return f"# Response Formats\n\n## {said['name']}\n\n{note}{schema}"
 
 
 def _text(message: Mapping[str, Any], i: int) -> str:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Message
+from dovetail import grammar
+from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
-from dovetail.formats import kimi_k3_prompt
+from dovetail.formats import constraint, kimi_k3_prompt
 from dovetail.formats.base import Format, Messages, Tools
 from dovetail.formats.kimi_k3_prompt import CLOSE, END, OPEN, SEP
 from dovetail.formats.markup import parameters
@@ -21,7 +22,7 @@ from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.tags import ParameterReader
-from dovetail.tokens import Prompt
+from dovetail.tokens import Prompt, Segment
 
 _NAMES = ("message", "think", "response", "tools", "call", "argument", "json")
 _MESSAGE, _THINK, _RESPONSE, _TOOLS, _CALL, _ARGUMENT, _JSON = (OPEN + name for name in _NAMES)
@@ -32,6 +33,7 @@ _TYPES = {kind: frozenset((kind,)) for kind in ("string", "boolean", "null", "ob
 _TYPES["number"] = frozenset(("number", "integer"))
 _ATTRIBUTE = re.compile(r"""\s*+([\w.:-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'=]++))""")
 _WORD = re.compile(r"\s*+([\w.:-]++)\s*+")
+_INDEX = re.compile('" index="[0-9]+"')
 _ESCAPED = re.compile("&(amp|quot);")
 
 
@@ -158,7 +160,7 @@ class KimiK3Reader(ParameterReader):
             self._extra(tag, "type")
             self._misplaced(tag.rest)
         if block or (yield from self._peek()) == "{":
-            marker = yield from self._json_arguments(*self._value_stops, _JSON_END)
+            marker = yield from self._json_arguments(*self.value_stops, _JSON_END)
             if marker == _JSON_END:
                 yield from self._separator()
                 marker = yield from self._between(*self.tags, *self.ends)
@@ -190,7 +192,7 @@ class KimiK3Reader(ParameterReader):
         write = self._parameters.open(key, types)
         if tag.stop != SEP and rest:
             write(rest)
-        marker = yield from self._value(write, *self._value_stops)
+        marker = yield from self._value(write, *self.value_stops)
         if marker is None:
             return
         self._parameters.close()
@@ -302,3 +304,44 @@ class KimiK3(Format):
         calls = [(call.name, parameters(call)) for call in message.calls]
         kimi_k3_prompt.add_answer(pieces, message.reasoning if thinking else None, message.content, calls)
         return Prompt.alternating(pieces)
+
+    # -- the grammar: an answer is in tags, too ------------------------------------------------------------------------
+
+    def _grammar(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> grammar.Grammar:
+        calls = self._calls_grammar(tools, parallel)
+        ending = calls if required else grammar.Choice((calls, self._ending()))
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.FreeText(), ending)))
+
+    def _no_calls(self, thinking: bool) -> grammar.Grammar:
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.FreeText(), self._ending())))
+
+    def _calls_or_content(
+        self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
+    ) -> grammar.Grammar:
+        said = content and grammar.Sequence((content, self._ending()))
+        either = tuple(node for node in (calls, said) if node is not None)
+        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.Choice(either))))
+
+    def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
+        if not thinking:
+            return ()
+        ending = self._ending()
+        return (grammar.FreeText(), *self._nodes(thinking=True)[: -len(ending.items)])
+
+    def _ending(self) -> grammar.Sequence:
+        """What stands behind content without calls."""
+        return grammar.Sequence(self._nodes(thinking=False))
+
+    def _nodes(self, thinking: bool) -> tuple[grammar.Node, ...]:
+        return constraint.nodes(self.write(Message(), thinking=thinking), self.end_of_turn)
+
+    def _write_numbered(self, message: Message) -> Prompt:
+        return Prompt(
+            Segment(text if control else _INDEX.sub(f'" index="{constraint.INDEX}"', text), control)
+            for text, control in self.write(message, thinking=False).segments
+        )
+
+    def _attribute(self, name: str) -> str:
+        return kimi_k3_prompt.escaped(name)

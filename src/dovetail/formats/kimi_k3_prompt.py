@@ -71,7 +71,7 @@ def _add_message(pieces: list[str], role: str, name: Any, content: Any, i: int) 
 
 def _open_message(pieces: list[str], role: str, name: Any) -> None:
     if name:
-        pieces += ("", OPEN, f'message role="{role}" name="', CUT, _escaped(name), CUT, '"', SEP)
+        pieces += ("", OPEN, f'message role="{role}" name="', CUT, escaped(name), CUT, '"', SEP)
     else:
         pieces += ("", OPEN, f'message role="{role}"', SEP)
 
@@ -121,7 +121,7 @@ def add_answer(
     if calls:
         pieces += ("", OPEN, "tools", SEP)
         for index, (name, arguments) in enumerate(calls, start=1):
-            pieces += ("", OPEN, 'call tool="', CUT, _escaped(name), CUT, f'" index="{index}"', SEP)
+            pieces += ("", OPEN, 'call tool="', CUT, escaped(name), CUT, f'" index="{index}"', SEP)
             _add_arguments(pieces, arguments)
             pieces += ("", CLOSE, "call", SEP)
         pieces += ("", CLOSE, "tools", SEP)
@@ -134,7 +134,7 @@ def _add_arguments(pieces: list[str], arguments: Arguments) -> None:
         return
     for key, value, is_string in arguments:
         kind = "string" if is_string else _TYPE_OF.get(value[0], "number")
-        pieces += ("", OPEN, 'argument key="', CUT, _escaped(key), CUT, f'" type="{kind}"', SEP)
+        pieces += ("", OPEN, 'argument key="', CUT, escaped(key), CUT, f'" type="{kind}"', SEP)
         pieces += (value, CLOSE, "argument", SEP)
 
 
@@ -186,7 +186,7 @@ def _add_results(
             name = calls[position[ids[i]]]["function"]["name"]
         else:
             name = _name_of_result(run[i], calls[index - 1 : index], first + i)
-        pieces += ("", OPEN, 'message role="tool" tool="', CUT, _escaped(name), CUT, f'" index="{index}"', SEP)
+        pieces += ("", OPEN, 'message role="tool" tool="', CUT, escaped(name), CUT, f'" index="{index}"', SEP)
         _add_content(pieces, run[i].get("content"), first + i)
         pieces += _CLOSE_MESSAGE
 
@@ -302,5 +302,5 @@ def _declared_later(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
     return value.replace("&", "&amp;").replace('"', "&quot;")

@@ -6,9 +6,14 @@ in front, and does where text comes first. Source: Meta's chat templates and pro
 
 from __future__ import annotations
 
-from dovetail.conversation import Message
+from collections.abc import Mapping, Sequence
+
+from dovetail.conversation import Message, Tool
 from dovetail.events import Content
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats import constraint, plain_text
+from dovetail.formats.base import ReasoningBlock
+from dovetail.grammar import Choice, Grammar, Literal, Node, Optional, Pattern, Repeat
+from dovetail.grammar import Sequence as InOrder
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import MOST_SPACE
@@ -20,6 +25,14 @@ END, END_OF_MESSAGE, END_OF_TEXT = "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"
 TURN_ENDS = (END, END_OF_MESSAGE, "<|eot|>", "<|eom|>")  # the last two are those of Llama 4
 SEPARATOR = "; "
 
+_SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
+_BLANK = Pattern(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")
+#: Some models were trained on a type in front of the name, and on OpenAI's word for the parameters.
+_BEFORE_NAME = Pattern(rf'\{{{_SPACE}(?:"type"{_SPACE}:{_SPACE}"function"{_SPACE},{_SPACE})?"name"{_SPACE}:{_SPACE}')
+_BEFORE_ARGUMENTS = Pattern(rf'{_SPACE},{_SPACE}"(?:parameters|arguments)"{_SPACE}:{_SPACE}')
+_CALL_END = Pattern(rf"{_SPACE}\}}")
+_BETWEEN = Pattern(rf"{_SPACE}[;,]{_SPACE}|[ \t\r\n]{{1,{MOST_SPACE}}}")
+
 
 class LlamaReader(EnvelopeReader):
     """Without the tag, the content is a call only if an object with a call's keys is where it begins."""
@@ -29,7 +42,7 @@ class LlamaReader(EnvelopeReader):
     ends = (*TURN_ENDS, END_OF_TEXT)
 
     def _content_begins(self) -> Script[None]:
-        if not self._asked.calls:
+        if not self._asked.calls or self._asked.structured:
             return
         raw = [(yield from self._skip(WHITESPACE, MOST_SPACE))]
         if (yield from self._peek()) == "{":
@@ -55,11 +68,41 @@ class LlamaReader(EnvelopeReader):
             self._defect("unreadable_call")
 
 
-class Llama3Json(Format):
+class Llama3Json(plain_text.PlainText):
     name = "llama3_json"
     reasoning: ReasoningBlock = "none"
     end_of_turn = TURN_ENDS
     _reader = LlamaReader
+
+    def _grammar(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        """Calls are the whole answer, or stand behind text and the tag; other text does not begin like a call."""
+        text = self._text()
+        tagged = InOrder((Optional(text), self._mark(TAG), Optional(_BLANK)))
+        calls: Node = InOrder((Optional(Choice((tagged, _BLANK))), self._calls_grammar(tools, parallel)))
+        answer = calls if required else Choice((calls, Optional(text)))
+        return Grammar(InOrder((*self._reasoned(thinking), answer)))
+
+    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        called = []
+        for index, tool in tools.items():
+            arguments = self._stands_for(index, tool)[constraint.ARGUMENTS]
+            called.append(InOrder((Literal(f'"{tool.name}"'), _BEFORE_ARGUMENTS, arguments)))
+        call = InOrder((_BEFORE_NAME, Choice(tuple(called)), _CALL_END))
+        more = Repeat(InOrder((Optional(_BETWEEN), call)), 0)
+        return InOrder((call, more)) if parallel else call
+
+    def _call_marker(self) -> str:
+        return TAG
+
+    def _text(self) -> Node:
+        """Content that the reader takes for no call."""
+        marks = self._marks()
+        stops = plain_text.stops(marks)
+        tags = plain_text.pieces(marks, stops)
+        begun = Pattern(rf"\{{{plain_text.behind_blanks(stops, KEYS)}?")
+        return plain_text.text((begun, *tags, plain_text.words(stops, "{")), tags)
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         segments: list[Segment] = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dovetail.conversation import Message
 from dovetail.formats.base import Format
 from dovetail.formats.markup import markup, parameters, text
+from dovetail.grammar import Node, TextBefore
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -39,6 +40,9 @@ class MiniMaxM2(Format):
     name = "minimax_m2"
     end_of_turn = (END,)
     _reader = MiniMaxReader
+
+    def _content(self) -> Node:
+        return TextBefore("", without=self._reader.text_openers)  # a call, to our reader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         segments: list[Segment] = []

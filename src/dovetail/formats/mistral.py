@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dovetail.conversation import Message
 from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.grammar import Control
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
@@ -83,10 +84,15 @@ class Mistral(Format):
     _reader = MistralReader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        """Calls as newer models have them; as a list where the tokenizer has no token for their arguments."""
         segments: list[Segment] = []
         if thinking and message.reasoning:
             segments += (Segment(THINK, True), Segment(message.reasoning, False), Segment(THINK_END, True))
         segments.append(Segment(message.content, False))
+        if message.calls and self._mark(ARGUMENTS) != Control(ARGUMENTS):
+            listed = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in message.calls)
+            segments += (Segment(CALLS, True), Segment(f"[{', '.join(listed)}]", False), Segment(END, True))
+            return Prompt(segments)
         for call in message.calls:
             segments += (Segment(CALLS, True), Segment(call.name, False))
             segments += (Segment(ARGUMENTS, True), Segment(call.arguments, False))

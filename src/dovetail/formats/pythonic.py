@@ -1,35 +1,41 @@
 """Calls as a list of Python calls, `pythonic`: `[get_weather(city="Paris"), get_time()]`, as Llama 4 and others do.
 
-The list is the whole of an output, or stands between `<|python_start|>` and `<|python_end|>`; text may stand around it.
+The list is the whole of an output, or stands between `<|python_start|>` and `<|python_end|>` (in LFM2.5 always, between
+`<|tool_call_start|>` and `<|tool_call_end|>`); text may stand around it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from dovetail.conversation import Call, Message
+from dovetail.conversation import Call, Message, Tool
+from dovetail.errors import InvalidRequest
 from dovetail.events import Content, Reasoning
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats import constraint, plain_text, python_grammar
+from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.markup import parameters
+from dovetail.grammar import Choice, Control, Grammar, JsonSchema, Literal, Node, Optional, Pattern, Ref, Repeat, Rules
+from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar.patterns import quoted
 from dovetail.reading import Script
 from dovetail.reading.calls import MOST_SPACE
 from dovetail.reading.python_literals import SPACE, PythonReader
 from dovetail.tokens import Prompt, Segment
 
 CALLS, CALLS_END, TAG = "<|python_start|>", "<|python_end|>", "<|python_tag|>"
+LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"  # of LFM2.5
 TURN_ENDS = ("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>")
 THINK, THINK_END = "<think>", "</think>"
 
-#: Characters.
-_LONGEST_NAME = 128
+#: Characters, and the one behind them.
+_LONGEST_NAME = 128 + 1
+_GAP = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 #: What a name ends at; `(`, if it is a call's.
 _AFTER_NAME = tuple("( \t\r\n\f,:;=!?'\"`*/\\|<>[]{})&%$#@^~+")
 _KEYWORD = re.compile(r"[^\W\d]\w*")
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|true|false|null')
-_CONSTANTS = {"true": "True", "false": "False", "null": "None"}
 
 
 class PythonicReader(PythonReader):
@@ -39,12 +45,12 @@ class PythonicReader(PythonReader):
     be one of the tools'.
     """
 
-    controls = (CALLS, CALLS_END, TAG, *TURN_ENDS)
-    ends = (CALLS_END, *TURN_ENDS)
+    controls = (CALLS, CALLS_END, LIQUID, LIQUID_END, TAG, *TURN_ENDS)
+    ends = (CALLS_END, LIQUID_END, *TURN_ENDS)
 
     def _read(self) -> Script[None]:
         place: type[Reasoning] | type[Content] = Reasoning if self._asked.thinking else Content
-        markers = (CALLS, TAG, THINK, THINK_END, *self.ends)
+        markers = (CALLS, LIQUID, TAG, THINK, THINK_END, *self.ends)
         # In text, what is held to see whether it is a call is no longer than the longest name.
         longest = self._longest_name + 1
         marked = False  # `<|python_start|>` is open
@@ -55,7 +61,8 @@ class PythonicReader(PythonReader):
                 while (yield from self._first_list(expected)):
                     expected = False
                 expected = False
-            in_text = place is Content and self._asked.calls and self._asked.tools
+            may_be_called = self._asked.calls and not self._asked.structured
+            in_text = place is Content and may_be_called and self._asked.tools
             marker = yield from self._prose(place, *markers, *("[",) * bool(in_text))
             begins = marker != "["
             if marker is None:
@@ -66,21 +73,22 @@ class PythonicReader(PythonReader):
                 if marker == THINK_END and place is Content:
                     self._stray_marker(marker)
                 place = Reasoning if marker == THINK else Content
-            elif marker in (CALLS, TAG):
+            elif marker in (CALLS, LIQUID, TAG):
                 if not self._asked.calls:
                     self._defect("call_not_allowed", marker)
                 elif place is Reasoning:
                     self._defect("reasoning_not_closed")
-                place, marked, expected = Content, marker == CALLS, self._asked.calls
+                place, marked, expected = Content, marker != TAG, self._asked.calls
             else:
-                if marker == CALLS_END and not marked:
+                if marker in (CALLS_END, LIQUID_END) and not marked:
                     self._stray_marker(marker)
                 place, marked = Content, False
 
     def _first_list(self, expected: bool) -> Script[bool]:
         """Read the list that stands here, with whitespace before it, which is markup; False if there is none."""
         space = yield from self._skip(SPACE, MOST_SPACE)
-        bracket = self._asked.calls and (yield from self._next_is("["))
+        may_be_called = self._asked.calls and (expected or not self._asked.structured)
+        bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space)):
             return True
         following = yield from self._peek()
@@ -143,13 +151,58 @@ class PythonicReader(PythonReader):
             self._defect("invalid_arguments", self._id)
 
 
-class Pythonic(Format):
+class Pythonic(plain_text.PlainText):
     """Llama 4, Llama 3.2 and others with templates for Python calls."""
 
     name = "pythonic"
     reasoning: ReasoningBlock = "none"
     end_of_turn = TURN_ENDS
     _reader = PythonicReader
+
+    @property
+    def _around(self) -> tuple[str, str]:
+        """What stands around a list of calls in a text."""
+        liquid = isinstance(self._mark(LIQUID), Control) and not isinstance(self._mark(CALLS), Control)
+        return (LIQUID, LIQUID_END) if liquid else (CALLS, CALLS_END)
+
+    def _call_marker(self) -> str:
+        return self._around[0]
+
+    def _grammar(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        text = self._text([*(tool.name for tool in tools.values()), *others])
+        calls = self._calls_grammar(tools, parallel)
+        opener, closer = self._around
+        marked = InOrder((self._mark(opener), calls, Optional(self._mark(closer))))
+        listed: Node = Choice((InOrder((Optional(self._mark(TAG)), calls)), marked))
+        return Grammar(InOrder((*self._reasoned(thinking), Optional(text), listed if required else Optional(listed))))
+
+    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        rules = python_grammar.anything()
+        called: list[Node] = []
+        for index, tool in tools.items():
+            if not _NAME.fullmatch(tool.name):
+                where = f"tools[{index}].function.name"
+                raise InvalidRequest(f"{where} {tool.name!r} cannot be called as Python has it", param=where)
+            held = self._stands_for(index, tool)[constraint.ARGUMENTS]
+            assert isinstance(held, JsonSchema)
+            arguments, referred = python_grammar.arguments(held.schema, held.origin, f"t{index}_")
+            rules |= referred
+            opening = Pattern(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
+            called.append(InOrder((opening, arguments, Pattern(rf"{_GAP}\)"))))
+        rules["call"] = Choice(tuple(called))
+        more = (Repeat(InOrder((Pattern(f"{_GAP},"), Ref("call"))), 0),) if parallel else ()
+        return Rules(InOrder((Literal("["), Ref("call"), *more, Pattern(rf"{_GAP}\]"))), rules)
+
+    def _text(self, names: Sequence[str]) -> Node:
+        """Content in which the reader finds no list of calls: at its beginning one with any name, then with `names`."""
+        marks = self._marks()
+        stops = plain_text.stops(marks, "[")
+        tags = plain_text.pieces(marks, stops)
+        called = Pattern(plain_text.behind_blanks(stops, [f"{name}(" for name in names]))
+        first, later = (InOrder((Literal("["), Optional(behind))) for behind in (_behind_first(stops), called))
+        return plain_text.text((first, *tags, plain_text.words(stops)), (later, *tags))
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         """Calls after content stand between markers, so that any name can be told from text."""
@@ -160,21 +213,28 @@ class Pythonic(Format):
         if message.calls:
             calls = ", ".join(f"{call.name}({_arguments(call)})" for call in message.calls)
             listed = Segment(f"[{calls}]", False)
-            segments += [Segment(CALLS, True), listed, Segment(CALLS_END, True)] if message.content else [listed]
+            opener, closer = self._around
+            marked = message.content or opener == LIQUID
+            segments += [Segment(opener, True), listed, Segment(closer, True)] if marked else [listed]
         return Prompt([*segments, Segment(TURN_ENDS[0], True)])
+
+
+def _behind_first(stops: str) -> Pattern:
+    """Text up to the next of `stops` that is no name with a `(` behind it."""
+    space = plain_text.BLANK
+    name = f"[^{plain_text.in_class(''.join(_AFTER_NAME) + stops)}]+"
+    after_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in "(" + stops))
+    no_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in SPACE + stops))
+    rest = f"[^{plain_text.in_class(stops)}]*"
+    told = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
+    return Pattern(f"[{space}]*(?:{told})|[{space}]+")
 
 
 def _arguments(call: Call) -> str:
     """A JSON object as Python's arguments; what is no name stands in a dictionary."""
     written = []
     for key, value, is_string in parameters(call):
-        python = _JSON_TOKEN.sub(_python_token, json.dumps(value, ensure_ascii=False) if is_string else value)
+        python = python_grammar.python(json.dumps(value, ensure_ascii=False) if is_string else value)
         named = _KEYWORD.fullmatch(key)
         written.append(f"{key}={python}" if named else f"**{{{json.dumps(key, ensure_ascii=False)}: {python}}}")
     return ", ".join(written)
-
-
-def _python_token(token: re.Match[str]) -> str:
-    text = token.group()
-    # JSON's escapes are Python's, but for the one of the slash, which nobody needs.
-    return _CONSTANTS.get(text) or re.sub(r"\\(.)", lambda escape: "/" if escape[1] == "/" else escape[0], text)

@@ -27,6 +27,8 @@ sequences than the limit of batch; the request's own cap allows none; to measure
 DECIDE_EVERY, LONGEST_HOLD = 16, 64
 # A step that takes more than so many seconds counts as several: few of them are much to learn late from.
 _SLOW = 0.04
+# Drafts that a grammar made, for so many sequences one, do not change what a step takes.
+_FEW = 4
 # What a change must gain by a forecast.
 _GAIN = 1.01
 # What is tried, for how many steps, after how many steps at least: what was told of in fewer steps than `_UNKNOWN`, if
@@ -99,7 +101,7 @@ class Gate:
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
         barred: Reason | None = None
-        if self._limits.up_to_batch is not None and len(tracks) > self._limits.up_to_batch:
+        if self.too_many(len(tracks)):
             caps, barred = [0] * len(caps), "batch"
         elif beyond:
             caps = [0 if self.too_long(context) else cap for context, cap in zip(contexts, caps, strict=True)]
@@ -123,21 +125,27 @@ class Gate:
         self._count()
         return chosen
 
-    def tell(self, drafted: Iterable[tuple[Track, int, int, int]], seconds: float | None) -> None:
+    def tell(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
         """After a step: of each sequence that was to be drafted for, how many drafts were asked for, made, and stood;
-        and how long the step took, None where it did other things besides.
+        and how long the step took, None where it did other things besides. No track where a grammar made them, or the
+        first of them: that says nothing of the drafter.
 
         What was asked for and not made (lookups often find nothing) did not stand, and took as long as it took.
         """
-        total, found, seen, made = 0, 0, self._acceptance.seen, self._acceptance.drafted
+        total, others, found, seen, made = 0, 0, 0, self._acceptance.seen, self._acceptance.drafted
         for track, asked, count, accepted in drafted:
             total += asked
             found += count
+            if track is None:
+                others += asked
+                continue
             seen[track.context][asked][accepted] += 1
             made[track.context][count] += 1
             if self.table is not None:
                 track.fresh.append((asked, accepted))
-        if self.table is not None and seconds is not None and not self._changed:
+        # Without the drafter's own part drafts take less time than others so many; a few among many sequences are none.
+        alone = others == total and others * _FEW > len(self._tracks)
+        if self.table is not None and seconds is not None and not self._changed and not alone:
             self._told.append((total, found, seconds))
             self._left -= int(seconds / _SLOW)
         if self._trial_left:
@@ -148,6 +156,10 @@ class Gate:
     def too_long(self, context: int) -> bool:
         """Whether nothing is ever drafted for a sequence of `context` tokens."""
         return self._limits.below_context is not None and context >= self._limits.below_context
+
+    def too_many(self, batch: int) -> bool:
+        """Whether nothing is drafted where so many sequences decode."""
+        return self._limits.up_to_batch is not None and batch > self._limits.up_to_batch
 
     def counts(self, drafter: str) -> dict[str, float]:
         """Totals since start, named as in `Engine.gauges`."""

@@ -49,7 +49,7 @@ class UniformGate(Gate):
                 self._trial_left = 2  # as long as there is no table: one less with every step
         return super().choose(tracks, contexts, caps)
 
-    def tell(self, drafted: Iterable[tuple[Track, int, int, int]], seconds: float | None) -> None:
+    def tell(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
         rows = list(drafted)
         if self.table is None and seconds is not None and not self._changed:
             asked = sum(row[1] for row in rows)

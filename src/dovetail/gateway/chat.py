@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Literal, cast
 
@@ -22,12 +22,15 @@ from dovetail.events import CallStart, Event
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
 from dovetail.gateway import rendering
+from dovetail.gateway.checking import CheckedCall, Checking, Checks, checks
 from dovetail.gateway.logprobs import ContentLogprob, Speller
 from dovetail.gateway.merging import merged
 from dovetail.gateway.requests import ChatRequest
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.stopping import SegmentStop
 from dovetail.grammar import FreeText, Grammar, matcher
+from dovetail.grammar.grammar import Writer
+from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
@@ -37,7 +40,9 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 class Step(msgspec.Struct, frozen=True):
     """What one engine step added to choice number `choice`. `finish` is set on the last one of each.
 
-    `logprobs` has one entry for each of `ids` where they were asked for. `drafted` and `cached` are as in `TokenBatch`.
+    `logprobs` has one entry for each of `ids` where they were asked for. `drafted`, `cached` and `forced` are as in
+    `TokenBatch`. `checked` are the calls that are over with this step; the last one tells how many `retries` there were
+    (see `Settings.retry_invalid`), and how many tokens were `dropped` for them.
     """
 
     choice: int
@@ -48,12 +53,22 @@ class Step(msgspec.Struct, frozen=True):
     finish: FinishReason | None
     logprobs: tuple[ContentLogprob, ...] = ()
     cached: int | None = 0
+    forced: int = 0
+    checked: tuple[CheckedCall, ...] = ()
+    retries: int = 0
+    dropped: int = 0
+
+
+#: (choice, retry, tokens that the client has been shown) -> what is to be completed, and who reads it.
+Attempt = Callable[[int, int, Sequence[int]], tuple[Completion, Reader]]
 
 
 class Turn(msgspec.Struct, frozen=True):
     """A request that is ready to run. `id` names the answer.
 
-    There is a completion and a reader for each choice; the completions differ in request id, seed and matcher.
+    There is a completion and a reader for each choice; the completions differ in request id, seed and matcher. `again`
+    makes others for a choice that is asked for again, up to `retries` times. `checks` is what answers are checked
+    against, and `unenforced` names what the grammar leaves to that, though it was to be enforced.
     """
 
     id: str
@@ -62,6 +77,10 @@ class Turn(msgspec.Struct, frozen=True):
     completions: tuple[Completion, ...]
     repairs: tuple[Repair, ...]
     readers: tuple[Reader, ...]
+    again: Attempt
+    retries: int
+    checks: Checks
+    unenforced: tuple[str, ...]
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -93,6 +112,7 @@ class Chat:
     def _prepare(self, request: ChatRequest) -> Turn:
         extension = request.extension
         declared = rendering.DeclaredTools(request, self._format)
+        strict = extension.strict or self._settings.strict
         off = extension.repairs_off(self._settings.no_repair)
         messages, repairs = self._format.repair(request.messages, request.tools, off=off)
         prompt = rendering.rendered(request, self._format, messages)
@@ -105,47 +125,65 @@ class Chat:
             grammar = self._format.grammar(
                 declared.tools,
                 tool_choice=request.tool_choice,
-                strict=extension.strict or self._settings.strict,
+                strict=strict,
                 thinking=rendering.may_reason(request, self._format, left_open),
                 parallel_tool_calls=request.parallel_tool_calls is not False,
+                response_format=request.response_format,
             )
             eos_ids = self._engine.info.eos_ids
             constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
+            checked = checks(request, declared.tools, strict)
         if grammar is not None and not rendering.can_follow(grammar, request, self._format, left_open):
             raise InvalidRequest(
-                f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out the "
-                "tools, or set dovetail.strict to off",
+                f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out "
+                "response_format, and the tools or set dovetail.strict to off",
                 param="continue_final_message" if request.continue_final_message else "dovetail.strict",
             )
         choices = range(request.n or 1)
         turn_id = f"chatcmpl-{uuid.uuid4().hex}"
         names = [turn_id if choice == 0 else f"{turn_id}-{choice}" for choice in choices]
-        completions = tuple(
-            Completion(
-                prompt=ids,
-                max_tokens=max_tokens,
-                sampling=_for_choice(request.sampling, choice),
+
+        def attempt(choice: int, retry: int, shown: Sequence[int]) -> tuple[Completion, Reader]:
+            completion = Completion(
+                prompt=(*ids, *shown),
+                max_tokens=max_tokens - len(shown),
+                sampling=_for_choice(request.sampling, choice + retry * len(choices)),
                 stop=request.stop_strings,
                 logprobs=request.likeliest,
-                constraint=constraint.another() if constraint else None,
-                grammar=grammar,
+                constraint=_behind(constraint, shown) if constraint else None,
+                grammar=None if shown else grammar,
                 draft_tokens=extension.draft_tokens,
-                request_id=names[choice],
+                request_id=f"{names[choice]}-retry{retry}" if retry else names[choice],
             )
-            for choice in choices
-        )
-        readers = tuple(
-            self._format.reader(
+            reader = self._format.reader(
                 declared.tools,
                 thinking=left_open,
                 # An answer may look like a call and be none.
                 tool_choice=request.tool_choice if declared.tools else "none",
                 tokenizer=self._tokenizer,
                 call_prefix=f"call_{turn_id.removeprefix('chatcmpl-')[:16]}_{f'{choice}_' if choice else ''}",
+                structured=request.structured,
             )
-            for choice in choices
+            return completion, reader
+
+        completions, readers = zip(*(attempt(choice, 0, ()) for choice in choices), strict=True)
+        # The likeliest tokens would be the same again.
+        retries = self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0
+        writer: Writer = "structural_tag" if self._engine.info.heeds == "structural_tag" else "lark"
+        unenforced = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
+        unenforced = list(map(declared.placed, (*unenforced, *checked.unchecked)))
+        return Turn(
+            id=turn_id,
+            created=int(time.time()),
+            request=request,
+            completions=completions,
+            repairs=tuple(repairs),
+            readers=readers,
+            again=attempt,
+            retries=retries,
+            checks=checked,
+            unenforced=tuple(unenforced),
         )
-        return Turn(turn_id, int(time.time()), request, completions, tuple(repairs), readers)
 
     def _check_length(self, prompt: Prompt) -> None:
         """Refuse what cannot fit before it is tokenized: that takes a second for a megabyte, and nobody else runs."""
@@ -186,19 +224,40 @@ class Chat:
         return choices[0] if len(choices) == 1 else merged(choices)
 
     async def _choice(self, turn: Turn, choice: int) -> AsyncGenerator[Step]:
-        output = _Output(turn, choice, Detokenizer(self._tokenizer), self._end_ids, self._speller)
-        # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
-        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(turn.completions[choice]))
-        async with aclosing(batches):
-            async for batch in batches:
-                step = output.take(batch)
-                if step.finish is not None:
-                    break
-                yield step
-            else:
-                raise EngineError("the engine's output ended without a finish reason")
-        # After the engine is closed, so that a slow client keeps no blocks for its last step.
-        yield step
+        completion, reader = turn.completions[choice], turn.readers[choice]
+        shown: list[int] = []
+        dropped = 0
+        for retry in range(turn.retries + 1):
+            if retry:
+                completion, reader = turn.again(choice, retry, shown)
+            detokenizer = Detokenizer(self._tokenizer)
+            output = _Output(turn, choice, completion, reader, detokenizer, self._end_ids, self._speller)
+            output.replay(shown)
+            may_retry = retry < turn.retries
+            # What an engine is given as a grammar is that of a whole answer, and cannot be gone on with.
+            holding = may_retry and self._engine.info.heeds != "constraint"
+            held: list[Step] = []
+            # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
+            batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
+            async with aclosing(batches):
+                async for batch in batches:
+                    step = output.take(batch)
+                    if step.finish is not None or (may_retry and output.invalid):
+                        break
+                    if holding or (may_retry and output.called):
+                        held.append(step)
+                    else:
+                        shown += step.ids
+                        yield step
+                else:
+                    raise EngineError("the engine's output ended without a finish reason")
+            # After the engine is closed, so that a slow client keeps no blocks for its last step.
+            if not (may_retry and output.invalid):
+                for each in held:
+                    yield each
+                yield msgspec.structs.replace(step, retries=retry, dropped=dropped)
+                return
+            dropped += sum(len(each.ids) for each in (*held, step))
 
     @functools.cached_property
     def _end_ids(self) -> frozenset[int]:
@@ -214,20 +273,48 @@ def _for_choice(sampling: Sampling, choice: int) -> Sampling:
     return msgspec.structs.replace(sampling, seed=(sampling.seed + choice + 2**63) % 2**64 - 2**63)
 
 
+def _behind(constraint: Matcher, shown: Iterable[int]) -> Matcher:
+    """A matcher that has taken what was shown."""
+    another = constraint.another()
+    for token in shown:
+        another.advance(token)
+    return another
+
+
 class _Output:
-    """A choice's token batches -> steps: detokenize, cut at stop strings and the end of the turn, read."""
+    """A choice's token batches -> steps: detokenize, cut at stop strings and the end of the turn, read, check."""
 
     def __init__(
-        self, turn: Turn, choice: int, detokenizer: Detokenizer, end_ids: frozenset[int], speller: Speller
+        self,
+        turn: Turn,
+        choice: int,
+        completion: Completion,
+        reader: Reader,
+        detokenizer: Detokenizer,
+        end_ids: frozenset[int],
+        speller: Speller,
     ) -> None:
-        completion = turn.completions[choice]
         self._choice = choice
         self._detokenizer = detokenizer
         self._end_ids = end_ids
-        self._reader = turn.readers[choice]
+        self._reader = reader
         self._stop = SegmentStop(completion.stop) if completion.stop else None
         self._speller = None if completion.logprobs is None else speller
-        self._called = False
+        self._checking = Checking(turn.checks)
+        #: Whether a call has begun.
+        self.called = False
+
+    @property
+    def invalid(self) -> bool:
+        """Whether a call is over that is not valid."""
+        return self._checking.invalid
+
+    def replay(self, shown: Sequence[int]) -> None:
+        """Read on behind `shown`, which was read before."""
+        segments = self._detokenizer.feed(shown)
+        if self._stop is not None:
+            segments = self._stop.feed(segments)
+        self._checking.feed(self._reader.feed_segments(segments), last=False, cut=False)
 
     def take(self, batch: TokenBatch) -> Step:
         ids, finish = batch.ids, batch.finish
@@ -250,14 +337,17 @@ class _Output:
         if finish is not None:
             # Cut at a stop string, a call may be half a call, which nothing in it tells.
             events += self._reader.finish("length" if matched else finish)
-        self._called = self._called or any(isinstance(event, CallStart) for event in events)
+        self.called = self.called or any(isinstance(event, CallStart) for event in events)
+        before = len(self._checking.calls)
+        events = self._checking.feed(events, last=finish is not None, cut=matched or finish == "length")
         reason: FinishReason | None = finish
         # A turn that was cut at a stop string did not end in order to have its calls run.
-        if finish == "stop" and self._called and not matched:
+        if finish == "stop" and self.called and not matched:
             reason = "tool_calls"
         logprobs: tuple[ContentLogprob, ...] = ()
         if self._speller is not None:
             if len(batch.logprobs) != len(batch.ids):
                 raise EngineError("the engine gave no log probabilities, though they were asked for")
             logprobs = self._speller.spell(batch.logprobs[: len(ids)])
-        return Step(self._choice, events, ids, batch.drafted, batch.accepted, reason, logprobs, batch.cached)
+        counts, checked = (batch.drafted, batch.accepted), tuple(self._checking.calls[before:])
+        return Step(self._choice, events, ids, *counts, reason, logprobs, batch.cached, batch.forced, checked)

@@ -70,18 +70,28 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them.
+    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them; of
+    those verified, `forced` are what the constraint forced.
 
-    An engine behind HTTP may send several steps in one piece, which counts as one.
+    An engine behind HTTP may send several steps in one piece, which counts as one, and does not say what was forced.
     """
 
     steps: int
     drafted: int
     accepted: int
+    forced: int
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How often the answer was asked for again because of a call that was not valid, summed over its choices, and the
+    tokens that were dropped for it: `completion_tokens` does not have them."""
+
+    times: int
+    completion_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -91,6 +101,7 @@ class Usage(msgspec.Struct, frozen=True):
     # Absent where the engine did not come to say so, as when an answer ends at a stop string in the middle of its own.
     prompt_tokens_details: PromptTokensDetails | UnsetType
     speculation: Speculation | UnsetType
+    retries: Retries | UnsetType
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -109,20 +120,24 @@ class _Tally:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self.steps = self.accepted = 0
+        self.steps = self.accepted = self.forced = 0
         #: None until they are told.
         self.drafted: int | None = None
         self.cached: int | None = None
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
+        self.retries = self.dropped = 0
         self._defects: list[OutputDefect] = []
 
     def add(self, step: Step) -> None:
         self.steps += 1
         self.drafted = _sum(self.drafted, step.drafted)
         self.accepted += step.accepted
+        self.forced += step.forced
         self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
+        self.retries += step.retries
+        self.dropped += step.dropped
         self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
 
@@ -143,12 +158,15 @@ _NOTHING = Extension()
 def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
     """The prompt counts once, however many choices there are: as the first found it, in the cache or not."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
-    steps, accepted = (sum(counts) for counts in zip(*((c.steps, c.accepted) for c in choices), strict=True))
+    counts = zip(*((c.steps, c.accepted, c.forced) for c in choices), strict=True)
+    steps, accepted, forced = map(sum, counts)
     drafted = [choice.drafted for choice in choices if choice.drafted is not None]
-    speculation = Speculation(steps, sum(drafted), accepted) if len(drafted) == len(choices) else UNSET
+    speculation = Speculation(steps, sum(drafted), accepted, forced) if len(drafted) == len(choices) else UNSET
     cached = choices[0].cached
     details = PromptTokensDetails(cached) if cached is not None else UNSET
-    return Usage(prompt, new, prompt + new, details, speculation)
+    times = sum(choice.retries for choice in choices)
+    retries = Retries(times, sum(choice.dropped for choice in choices)) if times else UNSET
+    return Usage(prompt, new, prompt + new, details, speculation, retries)
 
 
 def _sum(before: int | None, told: int | None) -> int | None:

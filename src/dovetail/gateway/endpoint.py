@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
@@ -19,6 +20,9 @@ from dovetail.gateway.chat import Chat, Step, Turn
 from dovetail.gateway.metrics import Metrics, RequestMetrics
 from dovetail.gateway.requests import decode
 from dovetail.gateway.settings import Settings
+
+#: Characters of places in a header: proxies bound the length of one.
+_LONGEST_LIST = 1_000
 
 _LOG = logging.getLogger("dovetail.gateway")
 
@@ -79,7 +83,7 @@ async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> Asyn
 async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> None:
     body = chunks.whole(turn, [step async for step in steps])
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_repairs(turn)]})
+    await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_told(turn)]})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -87,7 +91,7 @@ async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_i
     stream = chunks.Stream(turn)
     # The status waits for the first step, so that an engine that is busy answers 503 and not a broken stream.
     step = await anext(steps)
-    await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_repairs(turn)]})
+    await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_told(turn)]})
     try:
         data = stream.start() + stream.step(step)
         while not stream.done:
@@ -108,8 +112,22 @@ def _counts(turn: Turn) -> str:
     return ",".join(f"{kind}={n}" for kind, n in Counter(repair.kind for repair in turn.repairs).items())
 
 
-def _repairs(turn: Turn) -> list[tuple[bytes, bytes]]:
-    return [(b"x-dovetail-repairs", _counts(turn).encode())] if turn.repairs else []
+def _told(turn: Turn) -> list[tuple[bytes, bytes]]:
+    """Headers that are there when there is something to tell: what was mended, and what no grammar enforces."""
+    repairs = [(b"x-dovetail-repairs", _counts(turn).encode())] if turn.repairs else []
+    return repairs + ([(b"x-dovetail-unenforced", _listed(turn.unenforced))] if turn.unenforced else [])
+
+
+def _listed(places: Sequence[str]) -> bytes:
+    """As many places as fit, percent-encoded as a JSON pointer in a URI is, and how many more there are."""
+    spelled = [quote(place, safe="/#[]$~:@!&'()*+=?") for place in places]
+    shown: list[str] = []
+    for place in spelled:
+        if sum(map(len, shown)) + len(place) > _LONGEST_LIST:
+            break
+        shown.append(place)
+    rest = len(spelled) - len(shown)
+    return ", ".join((*shown, *([f"{rest} more"] if rest else []))).encode()
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -1,4 +1,5 @@
-"""What /metrics shows, and the only place that counts. Labels take values from the code, never from a request."""
+"""What /metrics shows, and the only place that counts. Labels take values from the code, never from a request: but for
+the names of tools, of which there are no more than `_MOST_TOOLS`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from dovetail.gateway.chat import FinishReason, Step
 
 Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "disconnected"]
 
+_MOST_TOOLS = 64
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -39,9 +41,12 @@ _ENGINE_HELP = {
     "prompt_tokens_cached_total": "Of those, tokens found in the KV cache and not computed",
     "drafted_total": "Draft tokens verified",
     "accepted_total": "Draft tokens accepted",
+    "forced_total": "Of the draft tokens verified, those that a grammar forced",
+    "forced_accepted_total": "Of these, those accepted",
     "drafting_failures_total": "Steps in which the drafter failed, whose requests went on without drafts",
-    "drafted_per_position_total": "Draft tokens verified, but for a sequence's last step, by their place among a "
-    "step's drafts (the first is 0), by who drafted, and by context (a bucket's lower end, in tokens)",
+    "drafted_per_position_total": "Draft tokens verified, but for a sequence's last step and for those that begin with "
+    "what a grammar forces, by their place among a step's drafts (the first is 0), by who drafted, and by context (a "
+    "bucket's lower end, in tokens)",
     "accepted_per_position_total": "Of those, draft tokens accepted",
     "gate_decisions_total": "What sequences were allowed to draft in a step, by reason (draft: as much as pays; cost: "
     "nothing, as it does not pay; context: nothing, at or beyond speculate_below_context; batch: nothing, more "
@@ -71,7 +76,16 @@ class Metrics:
         self._steps = Counter("dovetail_completion_steps", "Engine steps, summed over sequences", registry=registry)
         self._drafted = Counter("dovetail_drafted_tokens", "Draft tokens verified", registry=registry)
         self._accepted = Counter("dovetail_accepted_tokens", "Draft tokens accepted", registry=registry)
+        forced = "Of the draft tokens verified, those that a grammar forced"
+        self._forced = Counter("dovetail_forced_tokens", forced, registry=registry)
         self._defects = Counter("dovetail_defects", "What outputs had to be forgiven", ["kind"], registry=registry)
+        calls = "Finished calls, by tool (other: beyond so many names, or of no tool) and by what is wrong with them"
+        self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
+        self._tools: set[str] = set()
+        retries = "Answers asked for again as a call was not valid"
+        self._retries = Counter("dovetail_retries", retries, registry=registry)
+        dropped = "New tokens of answers that were asked for again, which are no completion tokens"
+        self._dropped = Counter("dovetail_dropped_tokens", dropped, registry=registry)
         self._repairs = Counter("dovetail_repairs", "What histories had to be mended", ["kind"], registry=registry)
 
     def response(self, status: int) -> None:
@@ -80,6 +94,12 @@ class Metrics:
     def request(self) -> RequestMetrics:
         """Starts the clock of one chat completion."""
         return RequestMetrics(self)
+
+    def _tool(self, name: str | None) -> str:
+        """A label for one of a request's tools."""
+        if name is not None and len(self._tools) < _MOST_TOOLS:
+            self._tools.add(name)
+        return name if name is not None and name in self._tools else "other"
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""
@@ -117,9 +137,14 @@ class RequestMetrics:
         if step.drafted:
             metrics._drafted.inc(step.drafted)
             metrics._accepted.inc(step.accepted)
+            metrics._forced.inc(step.forced)
         for event in step.events:
             if isinstance(event, Defect):
                 metrics._defects.labels(event.kind).inc()
+        for call in step.checked:
+            metrics._calls.labels(metrics._tool(call.tool), call.fault or "none").inc()
+        metrics._retries.inc(step.retries)
+        metrics._dropped.inc(step.dropped)
         if step.choice == 0 and step.finish is not None:
             self._finish = step.finish
 

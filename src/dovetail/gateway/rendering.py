@@ -6,13 +6,13 @@ import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from dovetail.conversation import check_tools
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.formats.base import Format, Messages
 from dovetail.gateway.requests import FIELD_OF_OPTION, ChatRequest
-from dovetail.grammar import FreeText, Grammar
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import Choice, Control, Grammar, Node, Optional, Sequence
 from dovetail.tokens import Prompt
 
 
@@ -45,8 +45,9 @@ def rendered(request: ChatRequest, fmt: Format, messages: Messages) -> Prompt:
 class DeclaredTools:
     """The tools that may be called: the request's, and those of its messages that the format shows.
 
-    Of two with one name the later one counts, as the model reads it last, unless both are the request's own. Raises
-    `InvalidRequest` naming the field for tools that are not well formed.
+    Of two with one name the later one counts, as the model reads it last, unless both are the request's own. Where the
+    request says itself how strictly it is to be constrained, they are not `strict`. Raises `InvalidRequest` naming the
+    field for tools that are not well formed.
     """
 
     def __init__(self, request: ChatRequest, fmt: Format) -> None:
@@ -62,7 +63,14 @@ class DeclaredTools:
                     found += ((tool, f"{where}[{j}]") for j, tool in enumerate(message["tools"]))
         latest = {tool["function"]["name"]: (tool, where) for tool, where in found}
         self.tools = [tool for tool, _ in latest.values()]
+        if request.extension.strict in ("off", "names"):  # the most that is enforced, whatever a library always sends
+            self.tools = list(map(_not_strict, self.tools))
         self._places = [where for _, where in latest.values()]
+
+    def placed(self, where: str) -> str:
+        """A field in one of `tools` as one of the request's."""
+        at = _INDEXED.match(where)
+        return self._places[int(at[1])] + where[at.end() :] if at and int(at[1]) < len(self._places) else where
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -77,6 +85,10 @@ class DeclaredTools:
                 error.param = error.param.replace(told, where, 1)
                 error.message = error.message.replace(told, where, 1)
             raise
+
+
+def _not_strict(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": None}}
 
 
 _INDEXED = re.compile(r"tools\[(\d+)\]")
@@ -131,12 +143,25 @@ def may_reason(request: ChatRequest, fmt: Format, left_open: bool) -> bool:
 def can_follow(grammar: Grammar, request: ChatRequest, fmt: Format, left_open: bool) -> bool:
     """Whether `grammar`, which is that of a whole answer, holds behind this prompt too.
 
-    It does not behind half an answer if answers begin with something else than text, nor in the midst of reasoning if
-    the model is to open that.
+    It does not in the midst of reasoning if the model is to open that; nor behind half an answer's content if that is
+    held to a response format, or if answers begin with something else than text.
     """
-    first = grammar.root
-    while isinstance(first, InOrder):
-        first = first.items[0]
-    if left_open and fmt.reasoning == "written":
-        return False
-    return not request.continue_final_message or isinstance(first, FreeText)
+    if left_open:
+        return fmt.reasoning != "written"
+    return not request.continue_final_message or not (request.structured or _headed(grammar.root))
+
+
+def _headed(node: Node) -> bool:
+    """Whether all that `node` takes begins with a control token."""
+    match node:
+        case Control():
+            return True
+        case Choice(options):
+            return all(map(_headed, options))
+        case Sequence(items):
+            for item in items:
+                if not _headed(item.item if isinstance(item, Optional) else item):
+                    return False
+                if not isinstance(item, Optional):
+                    return True
+    return False

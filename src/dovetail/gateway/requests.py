@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from dovetail.completion import Sampling
-from dovetail.conversation import check_messages, check_renderable, check_tools
+from dovetail.conversation import check_messages, check_renderable, check_response_format, check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.formats.base import Strict, resolve_tool_choice
 from dovetail.formats.history import KINDS, checked_kinds
+from dovetail.formats.tool_choice import Strict, resolve_tool_choice
 
 MAX_STOP_STRINGS = 4
 MAX_CHOICES = 16
@@ -51,13 +51,17 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of POST /v1/chat/completions. `messages` and `tools` stay as sent, and are well formed."""
+    """The body of POST /v1/chat/completions.
+
+    `messages`, `tools`, `tool_choice` and `response_format` stay as sent, and are well formed.
+    """
 
     model: str
     messages: Any
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
+    response_format: Any = None
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
@@ -80,7 +84,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     dovetail: Extension | None = None
     # Not supported yet; see _NEUTRAL for the values that ask for nothing.
-    response_format: Any = None
     logit_bias: Any = None
     modalities: Any = None
     functions: Any = None
@@ -120,6 +123,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         return all(given.get(name, True) for name in _SWITCHES) and self.reasoning_effort != "none"
 
     @property
+    def structured(self) -> bool:
+        """Whether content is held to a response format."""
+        return check_response_format(self.response_format) is not None
+
+    @property
     def opens_turn(self) -> bool:
         """Whether the prompt ends in the opening of an answer; by default it does, unless a message is continued."""
         if self.add_generation_prompt is None:
@@ -129,7 +137,11 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     def template_options(self, declared: Container[str]) -> dict[str, Any]:
         """What is for the template itself: of the request's fields those it declares, and `chat_template_kwargs`."""
         effort = None if self.reasoning_effort == "none" else self.reasoning_effort  # which is what `thinking` says
-        fields = {"reasoning_effort": effort, "tool_choice": self.tool_choice}
+        choice = self.tool_choice
+        if isinstance(choice, dict) and isinstance(allowed := choice.get("allowed_tools"), dict):
+            choice = allowed.get("mode")  # templates are older than this shape
+        wanted = self.response_format if self.structured else None
+        fields = {"reasoning_effort": effort, "tool_choice": choice, "response_format": wanted}
         options = {option: value for option, field in FIELD_OF_OPTION.items() if (value := fields[field]) is not None}
         options = {option: value for option, value in options.items() if option in declared}
         given = self.chat_template_kwargs or {}
@@ -169,7 +181,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 #: Of each field that is not supported yet: the values that ask for nothing, and what to tell who asks for something.
 _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "response_format": ((None, {"type": "text"}), 'response_format must be {"type": "text"} (no other yet)'),
     "logit_bias": ((None, {}), "logit_bias is not supported yet"),
     "modalities": ((None, ["text"]), 'modalities must be ["text"]'),
     "functions": ((None, []), "functions is the deprecated name: use tools"),
@@ -209,6 +220,7 @@ FIELD_OF_OPTION = {
     "reasoning_effort": "reasoning_effort",
     "thinking_effort": "reasoning_effort",
     "tool_choice": "tool_choice",
+    "response_format": "response_format",
 }
 
 #: Both turn reasoning off: templates have one name or the other.
@@ -239,6 +251,7 @@ def decode(body: bytes) -> ChatRequest:
     if isinstance(request.extension.repair, dict):
         _check_repair(request.extension.repair)
     _check_text_only(check_messages(request.messages))
+    check_response_format(request.response_format)
     tools = check_tools(request.tools)
     if not any(message.get("tools") for message in request.messages):  # which the format may show, or not
         resolve_tool_choice(request.tool_choice, tools)

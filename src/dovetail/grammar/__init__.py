@@ -8,10 +8,17 @@ from dovetail.grammar.nodes import (
     Index,
     JsonSchema,
     Literal,
+    Name,
     Node,
     Optional,
+    Pattern,
+    Ref,
     Repeat,
+    Rules,
     Sequence,
+    Spelled,
+    TextBefore,
+    Wider,
 )
 
 __all__ = [
@@ -22,8 +29,15 @@ __all__ = [
     "Index",
     "JsonSchema",
     "Literal",
+    "Name",
     "Node",
     "Optional",
+    "Pattern",
+    "Ref",
     "Repeat",
+    "Rules",
     "Sequence",
+    "Spelled",
+    "TextBefore",
+    "Wider",
 ]

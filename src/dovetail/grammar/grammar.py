@@ -6,12 +6,25 @@ The end of the turn is not part of a grammar: a model may end where the grammar 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from dovetail.grammar import lark, structural_tag
-from dovetail.grammar.nodes import Choice, JsonSchema, Node, Optional, Repeat, Sequence
+from dovetail.grammar import ebnf, lark, structural_tag
+from dovetail.grammar.nodes import (
+    Choice,
+    JsonSchema,
+    Node,
+    Optional,
+    Repeat,
+    Rules,
+    Sequence,
+    Spelled,
+    TextBefore,
+    Wider,
+)
+
+Writer = Literal["lark", "structural_tag"]
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -33,23 +46,61 @@ class Grammar(msgspec.Struct, frozen=True):
         """
         return structural_tag.write(self.root, control)
 
-    def unenforced(self) -> Iterator[tuple[JsonSchema, str]]:
-        """What the structural tag leaves to be checked afterwards: each keyword of a schema by its JSON pointer."""
-        for schema in self.schemas():
-            for pointer in structural_tag.unenforced(schema.schema):
-                yield schema, pointer
+    def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:
+        """What a writer leaves to be checked afterwards, each once: the field of the request that a schema came from,
+        and a keyword in it by its JSON pointer."""
+        found: dict[tuple[str, str], None] = {}
+        written = lark if writer == "lark" else structural_tag
+        rules = {id(it) for node in self._nodes() if isinstance(node, Rules) for it in Grammar(node)._nodes()}
+        for node in self._nodes():
+            match node:
+                case JsonSchema(schema, origin, at):
+                    in_rules = written is structural_tag and id(node) in rules
+                    lost = ebnf.unenforced(schema) if in_rules else written.unenforced(schema)
+                    found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
+                case TextBefore(_, _, _, origin, at):
+                    lost = written.unenforced_of_text(node)
+                    found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
+                case Wider(_, origin, pointers):
+                    found.update(((origin, pointer), None) for pointer in pointers)
+                case _:
+                    pass
+        yield from found
 
     def schemas(self) -> Iterator[JsonSchema]:
         """Every JSON Schema in the grammar, in order."""
-        pending: list[Node] = [self.root]
-        while pending:
-            node = pending.pop()
+        for node in self._nodes():
             match node:
                 case JsonSchema():
                     yield node
-                case Choice(children) | Sequence(children):
-                    pending.extend(reversed(children))
-                case Optional(child) | Repeat(child):
-                    pending.append(child)
+                case Spelled(_, schema, origin):
+                    yield JsonSchema(schema, origin)
+                case TextBefore(_, _, schema, origin, at) if schema:
+                    yield JsonSchema({"type": "string", **schema}, origin, at)
                 case _:
                     pass
+
+    def _nodes(self) -> Iterator[Node]:
+        """Each node once, wherever it stands."""
+        pending: list[Node] = [self.root]
+        seen: set[int] = set()
+        while pending:
+            node = pending.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            match node:
+                case Choice(children) | Sequence(children):
+                    pending.extend(reversed(children))
+                case Optional(child) | Repeat(child) | Wider(child) | Spelled(child):
+                    pending.append(child)
+                case Rules(child, rules):
+                    pending += [*reversed([*rules.values()]), child]
+                case _:
+                    pass
+
+
+def _placed(pointer: str, at: str) -> str:
+    """A pointer into a schema that stands at a place, as one into the field. Definitions are the field's own."""
+    return pointer if pointer.startswith("#/$defs/") else at + pointer[1:]

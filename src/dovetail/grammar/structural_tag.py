@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dovetail.grammar import ebnf, lark_schema, patterns
 from dovetail.grammar.nodes import (
     Choice,
     Control,
@@ -27,10 +28,17 @@ from dovetail.grammar.nodes import (
     Index,
     JsonSchema,
     Literal,
+    Name,
     Node,
     Optional,
+    Pattern,
+    Ref,
     Repeat,
+    Rules,
     Sequence,
+    Spelled,
+    TextBefore,
+    Wider,
 )
 
 #: xgrammar reads the first of these that a schema has, and nothing that stands beside it.
@@ -48,12 +56,12 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-_ABOUT_ANY = ("type", "not", "if", *_ALONE)
+_ABOUT_ANY = ("type", "not", "if", "$dynamicRef", *_ALONE)
 _ASSERTIONS = frozenset((*_ABOUT_ANY, *(keyword for about in _ABOUT.values() for keyword in about)))
 #: `multipleOf` is kept for some integers.
 _NEVER = frozenset(
-    "not if dependentRequired dependentSchemas dependencies contains minContains maxContains multipleOf minLength "
-    "maxLength".split()
+    "not if $dynamicRef dependentRequired dependentSchemas dependencies contains minContains maxContains multipleOf "
+    "minLength maxLength".split()
 )
 _FORMATS = frozenset(
     "date date-time duration email hostname ipv4 ipv6 json-pointer relative-json-pointer time uri uri-reference "
@@ -67,10 +75,12 @@ _SCHEMA = (
 )
 _LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "items")  # `items` is a list in drafts before 2020-12
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+#: In a regex: boundaries, properties of characters, what looks around or has a name.
+_REFUSED = re.compile(r"\\[bBpPk0-9]|\(\?[^:]")
+#: What a regex looks at and does not take: xgrammar reads past it.
+_LOOKS = re.compile(r"\(\?<?[=!]")
 #: A regex of no text at all.
 _NOTHING = r"[^\s\S]"
-#: A regex in pieces: escapes, classes, single characters.
-_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
 def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
@@ -94,12 +104,14 @@ def _roll_call(control: Mapping[str, int]) -> dict[str, Any]:
 def unenforced(schema: Any, pointer: str = "#") -> Iterator[str]:
     """JSON pointers of the keywords in a schema that a tag does not keep, or not all of it.
 
-    `oneOf` is kept as `anyOf`, which is the same where no value fits two branches; llguidance refuses other ones.
+    `oneOf` is kept as `anyOf`, which is the same where no value fits two branches, in the Lark as in the tag.
     """
     if isinstance(schema, Mapping):
         yield from (f"{pointer}/{keyword}" for keyword in _passed_over(schema))
         for path, inner in _inner(schema):
             yield from unenforced(inner, "/".join((pointer, *map(_escaped, path))))
+        if pointer == "#":
+            yield from (lost for lost in lark_schema.written(schema).unenforced if lost.endswith("/oneOf"))
 
 
 def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
@@ -114,28 +126,102 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
             return {"type": "any_tokens", "exclude_tokens": sorted(control.values())}
         case Index():
             return {"type": "regex", "pattern": "0|[1-9][0-9]{0,8}"}
-        case JsonSchema(schema, _):
+        case TextBefore():
+            return {"type": "regex", "pattern": _text_before(node)}
+        case Name(known):
+            return {"type": "regex", "pattern": patterns.other_names(known)}
+        case JsonSchema(schema):
             return {"type": "json_schema", "json_schema": _spelled_out(schema)}
+        case Pattern(regex):
+            return {"type": "regex", "pattern": regex}
+        case Rules() | Ref():
+            return {"type": "grammar", "grammar": ebnf.write(node)}
+        case Wider(item) | Spelled(item):
+            return _format(item, control)
+        case Choice() | Sequence() | Optional() | Repeat() if (whole := _regular(node)) is not None:
+            return {"type": "regex", "pattern": whole}
         case Choice(options):
-            return {"type": "or", "elements": [_format(option, control) for option in options]}
+            return _choice([_format(option, control) for option in options])
         case Sequence(items):
             return _sequence(*(_format(item, control) for item in items or (Literal(""),)))
         case Optional(item):
             return _optional(_format(item, control))
-        case Repeat(item):
-            return {"type": "plus", "content": _format(item, control)}
+        case Repeat(item, least, most):
+            repeated: dict[str, Any] = {"content": _format(item, control)}
+            if most is not None or least > 1:
+                return repeated | {"type": "repeat", "min": least, "max": -1 if most is None else most}
+            return repeated | {"type": "plus" if least else "star"}
+
+
+def _text_before(node: TextBefore) -> str:
+    """As a regex, and not as `any_text`, which takes control tokens for text even where they are hidden."""
+    kept = _kept_pattern(node)
+    text = patterns.without(node.without) if kept is None else kept
+    return f"(?:{'|'.join((*map(patterns.quoted, node.words), text))}){patterns.quoted(node.end)}"
+
+
+def _kept_pattern(node: TextBefore) -> str | None:
+    """The pattern that the text has to match; None: any. Two cannot be kept at once, and that the text holds none of
+    `without` goes before. Of what xgrammar refuses in patterns, nothing is kept."""
+    found = patterns.of_strings(node.schema)
+    if len(found) != 1 or _REFUSED.search(found[0]) or (node.without and patterns.may_hold(found[0], "<")):
+        return None
+    return found[0]
+
+
+def unenforced_of_text(node: TextBefore) -> Iterator[str]:
+    """As `unenforced`, for the schema of a text."""
+    kept = _kept_pattern(node) is not None
+    yield from (f"#/{key}" for key in node.schema if key not in ("pattern", "format") or not kept)
+
+
+def _regular(node: Node) -> str | None:
+    """A regex for what patterns and literals make up, since engines bound how deep a tag may be; None if there is more
+    in it, or no pattern."""
+    found = _regex(node)
+    return found[0] if found is not None and found[1] else None
+
+
+def _regex(node: Node) -> tuple[str, bool] | None:
+    """A regex of `node`, and whether there is a pattern in it."""
+    match node:
+        case Pattern(regex):
+            return f"(?:{regex})", True
+        case Literal(text):
+            return patterns.quoted(text), False
+        case Optional(item):
+            return _times(item, "?")
+        case Repeat(item, least, most):
+            return _times(item, f"{{{least},{'' if most is None else most}}}")
+        case Choice(children) | Sequence(children):
+            found = [_regex(child) for child in children]
+            regexes = [each[0] for each in found if each is not None]
+            if len(regexes) < len(found):
+                return None
+            between = "|" if isinstance(node, Choice) else ""
+            return f"(?:{between.join(regexes)})", any(each is not None and each[1] for each in found)
+    return None
+
+
+def _times(item: Node, times: str) -> tuple[str, bool] | None:
+    found = _regex(item)
+    return None if found is None else (f"(?:{found[0]}){times}", found[1])
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
-    """Without a sequence in it: engines bound how deep a tag may be."""
+    """Without a sequence in it, or of one element: engines bound how deep a tag may be."""
     flat: list[dict[str, Any]] = []
     for element in elements:
         flat += element["elements"] if element["type"] == "sequence" else [element]
-    return {"type": "sequence", "elements": flat}
+    return {"type": "sequence", "elements": flat} if len(flat) > 1 else flat[0]
 
 
 def _optional(content: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "optional", "content": content}
+    return content | {"type": "star"} if content["type"] == "plus" else {"type": "optional", "content": content}
+
+
+def _choice(options: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "or", "elements": options} if len(options) > 1 else options[0]
 
 
 def _spelled_out(schema: Any) -> Any:
@@ -168,7 +254,7 @@ def _spelled_out(schema: Any) -> Any:
         said["prefixItems"], said["items"] = said["items"], said.get("additionalItems", True)
     if "array" in types and "unevaluatedItems" not in schema:
         said.setdefault("items", True)
-    if "string" in types and (whole := _of_the_whole(schema.get("pattern"))) is not None:
+    if "string" in types and (whole := patterns.of_the_whole(schema.get("pattern"))) is not None:
         said["pattern"] = whole
     return said
 
@@ -192,7 +278,8 @@ def _passed_over(schema: Mapping[str, Any]) -> list[str]:
         lost.add("format")
     elif "pattern" in schema:
         lost.update(("pattern", "format"))
-    if _of_the_whole(schema.get("pattern")) is None:
+    pattern: Any = schema.get("pattern")
+    if patterns.of_the_whole(pattern) is None or _LOOKS.search(pattern):
         lost.add("pattern")
     if not {"properties", "required"}.isdisjoint(schema):
         lost.update(("patternProperties", "propertyNames"))
@@ -206,30 +293,6 @@ def _passed_over(schema: Mapping[str, Any]) -> list[str]:
 
 def _alone(schema: Mapping[str, Any]) -> str | None:
     return next((key for key in _ALONE if key in schema), None)
-
-
-def _of_the_whole(pattern: Any) -> str | None:
-    """The pattern of a whole string in which `pattern` is found: what xgrammar takes every pattern for.
-
-    None for anchors in the midst of one.
-    """
-    branches: list[list[str]] = [[]]
-    depth = 0
-    for piece in _PIECE.findall(pattern) if isinstance(pattern, str) else "^^":
-        depth += {"(": 1, ")": -1}.get(piece, 0)
-        if piece == "|" and depth == 0:
-            branches.append([])
-        else:
-            branches[-1].append(piece)
-    whole = []
-    for branch in branches:
-        first = branch[:1] == ["^"]
-        last = branch[first:][-1:] == ["$"]
-        inside = branch[first : len(branch) - last]
-        if "^" in inside or "$" in inside:
-            return None
-        whole.append("".join((r"[\s\S]*" * (not first), *inside, r"[\s\S]*" * (not last))))
-    return "|".join(whole)
 
 
 def _needs_escapes(name: str) -> bool:

@@ -45,7 +45,7 @@ def _engine(value: str) -> None:
 
 
 #: What of vLLM's own would keep Dovetail from reaching it.
-_APART = re.compile(r"--(?:uds|api-key|ssl-.*|root-path|headless|grpc|config)")
+_APART = re.compile(r"--(?:uds|api-key|ssl-.*|root-path|headless|grpc|config|data-parallel-multi-port-external-lb)")
 
 
 def _engine_args(value: str) -> None:
@@ -548,9 +548,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "strict",
         Literal["off", "names", "schema"],
-        "what calls must keep to (default: schema)",
+        "what calls keep to unless tool or request says: nothing, tool names, or names and schemas (default: schema)",
         "serving",
         gateway=True,
+    ),
+    Option(
+        "retry_invalid",
+        Annotated[int, Meta(ge=0, le=16)] | None,
+        "times to ask again for a turn with an invalid call, before the client has seen anything of that; calls are "
+        "held back until the turn is over (default: 0)",
+        "serving",
+        gateway=True,
+        metavar="N",
     ),
     Option(
         "no_repair",

@@ -53,7 +53,7 @@ class CallReader(Reader):
         marks = dict.fromkeys((think, think_end, self.think_end, *openers, *self.openers, *self.ends, *self.inner))
         stops = [mark for mark in marks if mark not in self.text_openers]
         # Text is a call only where there may be calls: with none asked for, it stays as it is.
-        in_content = list(marks) if self._asked.calls else stops
+        in_content = list(marks) if self._asked.calls and not self._asked.structured else stops
         if place is Reasoning:
             yield from self._skip("\n", 0 if self.prompted_after_think else self.after_think)
         else:

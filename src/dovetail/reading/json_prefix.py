@@ -28,6 +28,11 @@ class JsonPrefix:
         self._word: str | None = None  # a number or a name that may go on
         self._possible = True
 
+    @property
+    def in_string(self) -> bool:
+        """Whether what was fed ends inside a string, and not in the midst of an escape."""
+        return self._possible and self._in_string and not self._escape
+
     def feed(self, text: str) -> bool:
         """Whether everything fed so far is the beginning of an object or array, or all of one."""
         self._possible = self._possible and self._follow(text)

@@ -40,6 +40,7 @@ class Parameters:
         self._types = STRING
         self._held: list[str] | None = None  # of an open value that is not known to be a string
         self._bracket: JsonPrefix | None = None  # follows what is held, when it began like an object or an array
+        self._followed = 0  # pieces of what is held, by `in_json_string`
         self._in_string = False
 
     def declares(self, key: str) -> bool:
@@ -61,6 +62,7 @@ class Parameters:
         self._emit(head)
         self._held = []
         self._bracket = None
+        self._followed = 0
         return self._weigh if "string" in self._types else self._held.append
 
     def close(self) -> None:
@@ -76,6 +78,21 @@ class Parameters:
     def unfinished(self) -> bool:
         """Whether a parameter is open, or none has begun."""
         return self._in_string or self._held is not None or not self._keys
+
+    @property
+    def in_json_string(self) -> bool:
+        """Whether the open value can be no string, and is JSON so far that breaks off inside a string."""
+        if self._held is None or "string" in self._types:
+            return False
+        fresh = "".join(self._held[self._followed :])
+        self._followed = len(self._held)
+        if self._bracket is None:
+            fresh = fresh.lstrip(WHITESPACE)
+            if fresh[:1] not in ("{", "["):
+                return False
+            self._bracket = JsonPrefix()
+        self._bracket.feed(fresh)
+        return self._bracket.in_string
 
     def end(self) -> None:
         """End the object."""

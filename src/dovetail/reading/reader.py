@@ -32,7 +32,8 @@ Script: TypeAlias = Generator[None, None, T]
 class Asked(msgspec.Struct, frozen=True):
     """What a reader knows of the request: tools by name with their parameters' schemas, and how they may be used.
 
-    `call_prefix` and a number is the id of a call to which the model gave none.
+    `call_prefix` and a number is the id of a call to which the model gave none. `structured` content is JSON, whose
+    strings may hold anything: only a control token begins a call.
     """
 
     tools: Mapping[str, Any] = {}
@@ -40,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
     calls: bool = True
     repair_arguments: bool = False
     call_prefix: str = "call_"
+    structured: bool = False
 
 
 class Reader(ABC):

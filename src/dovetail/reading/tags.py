@@ -30,12 +30,15 @@ class ParameterReader(CallReader):
     def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
         self._types: dict[str, ParameterTypes] = {}  # by tool, as they are called
         self._parameters = Parameters(ParameterTypes(None), self._argue, self._defect)
-        self._value_stops = self._stops_of_values()
+        self.value_stops = self._stops_of_values()
         super().__init__(asked, tokenizer)
 
     def _stops_of_values(self) -> tuple[str, ...]:
         """What ends a value: its own end, and what should not come before that."""
         raise NotImplementedError
+
+    def _is_control(self, literal: str) -> bool:
+        return any(control in literal for control in self.controls)
 
     def _begin_call(self, name: str) -> None:
         self._open_call(name)
@@ -54,13 +57,24 @@ class ParameterReader(CallReader):
             write(begun)
         elif self.newline_before_value:
             yield from self._skip("\n", 1)
-        marker = yield from self._value(write, *self._value_stops)
+        marker = yield from self._value(write, *self.value_stops)
+        while marker == self.parameter_end and self._is_in_json():
+            write(marker)
+            marker = yield from self._value(write, *self.value_stops)
         if marker is None:
             return
         self._parameters.close()
         if marker != self.parameter_end:
             self._defect("missing_parameter_end", key)
             self._unread()
+
+    def _is_in_json(self) -> bool:
+        """Whether the end of a parameter, which was read last, is text in a string of JSON.
+
+        Behind a newline, which no such string has, it ends even JSON that has no end.
+        """
+        text = not self._is_control(self.parameter_end) and self._input[self._mark] != "\n"
+        return text and self._parameters.in_json_string
 
     def _close_parameters(self, marker: str | None, end: str) -> None:
         """End the call whose parameters stopped at `marker`, where `end` should have stood."""
@@ -120,9 +134,6 @@ class TagReader(ParameterReader):
             if self._is_control(other):  # text within a line is the value's own
                 stops.append(other)
         return tuple(stops)
-
-    def _is_control(self, literal: str) -> bool:
-        return any(control in literal for control in self.controls)
 
     # -- sections -----------------------------------------------------------------------------------------------------
 

@@ -237,6 +237,97 @@ def test_a_request_that_kills_takes_no_third_server() -> None:
     with_servers([Fake() for _ in range(3)], test)
 
 
+POISON = (66, 1)
+
+
+def poisoned(fake: Fake) -> Answer:
+    """It dies of a prompt that begins so, as vLLM does: its answers fail, it is not well any more, and then it ends."""
+
+    async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
+        if body["prompt"][0] == POISON[0]:
+            fake.pages["/health"] = (503, b"")
+            yield sse({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+        async for piece in vllm_answer(body):
+            yield piece
+
+    return answer
+
+
+def test_a_poisoned_prompt_takes_no_third_server_however_often_it_is_sent() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        for fake in fakes:
+            fake.answer = poisoned(fake)
+        poison = completion(prompt=POISON)
+        with pytest.raises(EngineError, match="2 times with this request"):
+            await answered(engine, poison)
+        dead = [fake for fake in fakes if fake.asked]
+        assert len(dead) == 2
+        # As clients do that send it again: it waits for one of the two, and the third is everybody else's.
+        with pytest.raises(EngineBusy, match=rf"({dead[0].name}|{dead[1].name}).*no engine answered"):
+            await answered(engine, poison)
+        assert await answered(engine) == continuation(PROMPT, 8)
+        for fake in dead:
+            fake.pages["/health"] = {}
+        await until(lambda: sum(engine.gauges()[f'server_up{{server="{fake.name}"}}'] for fake in fakes) == 3)
+        # The third death tells, and costs nobody else anything.
+        with pytest.raises(InvalidRequest, match="died again and again of this prompt"):
+            await answered(engine, poison)
+        with pytest.raises(InvalidRequest, match="died again and again of this prompt"):
+            await answered(engine, poison)
+        asked = [[body["prompt"][0] for body in fake.asked].count(POISON[0]) for fake in fakes]
+        assert sorted(asked) == [0, 1, 2]
+        assert await answered(engine) == continuation(PROMPT, 8)
+
+    with_servers([Fake() for _ in range(3)], test, patience_s=1.5)
+
+
+def test_one_that_was_there_by_chance_is_answered_when_a_server_is_back() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        for fake in fakes:
+            fake.answer = poisoned(fake)
+        poison, asked = completion(prompt=POISON), completion()
+        engine._suspects.enter(hash(asked.prompt), fakes[0].name)
+        engine._suspects.enter(hash(asked.prompt), fakes[1].name)
+        with pytest.raises(EngineError, match="2 times with this request"):
+            await answered(engine, poison)
+        waiting = asyncio.create_task(answered(engine, asked))
+        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+        fakes[1].pages["/health"] = {}
+        assert await waiting == continuation(PROMPT, 8)
+        assert engine._suspects.places(hash(asked.prompt)) is None
+
+    with_servers([Fake(), Fake()], test)
+
+
+def test_one_death_that_many_see_is_one() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        (fake,) = fakes
+        usual, fake.answer = fake.answer, nothing
+        asked = [completion(prompt=(number, 1)) for number in range(5, 10)]
+        tasks = [asyncio.create_task(answered(engine, each)) for each in asked]
+        await until(lambda: fake.running == 5)
+        await fake.stop()
+        await until(lambda: engine.gauges()["waiting_for_server"] == 5)
+        assert engine._suspects.deaths(fake.name) == 1
+        assert not any(engine._suspects.alone(hash(each.prompt)) for each in asked)
+        fake.answer = usual
+        await fake.start()
+        assert [len(ids) for ids in await asyncio.gather(*tasks)] == [8] * 5
+
+    with_servers([Fake()], test)
+
+
+def test_an_answer_that_fails_on_a_server_that_is_well_is_the_answer() -> None:
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        for fake in fakes:
+            fake.pages["/v1/completions"] = (500, b"no")
+        with pytest.raises(EngineError, match="HTTP status 500"):
+            await answered(engine)
+        assert engine.gauges()["resent_total"] == 0
+
+    with_servers([Fake(), Fake()], test)
+
+
 def test_a_server_that_is_only_slow_is_busy_and_not_lost() -> None:
     async def commenting(body: dict[str, Any]) -> AsyncIterator[bytes]:
         while True:

@@ -34,7 +34,7 @@ _PLACES = b"".join(
         ),
         ("vllm", {"metrics": (404, b"")}, Limits("m", 512, None)),
         ("vllm", {"metrics": (200, b"x" * (5 << 20))}, Limits("m", 512, None)),
-        ("llamacpp", {}, Limits("m", 512, None)),
+        ("llamacpp", {}, Limits("m", 512, None, grammar="lark")),
     ],
 )
 def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import dovetail
 from dovetail.backends.remote.faults import ServerLost
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
 from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
@@ -123,6 +124,23 @@ def test_a_grammar_goes_as_a_structural_tag() -> None:
             assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
             with pytest.raises(InvalidRequest, match="cannot be constrained"):
                 await whole(server, completion(grammar=Grammar(Control("[other]"))))
+            await server.close()
+
+    run(main)
+
+
+def test_a_response_format_goes_the_same_way() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    grammar = dovetail.format("hermes").grammar(response_format=wanted)
+
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            await whole(server, completion(grammar=grammar))
+            tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
+            assert '"properties": {"a": {"type": "integer"}}' in json.dumps(tag)
             await server.close()
 
     run(main)

@@ -87,6 +87,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU: make vllm-test")
     jobs = _jobs(tmp_path_factory.mktemp("checkpoints"))
     cache = tmp_path_factory.mktemp("cache")
+    # Kept: what vLLM finds out about an architecture, by a process that imports all of it.
+    known = Path(python).parents[1] / ".cache" / "modelinfos"
+    known.mkdir(parents=True, exist_ok=True)
+    (cache / "modelinfos").symlink_to(known)
     quiet = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",

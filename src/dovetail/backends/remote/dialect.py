@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -25,12 +25,13 @@ Page = Callable[..., Awaitable[tuple[int, bytes]]]
 
 class Limits(msgspec.Struct, frozen=True):
     """What a server says of itself: its model's name, its context, how many tokens it drafts a step (None: it does not
-    say), and why it takes no grammar, None where it may take one."""
+    say), why it takes no grammar, None where it may take one, and as what it takes one."""
 
     model: str
     context: int
     draft_tokens: int | None
     no_grammar: str | None = None
+    grammar: Literal["lark", "structural_tag"] = "structural_tag"
 
 
 class Drafts(msgspec.Struct, frozen=True):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing, nullcontext
 
 from dovetail.backends.remote.counters import labelled
 from dovetail.backends.remote.faults import ServerLost
 from dovetail.backends.remote.routing import Affinity, choose
 from dovetail.backends.remote.server import Server
+from dovetail.backends.remote.suspects import Suspects
 from dovetail.completion import Completion, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError
+from dovetail.errors import EngineBusy, EngineError, InvalidRequest
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ class RemoteEngine:
     """`servers` hold the same model and are this engine's alone: `stop` closes them.
 
     A request whose server is lost before a token came is sent again: to another, or, where none is up, to the first
-    that comes back within `patience_s` seconds, as long as no more than `most_waiting` wait for that.
+    that comes back within `patience_s` seconds, as long as no more than `most_waiting` wait for that. A prompt that two
+    servers died with goes to no third one, whoever sends it again, and is refused when one of them dies with it again.
     """
 
     def __init__(self, servers: Sequence[Server], *, patience_s: float = 60.0, most_waiting: int = 256) -> None:
@@ -34,6 +36,8 @@ class RemoteEngine:
             raise EngineError("engine must name one server or several, each of them once")
         self._patience_s, self._most_waiting = patience_s, most_waiting
         self._affinity = Affinity()
+        self._suspects = Suspects()
+        self._alone = asyncio.Lock()
         self._watches: list[asyncio.Task[None]] = []
         self._info: EngineInfo | None = None
         self._some_up = asyncio.Event()
@@ -66,6 +70,7 @@ class RemoteEngine:
             vocabulary.size,
             vocabulary.eos_ids,
             max(each.draft_tokens or 0 for each in limits),
+            "lark" if all(each.grammar == "lark" for each in limits) else "structural_tag",
         )
         for server in servers:
             server.least_context = self._info.context
@@ -95,15 +100,20 @@ class RemoteEngine:
 
     async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         _ = self.info
+        prompt = hash(completion.prompt)
         prefixes = self._affinity.prefixes(completion.prompt)
         full: set[str] = set()
         lost = sends = 0
         until = self._patience()
         while True:
-            server = await self._server(prefixes, full, until)
+            if self._suspects.convicted(prompt):
+                # Not an error that clients send it again for.
+                raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
+            places = self._suspects.places(prompt)
+            server = await self._server(prefixes, full, places, until)
             begun = False
             try:
-                async with aclosing(server.complete(completion)) as batches:
+                async with aclosing(self._from(server, completion, prompt)) as batches:
                     async for batch in batches:
                         begun = True
                         yield batch
@@ -111,16 +121,12 @@ class RemoteEngine:
             except EngineBusy:
                 full.add(server.name)
                 # One that waited long in a queue is not put at the end of another.
-                if begun or not self._up_but(full) or asyncio.get_running_loop().time() > until:
+                if begun or not self._up_but(full, places) or asyncio.get_running_loop().time() > until:
                     raise
             except ServerLost as error:
                 if self._info is None:
                     raise EngineBusy("the engine is shutting down") from error
                 full.add(server.name)
-                # What breaks off may be one connection, or one answer.
-                if not error.sent or not await server.healthy():
-                    server.lost()
-                    self._tell()
                 lost, sends = lost + 1, sends + error.sent
                 if lost == 1:
                     until = self._patience()  # it may have waited long in the server's own queue
@@ -132,6 +138,29 @@ class RemoteEngine:
                     raise EngineBusy(error.message) from error
                 self._resent += 1
                 _log.warning("%s; the request is sent again", error.message)
+
+    async def _from(self, server: Server, completion: Completion, prompt: int) -> AsyncGenerator[TokenBatch]:
+        """What `server` answers. Where it is gone then, whatever it said is a `ServerLost`, and suspects are noted."""
+        async with self._alone if self._suspects.alone(prompt) else nullcontext():
+            answered, deaths = False, self._suspects.deaths(server.name)
+            self._suspects.enter(prompt, server.name)
+            try:
+                async with aclosing(server.complete(completion)) as batches:
+                    async for batch in batches:
+                        yield batch
+                answered = True
+            except EngineError as error:
+                sent = not isinstance(error, ServerLost) or error.sent
+                # What breaks off may be one connection, and what fails one answer.
+                if sent and await server.healthy():
+                    raise
+                if sent and self._suspects.deaths(server.name) == deaths:
+                    self._suspects.died(server.name)
+                server.lost()
+                self._tell()
+                raise ServerLost(error.message, sent=sent) from error
+            finally:
+                self._suspects.leave(prompt, server.name, answered=answered)
 
     def gauges(self) -> dict[str, float]:
         """The servers' numbers, by the names that the embedded engine has for them, with a label `server` where there
@@ -154,29 +183,34 @@ class RemoteEngine:
         """Until when to wait for a server."""
         return asyncio.get_running_loop().time() + self._patience_s
 
-    def _up_but(self, full: set[str]) -> list[Server]:
-        return [server for server in self._servers.values() if server.up and server.name not in full]
+    def _up_but(self, full: Collection[str], places: Collection[str] | None) -> list[Server]:
+        servers = (server for name, server in self._servers.items() if places is None or name in places)
+        return [server for server in servers if server.up and server.name not in full]
 
-    async def _server(self, prefixes: Sequence[int], full: set[str], until: float) -> Server:
-        """Who gets the request; waits for somebody to be up. Raises `EngineBusy`."""
-        while not (up := self._up_but(full)):
+    async def _server(
+        self, prefixes: Sequence[int], full: set[str], places: Collection[str] | None, until: float
+    ) -> Server:
+        """Who gets the request, of `places` if there are any; waits for somebody to be up. Raises `EngineBusy`."""
+        while not (up := self._up_but(full, places)):
             self._tell()
-            await self._wait(until)
+            await self._wait(places, until)
             full.clear()
         loads = {server.name: (server.running, server.sent) for server in up}
         server = self._servers[choose(loads, self._affinity.candidates(prefixes))]
         self._affinity.remember(prefixes, server.name)
         return server
 
-    async def _wait(self, until: float) -> None:
+    async def _wait(self, places: Collection[str] | None, until: float) -> None:
         if self._waiting >= self._most_waiting:
             raise EngineBusy(f"no engine answers, and {self._waiting} requests wait for one already")
         self._waiting += 1
         try:
             async with asyncio.timeout_at(until):
                 await self._some_up.wait()
+                while self._info is not None and not self._up_but((), places):
+                    await asyncio.sleep(_POLL_S)  # somebody is up, who is none of them
         except TimeoutError as error:
-            names = ", ".join(self._servers)
+            names = ", ".join(sorted(places or self._servers))
             raise EngineBusy(f"{names}: no engine answered for {self._patience_s:g} seconds") from error
         finally:
             self._waiting -= 1

@@ -6,17 +6,22 @@ Every failure of the connection is a `ServerLost`; every answer but 200 is what 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 
 from dovetail.backends.remote.faults import ServerLost, refusal
 from dovetail.errors import EngineBusy, EngineError, PlanError
 
 _CONNECT_S = 5.0
+#: Between tries to be let into the queue of a Unix socket.
+_TURN_S = 0.02
 _PAGE_S = 10.0
 _PAGE_BYTES = 4 * 1024 * 1024
 #: What may come before an event is whole. SGLang may repeat all log probabilities of an answer in one.
@@ -54,15 +59,17 @@ class Http:
 
     A server from which no byte came for `silence_s` seconds is asked for its health; one that is healthy may send no
     event for 20 times as long, and has too much to do then. Unless `keeps`, each request has a connection of its own.
+    With `path` it listens on the Unix socket there, and the host in `base` is no more than a name.
     """
 
-    def __init__(self, base: str, name: str, key: str | None, silence_s: float) -> None:
+    def __init__(self, base: str, name: str, key: str | None, silence_s: float, path: str | None = None) -> None:
         self._base, self._name, self._silence_s = base, name, silence_s
         self.keeps = True
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # No proxies of the environment, and no bound on connections: who is let in is decided elsewhere.
+        options: Any = {"limit": 0, "keepalive_timeout": _KEPT_S}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
+            connector=aiohttp.TCPConnector(**options) if path is None else _UnixConnector(path, **options),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers={**headers, "Content-Type": "application/json"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -194,6 +201,36 @@ class Http:
         return EngineBusy(
             f"{self._name} is well, and did not come to this in {_SILENCES * self._silence_s:.0f} seconds"
         )
+
+
+class _UnixConnector(aiohttp.UnixConnector):
+    """Waits for its turn where the socket's queue is full.
+
+    Linux says EAGAIN then (connect(2)), and does not tell when there is room; asyncio takes it for a connection that is
+    being made, and then for one that was.
+    """
+
+    async def _create_connection(self, req: aiohttp.ClientRequest, traces: Any, timeout: Any) -> ResponseHandler:
+        entering = socket.socket(socket.AF_UNIX)
+        entering.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout.sock_connect):
+                while not self._in(entering, req):
+                    await asyncio.sleep(_TURN_S)
+            _, protocol = await self._loop.create_connection(self._factory, sock=entering)
+        except BaseException:
+            entering.close()
+            raise
+        return protocol
+
+    def _in(self, entering: socket.socket, req: aiohttp.ClientRequest) -> bool:
+        try:
+            entering.connect(self.path)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
+        return True
 
 
 def _lost(name: str, error: BaseException) -> ServerLost:

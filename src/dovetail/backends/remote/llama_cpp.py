@@ -57,7 +57,8 @@ class LlamaCpp:
             raise EngineError(
                 f"{server} is llama.cpp's router, which has no model of its own: give a server that has one"
             )
-        return Limits(props.model_alias or props.model_path, context, None, await _no_grammar(props.build_info, page))
+        no_grammar = await _no_grammar(props.build_info, page)
+        return Limits(props.model_alias or props.model_path, context, None, no_grammar, "lark")
 
     def body(self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str) -> Mapping[str, object]:
         sampling = completion.sampling

@@ -33,18 +33,24 @@ _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": L
 
 
 class Server:
-    """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` as in `Http`.
+    """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` and `path` as in `Http`.
 
     What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text, of which each
     has a detokenizer of its own, and closing the completion ends it as well.
     """
 
     def __init__(
-        self, address: str, vocabulary: Vocabulary, *, key: str | None = None, silence_s: float = 30.0
+        self,
+        address: str,
+        vocabulary: Vocabulary,
+        *,
+        key: str | None = None,
+        silence_s: float = 30.0,
+        path: str | None = None,
     ) -> None:
         self._base, self.name = split_address(address)
         self.vocabulary = vocabulary
-        self._key, self._silence_s = key, silence_s
+        self._key, self._silence_s, self._path = key, silence_s, path
         self._http_or_none: Http | None = None
         self._dialect: Dialect | None = None
         self.limits: Limits | None = None
@@ -60,7 +66,7 @@ class Server:
     async def open(self) -> None:
         """Find out what it is. Raises `ServerLost` where nobody answers, `EngineError` for what is no engine."""
         if self._http_or_none is None:
-            self._http_or_none = Http(self._base, self.name, self._key, self._silence_s)
+            self._http_or_none = Http(self._base, self.name, self._key, self._silence_s, self._path)
         if not await self.healthy():
             await self._http.page("/health")  # raises where nobody answers
             raise ServerLost(f"{self.name} is not well: its /health says so")

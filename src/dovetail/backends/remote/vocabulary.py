@@ -10,6 +10,7 @@ import msgspec
 
 from dovetail.errors import CheckpointError
 from dovetail.tokens import Tokenizer
+from dovetail.tokens.ends import eos_ids
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
@@ -21,8 +22,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 def read_vocabulary(target: Path, tokenizer: Tokenizer) -> Vocabulary:
-    """As config.json and generation_config.json of the folder `target` declare it (the latter is the later word on
-    `eos_token_id`). Raises `CheckpointError`."""
+    """As config.json and generation_config.json of the folder `target` declare it. Raises `CheckpointError`."""
     config = _read(target / "config.json")
     text = config.get("text_config")
     own = {**config, **text} if isinstance(text, dict) else config
@@ -34,14 +34,7 @@ def read_vocabulary(target: Path, tokenizer: Tokenizer) -> Vocabulary:
         )
     generation = target / "generation_config.json"
     said = _read(generation) if generation.is_file() else {}
-    declared = said.get("eos_token_id", own.get("eos_token_id"))
-    ids: list[Any] = declared if isinstance(declared, list) else [declared]
-    if not ids or not all(type(token) is int and 0 <= token < size for token in ids):
-        raise CheckpointError(
-            f"{target}: eos_token_id must be one or more token ids below the vocab_size of {size}, "
-            f"found {declared!r:.80}"
-        )
-    return Vocabulary(size, tuple(ids), tokenizer.control)
+    return Vocabulary(size, eos_ids(target, own, said, size), tokenizer.control)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """vLLM as an engine: started and watched here, completing through `backends.remote`."""
 
 from dovetail.backends.vllm.engine import Fetched, VLLMEngine
-from dovetail.backends.vllm.launching import Launch, Port, launch, log_path
+from dovetail.backends.vllm.launching import URL, Launch, Socket, launch, log_path
 from dovetail.backends.vllm.log import Phase, Progress
 from dovetail.backends.vllm.probing import TOKENS as PROBE_TOKENS
 from dovetail.backends.vllm.probing import Finding, probe
@@ -9,12 +9,13 @@ from dovetail.backends.vllm.program import find, version
 
 __all__ = [
     "PROBE_TOKENS",
+    "URL",
     "Fetched",
     "Finding",
     "Launch",
     "Phase",
-    "Port",
     "Progress",
+    "Socket",
     "VLLMEngine",
     "find",
     "launch",

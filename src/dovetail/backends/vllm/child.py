@@ -27,12 +27,18 @@ _ORPHANS_GRACE_S = 2.0  # of those whose leash was killed
 
 
 class Child:
-    """`log` gets its output, and `heard` every line of it. Both live longer than one child."""
+    """It listens on the Unix socket `path`. `log` gets its output, and `heard` every line of it. All of them live
+    longer than one child."""
 
     def __init__(
-        self, argv: Sequence[str], environment: Mapping[str, str], log: BinaryIO, heard: Callable[[str], None]
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        path: str,
+        log: BinaryIO,
+        heard: Callable[[str], None],
     ) -> None:
-        self._argv = argv
+        self._argv, self._path = argv, path
         # By which those are found who have outlived their leash.
         self._mark = secrets.token_hex(16)
         self._environment = {**environment, _MARK: self._mark}
@@ -49,7 +55,7 @@ class Child:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-I", "-S", leash.__file__, str(GRACE_S)),
+                *("-I", "-S", leash.__file__, str(GRACE_S), self._path),
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

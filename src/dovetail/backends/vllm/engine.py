@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from dovetail.backends.remote.http import Http
+from dovetail.backends.remote.suspects import Suspects
 from dovetail.backends.vllm import restarts
 from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
 from dovetail.backends.vllm.child import Child
-from dovetail.backends.vllm.launching import Launch, Port, open_log
+from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
-from dovetail.backends.vllm.suspects import Suspects
 from dovetail.completion import Completion, Engine, EngineInfo, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest
 
@@ -33,6 +33,7 @@ _POLL_S = 0.2
 _WATCH_S = 5.0
 _NEWS_S = 3.0  # within which a death shows that broke a request off: by then it is not well any more
 _GONE_S = 60.0  # within which one that is not well has ended; vLLM ends in order when a process of its own was killed
+_CHILD = "vLLM"
 
 #: The bytes of the weights that are here, and of all.
 Fetched = Callable[[], tuple[int, int]]
@@ -49,14 +50,14 @@ class Report(Protocol):
 
 
 class VLLMEngine:
-    """`launch` starts it on `port`, which is kept until the end, and `client` talks to it there. `log` is the file of
-    its output. `fetched`, where weights have to be fetched first."""
+    """`launch` starts it on `socket`, and `client` talks to it there. `log` is the file of its output. `fetched`, where
+    weights have to be fetched first."""
 
     def __init__(
         self,
         launch: Launch,
         client: Engine,
-        port: Port,
+        socket: Socket,
         log: Path,
         report: Report,
         *,
@@ -66,7 +67,7 @@ class VLLMEngine:
     ) -> None:
         self._launch = launch
         self._client = client
-        self._port = port
+        self._socket = socket
         self._log = log
         self._report = report
         self._fetched = fetched
@@ -107,6 +108,7 @@ class VLLMEngine:
 
     async def _start(self) -> None:
         self._file = open_log(self._log)
+        self._socket.open()
         self.gave_up = asyncio.get_running_loop().create_future()
         await self._boot()
         await self._client.start()
@@ -131,7 +133,7 @@ class VLLMEngine:
                 await self._child.stop()
             if self._file is not None:
                 self._file.close()
-            self._port.close()
+            self._socket.close()
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         """Stream the continuation. Raises as the protocol says; `EngineError` also where it began and vLLM died, and
@@ -154,7 +156,7 @@ class VLLMEngine:
                 raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
             begun = answered = False
             batches = cast(AsyncGenerator[TokenBatch], self._client.complete(completion))
-            self._suspects.enter(prompt)
+            self._suspects.enter(prompt, _CHILD)
             try:
                 async with aclosing(batches):
                     async for batch in batches:
@@ -173,7 +175,7 @@ class VLLMEngine:
                 if begun or (self._suspects.alone(prompt) and not self._suspects.convicted(prompt)):
                     raise EngineError("the engine died while it answered, and is being started again") from error
             finally:
-                self._suspects.leave(prompt, answered=answered)
+                self._suspects.leave(prompt, _CHILD, answered=answered)
 
     async def _died(self) -> bool:
         """Whether it has died, or does at once: its children go before it."""
@@ -198,7 +200,7 @@ class VLLMEngine:
             blamed = False
             if not why:
                 hung = await self._outlive(self._child)
-                blamed = self._suspects.died()
+                blamed = self._suspects.died(_CHILD)
             self._deaths, self._serving = self._deaths + 1, False
             if blamed:  # deaths of one prompt are one: nothing is wrong with an engine that others do not kill
                 crashes.pop()
@@ -230,7 +232,7 @@ class VLLMEngine:
 
     async def _outlive(self, child: Child) -> str:
         """Wait until it has ended; one that does not answer for too long is ended, and why is returned."""
-        http = Http(self._launch.url, "vLLM", None, self._silence)
+        http = self._asking()
         answered, ending = time.monotonic(), asyncio.ensure_future(child.end())
         try:
             while not (await asyncio.wait({ending}, timeout=min(_WATCH_S, self._hung / 4)))[0]:
@@ -250,22 +252,17 @@ class VLLMEngine:
         """A child that is healthy, or none. Raises `_Dead` where it is not."""
         assert self._file is not None
         self._progress, self._booting = Progress("starting"), True
-        self._child = child = Child(self._launch.arguments, self._launch.environment, self._file, self._hear)
+        self._socket.clear()
+        launch = self._launch
+        self._child = child = Child(launch.arguments, launch.environment, self._socket.path, self._file, self._hear)
         try:
             await child.start()
         except OSError as error:
             raise _Dead(f"vLLM cannot be started: {error.strerror or error}") from error
-        http = Http(self._launch.url, "vLLM", None, self._silence)
+        http = self._asking()
         try:
             while not child.ended:
                 if await _well(http):
-                    strangers = self._port.strangers()
-                    if strangers:
-                        await child.stop()
-                        raise _Dead(
-                            f"the port that vLLM was to listen on, {self._port.number}, is another user's "
-                            f"(uid {', '.join(map(str, strangers))}), who is told nothing"
-                        )
                     self._serving = True
                     self._report.progress(Progress("ready"), 0)
                     return
@@ -281,6 +278,10 @@ class VLLMEngine:
             self._booting = False
             await http.close()
         raise _Dead(await self._why(child, await child.end(), doing="starting"))
+
+    def _asking(self) -> Http:
+        """To ask for its health with."""
+        return Http(URL, "vLLM", None, self._silence, self._socket.path)
 
     async def _fetching(self) -> float:
         """When the last byte of the weights came, that was seen to come; 0 where nothing is fetched."""

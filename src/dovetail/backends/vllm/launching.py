@@ -1,11 +1,10 @@
-"""How vLLM is started for a plan: its words, its environment, the port that it answers us on, and its log."""
+"""How vLLM is started for a plan: its words, its environment, the socket that it answers us on, and its log."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
-import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +21,10 @@ _OURS = (
     *("gpus", "host", "port", "api_key_file", "engine_api_key_file"),
     *("format", "strict", "no_repair", "vllm", "engine_log"),
 )
-_HOST = "127.0.0.1"
-_LISTENS = "0A"  # <net/tcp_states.h>
+#: Its name in messages and in HTTP's Host; where it listens is a `Socket`'s path.
+URL = "http://vllm"
+#: Bytes of a socket's path: Linux takes 107, macOS 103, <sys/un.h>.
+_LONGEST = 103
 #: What answering us takes beside the plan.
 _FRONTED = (
     "--disable-uvicorn-access-log",  # we ask for its health and its counters all the time
@@ -41,52 +42,59 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    url: str
     key: str
     notes: tuple[str, ...]
 
 
-def launch(plan: Plan, program: str, version: str, port: int) -> Launch:
-    """`program serve …` for the plan. Raises `PlanError` for a version older than those known."""
+def launch(plan: Plan, program: str, version: str, path: str) -> Launch:
+    """`program serve …` for the plan, on the Unix socket `path`. Raises `PlanError` for a version older than those
+    known."""
     settings = {name: setting for name, setting in plan.settings.items() if name not in _OURS}
     command = vllm.command(settings, version)
     key = secrets.token_urlsafe(32)
     fronted = (*_FRONTED, _DRAFTING) if "--speculative-config" in command.argv else _FRONTED
     return Launch(
         # Ours last: of an option that is said twice vLLM takes the last.
-        arguments=(program, *command.argv[1:], *fronted, "--host", _HOST, "--port", str(port)),
+        arguments=(program, *command.argv[1:], *fronted, "--uds", path),
         environment={**os.environ, **command.variables, "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key},
-        url=f"http://{_HOST}:{port}",
         key=key,
         notes=command.notes,
     )
 
 
-class Port:
-    """A free port of the loopback, kept for the child and for those that come after it.
+class Socket:
+    """The `path` of a Unix socket for the child and for those that come after it, in a folder of its own.
 
-    It is bound here as long as this is open, and never listens, so nobody is given it by chance; whoever binds it on
-    purpose, with SO_REUSEADDR as vLLM does, may listen on it.
+    Only its user can enter the folder, so whatever listens there is the user's, at any time, and so is who asks it.
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((_HOST, 0))
-        self.number: int = self._socket.getsockname()[1]
+        """Raises `PlanError` where there is no folder whose name is short enough."""
+        name = f"dovetail-{secrets.token_hex(4)}"
+        paths = [os.path.join(folder, name, "vllm") for folder in (tempfile.gettempdir(), "/tmp")]
+        path = next((path for path in paths if len(os.fsencode(path)) <= _LONGEST), None)
+        if path is None:
+            raise PlanError(f"{paths[0]} is too long for the name of a socket: TMPDIR names a shorter folder")
+        self.path: str = path
 
-    def strangers(self) -> set[int]:
-        """Other users' ids, but root's, who listen on it; on Linux alone, where the system says."""
-        found: set[int] = set()
-        for table in ("tcp", "tcp6"):
-            with contextlib.suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
-                # slot address:port remote state queues timer retransmits uid …, proc(5)
-                rows = [line.split() for line in file.readlines()[1:]]
-                found |= {int(row[7]) for row in rows if row[1].endswith(f":{self.number:04X}") and row[3] == _LISTENS}
-        return found - {0, os.geteuid()}
+    def open(self) -> None:
+        """Make the folder. Raises `PlanError`."""
+        folder = os.path.dirname(self.path)
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError as error:
+            raise PlanError(f"{folder} cannot be made: {error.strerror}; TMPDIR names another place") from error
+
+    def clear(self) -> None:
+        """Make room for the next that listens: a socket outlives whoever listened on it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
 
     def close(self) -> None:
-        self._socket.close()
+        """Remove the folder, if there is one."""
+        with contextlib.suppress(OSError):
+            self.clear()
+            os.rmdir(os.path.dirname(self.path))
 
 
 def log_path(said: str | None, port: int) -> Path:

@@ -1,12 +1,12 @@
 """Run as a program of its own, it holds another one on a leash: whatever ends the owner ends that, and all it started.
 
-    python -I -S leash.py GRACE_S PROGRAM [WORD …]
+    python -I -S leash.py GRACE_S SOCKET PROGRAM [WORD …]
 
 Standard input is a pipe of which the owner alone has the other end. When that is closed, by the owner or by whatever
 kills it, PROGRAM gets SIGTERM, and what is left of it and of its descendants after GRACE_S seconds gets SIGKILL. When
-PROGRAM ends by itself, so do its descendants. The exit code is PROGRAM's own, 128 + N where signal N ended it, and
-127 where it cannot be run. Nothing but the standard library, and little of that: it costs 10 MB for as long as an
-engine runs.
+PROGRAM ends by itself, so do its descendants. SOCKET is a Unix socket in a folder of its own: an owner that is gone
+leaves neither. The exit code is PROGRAM's own, 128 + N where signal N ended it, and 127 where it cannot be run.
+Nothing but the standard library, and little of that: it costs 10 MB for as long as an engine runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(words: Sequence[str]) -> int:
-    grace, argv = float(words[0]), list(words[1:])
+    grace, socket, argv = float(words[0]), words[1], list(words[2:])
+    owner = os.getppid()
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     for number in _HANDLED:
@@ -55,7 +56,16 @@ def main(words: Sequence[str]) -> int:
         family.signal(family.members(), signal.SIGTERM)
         family.wait(_AFTERMATH_S)
     family.kill()
+    if os.getppid() != owner:
+        _remove(socket)
     return 128 + signal.SIGKILL if family.status is None else _exit_code(family.status)
+
+
+def _remove(socket: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(socket)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(socket))
 
 
 def _start(argv: list[str]) -> int:

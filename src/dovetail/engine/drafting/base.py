@@ -23,10 +23,12 @@ from dovetail.engine.request import Request
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Guessed `tokens`, and the distributions they were drawn from: float32 [len(tokens), vocab] over the target's
-    vocabulary, or None where each was certain (always so for a greedy request)."""
+    vocabulary, or None where each was certain (always so for a greedy request). The first `forced` of them are what the
+    request's constraint forces."""
 
     tokens: list[int]
     probs: Tensor | None = None
+    forced: int = 0
 
 
 NO_DRAFT = Draft([])

@@ -32,13 +32,13 @@ class Forced:
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """The drafter is not asked where what is forced fills the window."""
-        forced = [_forced(request, count) for request, count in zip(requests, counts, strict=True)]
-        drafts = [Draft(tokens) for tokens in forced]
-        asked = [i for i, count in enumerate(counts) if len(forced[i]) < count]
+        certain = [forced(request, count) for request, count in zip(requests, counts, strict=True)]
+        drafts = [Draft(tokens, forced=len(tokens)) for tokens in certain]
+        asked = [i for i, count in enumerate(counts) if len(certain[i]) < count]
         if self._drafter is not None and asked:
             proposed = self._drafter.propose([requests[i] for i in asked], [counts[i] for i in asked])
             for i, draft in zip(asked, proposed, strict=True):
-                drafts[i] = _preferred(draft, forced[i])
+                drafts[i] = _preferred(draft, certain[i])
         return drafts
 
     def release(self, request: Request) -> None:
@@ -50,7 +50,8 @@ class Forced:
             self._drafter.check_integrity(requests)
 
 
-def _forced(request: Request, count: int) -> list[int]:
+def forced(request: Request, count: int) -> list[int]:
+    """At most `count` tokens that the constraint of `request` forces now; none where it has none, or fails."""
     if request.constraint is None:
         return []
     try:
@@ -60,14 +61,16 @@ def _forced(request: Request, count: int) -> list[int]:
         return []
 
 
-def _preferred(draft: Draft, forced: list[int]) -> Draft:
-    """`draft` where it begins with `forced`, else `forced`."""
-    count = len(forced)
-    if draft.tokens[:count] != forced:
-        return Draft(forced)
-    if draft.probs is None or not forced:
+def _preferred(draft: Draft, certain: list[int]) -> Draft:
+    """`draft` where it begins with `certain`, else `certain`."""
+    count = len(certain)
+    if not certain:
         return draft
-    # Whichever was drawn, the window begins with `forced`: these were not drawn but certain. What follows them was.
-    certain = torch.zeros_like(draft.probs[:count])
-    certain[torch.arange(count), torch.tensor(forced)] = 1.0
-    return Draft(draft.tokens, torch.cat((certain, draft.probs[count:])))
+    if draft.tokens[:count] != certain:
+        return Draft(certain, forced=count)
+    if draft.probs is None:
+        return Draft(draft.tokens, forced=count)
+    # Whichever was drawn, the window begins with `certain`: these were not drawn. What follows them was.
+    ones = torch.zeros_like(draft.probs[:count])
+    ones[torch.arange(count), torch.tensor(certain)] = 1.0
+    return Draft(draft.tokens, torch.cat((ones, draft.probs[count:])), count)

@@ -120,7 +120,15 @@ def _language(account: Account) -> list[tuple[str, ...]]:
         return []
     calls, reasoning = PARSERS[account.take("format")]
     words: list[tuple[str, ...]] = [("--enable-auto-tool-choice",), ("--tool-call-parser", calls)]
-    return words if reasoning is None else [*words, ("--reasoning-parser", reasoning)]
+    if reasoning is None:
+        return words
+    # Not enable_in_reasoning, which is what Dovetail would want: vLLM's own grammars have no reasoning in them, so that
+    # with it a forced call would stand where reasoning is read.
+    account.notes.append(
+        "--reasoning-parser is for vLLM's own chat endpoint: in front of vLLM, `dovetail serve --engine URL` wants it "
+        "left out, or --strict off"
+    )
+    return [*words, ("--reasoning-parser", reasoning)]
 
 
 def _speculation(account: Account, flavour: str) -> tuple[dict[str, Any], dict[str, Any]]:

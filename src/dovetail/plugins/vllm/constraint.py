@@ -19,7 +19,7 @@ from dovetail.plugins.vllm.requests import choice_of, strict_tools, tools_of
 from dovetail.tokens import Tokenizer
 
 _log = logging.getLogger("vllm.dovetail")
-#: Formats whose grammar Dovetail does not write yet -> what xgrammar calls the one that it brings for them.
+#: What xgrammar calls the grammars that it brings, for where Dovetail's does not fit the prompt or has no tokenizer.
 XGRAMMARS = {
     "kimi_k3": "kimi_k3",
     "deepseek_v32": "deepseek_v3_2",

@@ -1,21 +1,26 @@
-"""Which prompt an engine dies of."""
+"""Which prompt servers die of."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.backends.vllm.suspects import Suspects
+from dovetail.backends.remote.suspects import Suspects
 
 
-def sent(suspects: Suspects, *prompts: str) -> bool:
+def sent(suspects: Suspects, *prompts: str, server: str = "one") -> bool:
     """They are there together when it dies."""
     for prompt in prompts:
-        suspects.enter(prompt)
-    blamed = suspects.died()
+        suspects.enter(prompt, server)
+    blamed = suspects.died(server)
     for prompt in prompts:
-        suspects.leave(prompt, answered=False)
+        suspects.leave(prompt, server, answered=False)
     return blamed
+
+
+def answered(suspects: Suspects, prompt: str, server: str = "one") -> None:
+    suspects.enter(prompt, server)
+    suspects.leave(prompt, server, answered=True)
 
 
 def test_who_was_there_at_three_deaths_did_it() -> None:
@@ -34,8 +39,7 @@ def test_of_several_the_third_death_tells() -> None:
     assert sent(suspects, "poison", "other")
     assert not suspects.convicted("poison") and not suspects.convicted("other")
     assert suspects.alone("poison") and suspects.alone("other")
-    suspects.enter("other")
-    suspects.leave("other", answered=True)
+    answered(suspects, "other")
     assert not suspects.alone("other")
     sent(suspects, "poison")
     assert suspects.convicted("poison") and not suspects.convicted("other")
@@ -45,8 +49,7 @@ def test_a_prompt_that_is_answered_is_not_suspected() -> None:
     suspects = Suspects()
     for _ in range(5):
         assert not sent(suspects, "x")
-        suspects.enter("x")
-        suspects.leave("x", answered=True)
+        answered(suspects, "x", "two")
     assert not suspects.convicted("x")
 
 
@@ -54,6 +57,27 @@ def test_the_same_prompt_many_times_is_one() -> None:
     suspects = Suspects()
     assert not sent(suspects, "x", "x", "x")
     assert not suspects.alone("x")
+
+
+def test_after_two_deaths_a_prompt_goes_nowhere_new() -> None:
+    suspects = Suspects()
+    sent(suspects, "poison", "other", server="one")
+    assert suspects.places("poison") is None
+    sent(suspects, "poison", server="two")
+    assert suspects.places("poison") == {"one", "two"} and suspects.places("other") is None
+    answered(suspects, "poison", "two")
+    assert suspects.places("poison") is None
+
+
+def test_who_stays_is_there_at_each_death() -> None:
+    """As a request is whose engine comes back to it."""
+    suspects = Suspects()
+    suspects.enter("x", "one")
+    suspects.enter("y", "two")
+    for _ in range(2):
+        suspects.died("one")
+    assert suspects.alone("x") and not suspects.alone("y")
+    assert (suspects.deaths("one"), suspects.deaths("two")) == (2, 0)
 
 
 @given(st.lists(st.sets(st.sampled_from("abcd"))))

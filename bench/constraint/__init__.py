@@ -1,0 +1,1 @@
+"""What a constraint costs and what it keeps: compile, masks, memory, coverage; beside xgrammar and vLLM."""

@@ -1,0 +1,236 @@
+"""What the schema of a parameter comes to, for a grammar that has to know it before it is JSON.
+
+`references` are those of the schema of all parameters of a tool, in which it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dovetail.grammar.references import References
+
+#: What `alternatives` takes apart.
+COMPOUND = ("$ref", "allOf", "anyOf", "oneOf")
+#: Keywords that assert something, by the type of value that they are about.
+ABOUT: Mapping[str, frozenset[str]] = {
+    "string": frozenset(("pattern", "format", "minLength", "maxLength")),
+    "number": frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    "object": frozenset(
+        "properties required additionalProperties unevaluatedProperties patternProperties propertyNames minProperties "
+        "maxProperties dependentRequired dependentSchemas dependencies".split()
+    ),
+    "array": frozenset(
+        "items prefixItems additionalItems unevaluatedItems minItems maxItems uniqueItems contains minContains "
+        "maxContains".split()
+    ),
+    "boolean": frozenset(),
+    "null": frozenset(),
+}
+_ABOUT_ALL = frozenset(("type", "enum", "const", "not", "if", *COMPOUND))
+ASSERTIONS = _ABOUT_ALL.union(*ABOUT.values())
+KINDS = frozenset(ABOUT)
+
+_MIN = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
+_MAX = ("maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties")
+_DEFINITIONS = ("$defs", "definitions")
+_BY_NAME = (*_DEFINITIONS, "properties", "patternProperties", "dependentSchemas")
+_VALUES = ("enum", "const", "default", "examples")
+_MOST_ALTERNATIVES = 32
+_DEEPEST = 16
+
+
+class NotSimpleError(Exception):
+    """A schema cannot be taken apart."""
+
+
+def alternatives(schema: Any, references: References, depth: int = 0) -> list[dict[str, Any]]:
+    """A schema as flat ones, of which a value has to validate against one or more: none has a keyword of `COMPOUND`,
+    and `const` is an `enum` of one. (`oneOf` is taken for `anyOf`.) None of them: no value validates.
+
+    Raises `NotSimpleError`.
+    """
+    if isinstance(schema, bool):
+        return [{}] if schema else []
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        raise NotSimpleError
+    own = {key: value for key, value in schema.items() if key in ASSERTIONS and key not in COMPOUND}
+    if "const" in own:
+        own = _merged(own, {"enum": [own.pop("const")]})
+    named, values = _list_of_types(own.get("type", [])), own.get("enum", [])
+    if not all(kind in KINDS or kind == "integer" for kind in map(str, named)) or not isinstance(values, list):
+        raise NotSimpleError
+    found = [own]
+    parts = [[_target(references, schema["$ref"])]] if "$ref" in schema else []
+    parts += [[part] for part in _list(schema.get("allOf", ()))]
+    parts += [_list(schema[word]) for word in ("anyOf", "oneOf") if word in schema]
+    for part in parts:
+        others = [other for each in part for other in alternatives(each, references, depth + 1)]
+        if len(found) * len(others) > _MOST_ALTERNATIVES:
+            raise NotSimpleError
+        found = [_merged(one, other) for one in found for other in others]
+    return [one for one in found if one.get("type") != [] and one.get("enum") != []]
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat schema of the values that validate against both."""
+    merged = dict(one)
+    for key, value in other.items():
+        if key not in merged:
+            merged[key] = value
+        elif key in _OBJECTS:
+            pass  # below
+        elif key == "type":
+            merged[key] = [kind for kind in _list_of_types(value) if kind in _list_of_types(merged[key])]
+        elif key == "enum":
+            merged[key] = [each for each in _list(merged[key]) if is_among(each, _list(value))]
+        elif key in (*_MIN, *_MAX):
+            if not all(isinstance(each, int | float) for each in (value, merged[key])):
+                raise NotSimpleError
+            merged[key] = (max if key in _MIN else min)(value, merged[key])
+        elif merged[key] != value:
+            raise NotSimpleError
+    if not _OBJECTS.isdisjoint(one) and not _OBJECTS.isdisjoint(other):
+        merged |= _merged_objects(one, other)
+    return merged
+
+
+_OBJECTS = frozenset(("properties", "required", "additionalProperties"))
+
+
+def _merged_objects(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    if "patternProperties" in one or "patternProperties" in other:
+        raise NotSimpleError
+    properties: dict[str, Any] = {}
+    for name in (*properties_of(one), *properties_of(other)):
+        said = [properties_of(each).get(name, each.get("additionalProperties", True)) for each in (one, other)]
+        properties[name] = _both(*said)
+    merged: dict[str, Any] = {"properties": properties}
+    merged["required"] = list(dict.fromkeys((*required_of(one), *required_of(other))))
+    if "additionalProperties" in one or "additionalProperties" in other:
+        merged["additionalProperties"] = _both(*(each.get("additionalProperties", True) for each in (one, other)))
+    return merged
+
+
+def _both(one: Any, other: Any) -> Any:
+    if one is False or other is False:
+        return False
+    said = [each for each in (one, other) if each is not True]
+    return {"allOf": said} if len(said) > 1 else said[0] if said else True
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = schema.get("properties", {})
+    if not isinstance(found, Mapping):
+        raise NotSimpleError
+    return found
+
+
+def required_of(schema: Mapping[str, Any]) -> list[str]:
+    found = _list(schema.get("required", ()))
+    if not all(isinstance(name, str) for name in found):
+        raise NotSimpleError
+    return found
+
+
+def kinds_of(flat: Mapping[str, Any]) -> frozenset[str]:
+    """The types (integers are numbers) that a flat schema allows, as far as its `type` and `enum` tell."""
+    kinds = KINDS
+    if "type" in flat:
+        kinds &= frozenset("number" if kind == "integer" else kind for kind in _list_of_types(flat["type"]))
+    if "enum" in flat:
+        kinds &= frozenset(map(kind_of, _list(flat["enum"])))
+    return kinds
+
+
+def is_free(flat: Mapping[str, Any], kind: str) -> bool:
+    """Whether a flat schema allows every value of a type (an integer is a type of its own, too)."""
+    number = "number" if kind == "integer" else kind
+    if kind == "number" and "type" in flat and "number" not in _list_of_types(flat["type"]):
+        return False
+    return number in kinds_of(flat) and (ABOUT[number] | _ABOUT_ALL).isdisjoint(flat.keys() - {"type"})
+
+
+def of_kinds(flat: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any] | None:
+    """A flat schema that allows only values of these types; None if there are none."""
+    left = [kind for kind in sorted(kinds_of(flat)) if kind in kinds]
+    if not left:
+        return None
+    if "enum" in flat:
+        return {**flat, "enum": [each for each in _list(flat["enum"]) if kind_of(each) in left]}
+    integers = "type" in flat and "number" not in _list_of_types(flat["type"])
+    named = ["integer" if kind == "number" and integers else kind for kind in left]
+    return {**flat, "type": named[0] if len(named) == 1 else named}
+
+
+def kind_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+    return "object" if isinstance(value, Mapping) else "array"
+
+
+def carrying(schema: Any, references: References) -> Any:
+    """A schema that stands alone: what it refers to is in its own `$defs`."""
+    names: dict[tuple[str, ...], str] = {}
+    definitions: dict[str, Any] = {}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        if not isinstance(value, Mapping):
+            return value
+        said: dict[str, Any] = {}
+        for key, inner in value.items():
+            if key in _DEFINITIONS and isinstance(inner, Mapping):
+                continue
+            if key in _BY_NAME and isinstance(inner, Mapping):
+                said[key] = {name: moved(it) for name, it in inner.items()}
+            elif key == "$ref" and isinstance(inner, str):
+                said[key] = referred(inner)
+            else:
+                said[key] = inner if key in _VALUES else moved(inner)
+        return said
+
+    def referred(reference: str) -> str:
+        place = references.resolved(references.root, reference)
+        if place is None:
+            return reference  # the library says what is wrong with it
+        if place.path not in names:
+            name = place.path[-1] if place.path else "#"
+            names[place.path] = name = name if name not in definitions else f"{name}#{len(names)}"
+            definitions[name] = None  # it may refer to itself
+            definitions[name] = moved(place.schema)
+        name = names[place.path].replace("~", "~0").replace("/", "~1")
+        return f"#/$defs/{name}"
+
+    said = moved(schema)
+    return {**said, "$defs": definitions} if definitions else said
+
+
+def _target(references: References, reference: Any) -> Any:
+    place = references.resolved(references.root, reference)
+    if place is None:
+        raise NotSimpleError
+    return place.schema
+
+
+def _list_of_types(named: Any) -> list[str]:
+    return [named] if isinstance(named, str) else _list(named)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise NotSimpleError
+    return list(value)
+
+
+def is_among(value: Any, values: Iterable[Any]) -> bool:
+    """As JSON Schema compares: true is not 1."""
+    return any(value == other and kind_of(value) == kind_of(other) for other in values)

@@ -1,0 +1,78 @@
+"""Which tools may be called, and which of them are held to their schemas: OpenAI's `tool_choice` and `strict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from dovetail.conversation import Tool
+from dovetail.errors import InvalidRequest
+
+Strict = Literal["off", "names", "schema"]
+
+
+def held_to_schema(tool: Tool, strict: Strict) -> bool:
+    """Whether a tool's arguments are held to its schema. `strict` is for tools that do not say."""
+    return strict == "schema" if tool.strict is None else tool.strict
+
+
+def resolve_tool_choice(
+    tool_choice: Any, tools: Sequence[Tool]
+) -> tuple[Literal["auto", "none", "required"], Mapping[int, Tool]]:
+    """OpenAI's `tool_choice` as a mode and the tools that may be called, by index: "auto", "none", "required", one
+    function, or `allowed_tools`.
+
+    Raises `InvalidRequest` for another shape, or for a tool that is not there.
+    """
+    everything = dict(enumerate(tools))
+    if tool_choice is None:
+        tool_choice = "auto"
+    if tool_choice in ("auto", "none", "required"):
+        if tool_choice == "required" and not tools:
+            raise InvalidRequest("tool_choice is 'required' but there are no tools", param="tool_choice")
+        return tool_choice, everything
+    if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "allowed_tools":
+        return _allowed(tool_choice.get("allowed_tools"), everything)
+    name = _chosen(tool_choice)
+    if name is None:
+        raise InvalidRequest(
+            'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": …}} or '
+            '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}',
+            param="tool_choice",
+        )
+    return "required", _named(name, everything, "tool_choice")
+
+
+def _allowed(
+    choice: Any, tools: Mapping[int, Tool], where: str = "tool_choice.allowed_tools"
+) -> tuple[Literal["auto", "required"], Mapping[int, Tool]]:
+    if not isinstance(choice, Mapping):
+        raise InvalidRequest(f'{where} must be an object: {{"mode": …, "tools": […]}}', param=where)
+    mode, listed = choice.get("mode"), choice.get("tools")
+    if mode not in ("auto", "required"):
+        raise InvalidRequest(f'{where}.mode must be "auto" or "required"', param=f"{where}.mode")
+    where += ".tools"
+    if not isinstance(listed, list) or not listed:
+        raise InvalidRequest(f"{where} must be a list of at least one tool", param=where)
+    allowed: dict[int, Tool] = {}
+    for i, tool in enumerate(listed):
+        name = _chosen(tool)
+        if name is None:
+            at = f"{where}[{i}]"
+            raise InvalidRequest(f'{at} must be {{"type": "function", "function": {{"name": …}}}}', param=at)
+        allowed |= _named(name, tools, f"{where}[{i}]")
+    return mode, dict(sorted(allowed.items()))
+
+
+def _chosen(choice: Any) -> str | None:
+    """The name in `{"type": "function", "function": {"name": …}}`; None for anything else."""
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _named(name: str, tools: Mapping[int, Tool], where: str) -> Mapping[int, Tool]:
+    found = {index: tool for index, tool in tools.items() if tool.name == name}
+    if not found:
+        raise InvalidRequest(f"{where} names {name!r:.80}, which is not among the tools", param=where)
+    return found

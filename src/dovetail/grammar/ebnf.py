@@ -1,0 +1,100 @@
+"""Writes rules in the EBNF that xgrammar reads inside a structural tag, which knows no rules otherwise.
+
+It has no JSON Schemas: in rules, one of strings, integers or numbers is written as its type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from dovetail.grammar.nodes import (
+    Choice,
+    JsonSchema,
+    Literal,
+    Node,
+    Optional,
+    Pattern,
+    Ref,
+    Repeat,
+    Rules,
+    Sequence,
+    Spelled,
+    Wider,
+)
+
+_OF_TYPE = {
+    "string": r'"(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"',
+    "integer": "-?(?:0|[1-9][0-9]*)",
+    "number": r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?",
+}
+_OPERATORS = frozenset("|()")
+
+
+def write(node: Node) -> str:
+    """The grammar whose `root` is a `Rules`. Raises `ValueError` for what rules may not hold."""
+    if not isinstance(node, Rules):
+        _refuse(node)
+    rules = {"root": node.item, **{f"rule_{name}": rule for name, rule in node.rules.items()}}
+    return "".join(f"{name} ::= {_expression(rule)}\n" for name, rule in rules.items())
+
+
+def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
+    """As `structural_tag.unenforced`, for a schema in rules."""
+    yield from (f"#/{keyword}" for keyword in schema if keyword != "type")
+
+
+def _expression(node: Node) -> str:
+    match node:
+        case Literal(text):
+            return json.dumps(text, ensure_ascii=False)
+        case Pattern(regex):
+            return f"({_of_regex(regex)})"
+        case JsonSchema(schema) if schema.get("type") in _OF_TYPE:
+            return f"({_of_regex(_OF_TYPE[schema['type']])})"
+        case Ref(name):
+            return f"rule_{name}"
+        case Wider(item) | Spelled(item):
+            return _expression(item)
+        case Choice(options):
+            return f"({' | '.join(map(_expression, options))})"
+        case Sequence(items):
+            return f"({' '.join(map(_expression, items))})" if items else '""'
+        case Optional(item):
+            return f"({_expression(item)})?"
+        case Repeat(item, least, most):
+            return f"({_expression(item)}){{{least},{'' if most is None else most}}}"
+    _refuse(node)
+
+
+def _refuse(node: Node) -> NoReturn:
+    raise ValueError(f"{type(node).__name__} cannot be part of rules")
+
+
+def _of_regex(regex: str) -> str:
+    """The words of `patterns` as EBNF, which has the same classes, groups and numbers of times."""
+    written = [""]  # a text that is not yet written, last
+    pieces = iter(_PIECE.findall(regex.replace("(?:", "(")))
+    for piece in pieces:
+        if piece in ("?", "*", "+", "{"):
+            while piece[0] == "{" and piece[-1] != "}":
+                piece += next(pieces)
+            before, last = written[-1][:-1], written[-1][-1:]
+            written[-1:] = [*_quoted(before), *_quoted(last), ""]
+            written[-2] += piece
+        elif piece in _OPERATORS or piece.startswith("["):
+            written[-1:] = [*_quoted(written[-1]), piece, ""]
+        else:
+            written[-1] += _CHARACTERS.get(piece) or piece.removeprefix("\\")
+    return " ".join((*written[:-1], *_quoted(written[-1])))
+
+
+def _quoted(text: str) -> list[str]:
+    return [json.dumps(text, ensure_ascii=False)] if text else []
+
+
+#: A regex in pieces: escapes, classes, single characters.
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\f": "\f", r"\\": "\\"}

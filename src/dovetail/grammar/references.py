@@ -1,0 +1,109 @@
+"""Places in a JSON Schema, and what its references mean (JSON Schema 2020-12 core, 8.2; RFC 6901).
+
+Only the schema itself is looked into: nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
+
+
+class Place(NamedTuple):
+    """A schema in a schema. `base` is the URI that references in it start from."""
+
+    schema: Any
+    path: tuple[str, ...]
+    base: str
+
+
+def pointer(path: tuple[str, ...]) -> str:
+    """A path as a JSON pointer in a URI's fragment, not percent-encoded: `#/properties/a~1b`."""
+    return "/".join(("#", *(step.replace("~", "~0").replace("/", "~1") for step in path)))
+
+
+def placed(inner: str, at: str) -> str:
+    """A pointer into a schema that stands at a place, as one into the whole. Definitions are the whole's own."""
+    return inner if inner.startswith("#/$defs/") else at + inner[1:]
+
+
+def spelled(schema: Any) -> bytes:
+    """A schema as JSON, in a tenth of the time that `json` takes."""
+    try:
+        return msgspec.json.encode(schema)
+    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits; half a character
+        return json.dumps(schema).encode()
+
+
+class References:
+    def __init__(self, root: Any) -> None:
+        self.root = _entered(root, (), "")
+        self._resources: dict[str, Place] | None = None
+        self._anchors: dict[tuple[str, str], Place] = {}
+
+    def below(self, place: Place, *keys: str | int) -> Place:
+        """What `place` holds under `keys`. Raises `LookupError` and `TypeError` where there is nothing."""
+        schema, path, base = place
+        for key in keys:
+            schema, path, base = _entered(schema[key], (*path, str(key)), base)
+        return Place(schema, path, base)
+
+    def resolved(self, place: Place, reference: Any) -> Place | None:
+        """What a `$ref` at `place` refers to; None if it is not in the schema."""
+        try:
+            uri, fragment = urldefrag(urljoin(place.base, reference))
+            fragment = unquote(fragment, errors="strict")
+        except (TypeError, ValueError, AttributeError):
+            return None
+        found = self._resource(uri)
+        if found is None or not fragment:
+            return found
+        if not fragment.startswith("/"):
+            self._index()
+            return self._anchors.get((found.base, fragment))
+        for step in fragment.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            try:
+                found = self.below(found, int(step) if isinstance(found.schema, list) else step)
+            except (LookupError, TypeError, ValueError):
+                return None
+        return found
+
+    def _resource(self, uri: str) -> Place | None:
+        return self.root if uri in ("", self.root.base) else self._index().get(uri)
+
+    def _index(self) -> dict[str, Place]:
+        """Every schema with an identifier of its own, by its URI. Anchors are found on the way."""
+        if self._resources is None:
+            self._resources = {}
+            pending = [self.root]
+            while pending:
+                place = pending.pop()
+                schema = place.schema
+                if isinstance(schema, Mapping):
+                    named = schema.get("$id"), schema.get("$anchor"), schema.get("$dynamicAnchor")
+                    identifier, *anchors = (name for name in named)
+                    if isinstance(identifier, str) and identifier.startswith("#"):  # before 2019-09
+                        anchors.append(identifier[1:])
+                    elif isinstance(identifier, str):
+                        self._resources.setdefault(place.base, place)
+                    for anchor in anchors:
+                        if isinstance(anchor, str):
+                            self._anchors.setdefault((place.base, anchor), place)
+                    pending += (self.below(place, key) for key in schema)
+                elif isinstance(schema, list):
+                    pending += (self.below(place, i) for i in range(len(schema)))
+        return self._resources
+
+
+def _entered(schema: Any, path: tuple[str, ...], base: str) -> Place:
+    identifier = schema.get("$id") if isinstance(schema, Mapping) else None
+    if isinstance(identifier, str) and not identifier.startswith("#"):
+        with contextlib.suppress(ValueError):  # no URI: nothing can refer to it
+            base = urldefrag(urljoin(base, identifier)).url
+    return Place(schema, path, base)

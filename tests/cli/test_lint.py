@@ -1,0 +1,76 @@
+"""`dovetail lint`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Dovetail
+
+
+def tool(called: str, **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": called, "parameters": {"type": "object", "properties": properties}},
+    }
+
+
+FINE = tool("fine", city={"type": "string"})
+TAGS = tool("tags", tags={"type": "array", "uniqueItems": True}, name={"type": "string", "maxLength": 3})
+BROKEN = tool("broken", a={"minLength": -1})
+
+
+def test_what_is_not_enforced_and_what_cannot_be_used(dovetail: Dovetail) -> None:
+    done = dovetail("lint", "-", input=json.dumps([FINE, TAGS, BROKEN]))
+    assert done.returncode == 1
+    text = " ".join(done.stdout.split())
+    assert "tags #/properties/tags/uniqueItems not enforced: checked afterwards" in text
+    assert "tags #/properties/name/maxLength not enforced by xgrammar: checked afterwards" in text
+    assert "broken #/properties/a/minLength cannot be used: -1 is less than the minimum of 0" in text
+    assert "1 of 3 tools are enforced in full" in text
+
+
+def test_nothing_to_tell(dovetail: Dovetail, tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text(json.dumps({"messages": [], "tools": [FINE]}))
+    done = dovetail("lint", tmp_path / "request.json")
+    assert (done.returncode, done.stdout) == (0, "1 of 1 tools are enforced in full\n")
+    assert dovetail("lint", "-", "--for", "lark", input=json.dumps([tool("n", name={"maxLength": 3})])).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "language", [("--format", "kimi_k25"), ("--format", "qwen3_coder"), ("--model", "{pair}/target")]
+)
+def test_as_json_and_for_a_language(dovetail: Dovetail, pair: Path, language: tuple[str, str]) -> None:
+    words = [word.replace("{pair}", str(pair)) for word in language]
+    done = dovetail("lint", "-", *words, "--for", "lark", "--json", input=json.dumps([TAGS, BROKEN]))
+    assert done.returncode == 1
+    first, second = json.loads(done.stdout)
+    assert first["tool"] == "tags" and first["problem"] is None
+    assert "#/properties/tags/uniqueItems" in first["unenforced"]["lark"]
+    assert list(first["unenforced"]) == ["lark"]
+    assert second["problem"].startswith("#/properties/a/minLength: ")
+
+
+@pytest.mark.parametrize(
+    ("input", "message"),
+    [
+        ("{", "standard input is not JSON"),
+        ("3", "must hold a JSON list of tools"),
+        ("{}", "must hold a JSON list of tools"),
+        ("[3]", "tools[0] must be an object"),
+        ('[{"type": "function", "function": {"name": "f", "parameters": 3}}]', "must be a JSON Schema object"),
+    ],
+)
+def test_what_is_no_list_of_tools(dovetail: Dovetail, input: str, message: str) -> None:
+    done = dovetail("lint", "-", input=input)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_not_there(dovetail: Dovetail) -> None:
+    assert "nowhere.json cannot be read" in dovetail("lint", "nowhere.json").stderr
+    assert dovetail("lint", "-", "--format", "kimi_k99", input="[]").returncode == 2
+    assert dovetail("lint", "-", "--for", "other", input="[]").returncode == 2

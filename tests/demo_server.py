@@ -1,0 +1,40 @@
+"""The bundled demo pair behind a real server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+import dovetail
+from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.gateway import Settings, create_app
+
+DEMO = Path(dovetail.__file__).parent / "data" / "demo"
+
+
+@contextmanager
+def demo_server() -> Iterator[str]:
+    """A server of the model `demo` on a port of its own; yields its address."""
+    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    app = create_app(
+        engine,
+        dovetail.format(DEMO / "target"),
+        dovetail.tokenizer(DEMO / "target"),
+        Settings(served_model_name="demo"),
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=20)

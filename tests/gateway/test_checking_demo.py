@@ -1,0 +1,63 @@
+"""Asked again on a real engine: the model goes on, under its constraint, from what the client has been shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import dovetail
+from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.gateway import Settings, create_app
+
+pytestmark = pytest.mark.anyio
+
+DEMO = Path(dovetail.__file__).parent / "data" / "demo"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    settings = Settings(served_model_name="demo", retry_invalid=2)
+    app = create_app(engine, dovetail.format(DEMO / "target"), dovetail.tokenizer(DEMO / "target"), settings)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://dovetail", timeout=60) as client:
+            yield client
+
+
+def body(city: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"city": city}, "required": ["city"]}
+    tool = {
+        "type": "function",
+        "function": {"name": "get_weather", "description": "Get the weather", "parameters": parameters},
+    }
+    messages = [{"role": "user", "content": "Please get the weather for city Paris."}]
+    return {"model": "demo", "messages": messages, "tools": [tool], "temperature": 0.3, "max_tokens": 300, "seed": 5}
+
+
+async def test_what_is_never_valid_is_asked_for_as_often_as_it_may_be(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/chat/completions", json=body({"type": "string", "not": {}}))
+    message, usage = answer.json()["choices"][0]["message"], answer.json()["usage"]
+    assert message["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert [defect["kind"] for defect in message["dovetail"]["defects"]] == ["schema_mismatch"]
+    assert usage["retries"]["times"] == 2
+    assert usage["retries"]["completion_tokens"] > 0
+    assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters#/properties/city/not"
+
+
+async def test_what_is_valid_is_asked_for_once(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/chat/completions", json=body({"type": "string", "not": {"const": "London"}}))
+    message = answer.json()["choices"][0]["message"]
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+    assert "dovetail" not in message
+    assert "retries" not in answer.json()["usage"]

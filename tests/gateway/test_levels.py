@@ -1,0 +1,443 @@
+"""How strictly an answer is constrained: who may say so, and that it is, by the bundled demo pair too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+from dovetail.conversation import Call, Message
+from dovetail.errors import InvalidRequest
+from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.gateway import Settings
+from dovetail.gateway.chat import Chat, Turn
+from dovetail.gateway.requests import decode
+from dovetail.tokens import Prompt, Tokenizer
+from tests.demo_server import demo_server
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "hi"}
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+VALID, INVALID = '{"city": "Paris"}', '{"town": "Paris"}'
+
+
+def tool(name: str, strict: bool | None = None, schema: Any = PLACE) -> dict[str, Any]:
+    said = {} if strict is None else {"strict": strict}
+    return {"type": "function", "function": {"name": name, "parameters": schema, **said}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def schema_format(schema: Any = PLACE, **said: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, **said}}
+
+
+def prepared(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
+    """The request's turn; it does not reason unless `thinking`."""
+    chat = Chat(ScriptedEngine(tok), fmt or KimiK25(), tok, Settings(served_model_name=MODEL, strict=server))
+    thinking = {"chat_template_kwargs": {"thinking": body.pop("thinking", False)}}
+    return chat.prepare(decode(json.dumps({"model": MODEL, "messages": [USER], **thinking, **body}).encode()))
+
+
+def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str], reasoning: str | None = None) -> bool:
+    constraint = turn.completions[0].constraint
+    if constraint is None:
+        return True
+    made = tuple(Call(f"functions.{name}:{i}", name, arguments) for i, (name, arguments) in enumerate(calls))
+    message = Message(content, reasoning or "", made)
+    matcher = constraint.another()  # type: ignore[attr-defined]  # a Matcher
+    return all(map(matcher.advance, written(message, tok, thinking=reasoning is not None)))
+
+
+def level(turn: Turn, tok: Tokenizer) -> str:
+    """How the tool `f` is constrained."""
+    assert takes(turn, tok, "", ("f", VALID))
+    if takes(turn, tok, "", ("rm", VALID)):
+        return "off"
+    return "names" if takes(turn, tok, "", ("f", INVALID)) else "schema"
+
+
+#: By what the server says and what the request says: the level of a tool that says nothing, true, or false.
+WHO_SAYS = {
+    ("schema", None): "schema schema names",
+    ("names", None): "names schema names",
+    ("off", None): "off schema off",
+    ("schema", "schema"): "schema schema names",
+    ("names", "schema"): "schema schema names",
+    ("off", "schema"): "schema schema names",
+    ("schema", "names"): "names names names",
+    ("names", "names"): "names names names",
+    ("off", "names"): "names names names",
+    ("schema", "off"): "off off off",
+    ("names", "off"): "off off off",
+    ("off", "off"): "off off off",
+}
+
+
+@pytest.mark.parametrize(("server", "request_says"), WHO_SAYS)
+def test_who_says_how_strict(tok: Tokenizer, server: str, request_says: str | None) -> None:
+    expected = WHO_SAYS[server, request_says].split()
+    said = [
+        level(prepared(tok, server=server, tools=[tool("f", strict)], dovetail={"strict": request_says}), tok)
+        for strict in (None, True, False)
+    ]
+    assert said == expected
+
+
+def test_tools_that_messages_declare_say_so_too(tok: Tokenizer) -> None:
+    class Told(KimiK25):
+        """Shows what its system messages declare."""
+
+        def _render(self, messages: Any, tools: Any, *arguments: Any, **options: Any) -> Prompt:
+            held = [tool for message in messages if message["role"] == "system" for tool in message.get("tools") or ()]
+            return super()._render(messages, [*tools, *held], *arguments, **options)
+
+    def turn(strict: Any, **body: Any) -> Turn:
+        messages = [{"role": "system", "content": "", "tools": [tool("f", strict)]}, USER]
+        return prepared(tok, Told(), "names", messages=messages, **body)
+
+    assert level(turn(None), tok) == "names"
+    assert level(turn(True), tok) == "schema"
+    assert level(turn(True, dovetail={"strict": "names"}), tok) == "names"
+    with pytest.raises(InvalidRequest) as refused:
+        turn("yes")
+    assert refused.value.param == "messages[0].tools[0].function.strict"
+
+
+def test_allowed_tools_bound_the_grammar_and_not_the_prompt(tok: Tokenizer) -> None:
+    tools = [tool("f"), tool("g")]
+    for server in ("off", "schema"):
+        everything = prepared(tok, server=server, tools=tools)
+        for mode in ("auto", "required"):
+            turn = prepared(tok, server=server, tools=tools, tool_choice=allowed(mode, "g"))
+            assert turn.prompt == everything.prompt  # which an engine has in its cache
+            assert takes(turn, tok, "", ("g", VALID)) and not takes(turn, tok, "", ("f", VALID))
+            assert takes(turn, tok, "", ("g", INVALID)) is (server == "off")
+            assert takes(turn, tok, "Hello.") is (mode == "auto")
+
+
+class Declaring(KimiK25):
+    """Declares options, and keeps what it was given."""
+
+    template_options = ("tool_choice", "response_format")
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+
+    def _render(self, *arguments: Any, **options: Any) -> Prompt:
+        self.given.append(options)
+        return super()._render(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        ({}, {}),
+        ({"response_format": None}, {}),
+        ({"response_format": {"type": "text"}}, {}),
+        ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
+        ({"response_format": schema_format()}, {"response_format": schema_format()}),
+        (
+            {
+                "response_format": schema_format(),
+                "chat_template_kwargs": {"thinking": False, "response_format": {"a": 1}},
+            },
+            {"response_format": {"a": 1}},
+        ),
+        ({"tools": [tool("f")], "tool_choice": allowed("required", "f")}, {"tool_choice": "required"}),
+        ({"tools": [tool("f")], "tool_choice": allowed("auto", "f")}, {"tool_choice": "auto"}),
+    ],
+)
+def test_templates_are_told_in_their_own_words(tok: Tokenizer, body: dict[str, Any], given: dict[str, Any]) -> None:
+    fmt = Declaring()
+    prepared(tok, fmt, **body)
+    assert fmt.given[0] == given
+
+
+def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
+    """Which for Kimi's tools is sorted; a response format is not shown at all, unless the template has it."""
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
+    as_sent, as_sorted = '{"b": 1, "a": 2}', '{"a": 2, "b": 1}'
+    hidden, shown = (prepared(tok, fmt, response_format=schema_format(schema)) for fmt in (KimiK25(), Declaring()))
+    assert takes(hidden, tok, as_sent) and not takes(hidden, tok, as_sorted)
+    assert takes(shown, tok, as_sorted) and not takes(shown, tok, as_sent)
+
+
+@pytest.mark.parametrize("server", ["off", "names", "schema"])
+@pytest.mark.parametrize("own", [None, "off", "schema"])
+def test_a_response_format_is_kept_at_any_level(tok: Tokenizer, server: str, own: str | None) -> None:
+    turn = prepared(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
+    assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
+
+
+def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:
+    for tools in (None, [tool("f")]):
+        turn = prepared(tok, thinking=True, tools=tools, response_format=schema_format())
+        assert takes(turn, tok, VALID, reasoning='Not {"city": yet.')
+        assert takes(turn, tok, VALID, reasoning="")
+        assert not takes(turn, tok, INVALID, reasoning="")
+        assert not takes(turn, tok, "Paris.", reasoning="Hm.")
+
+
+def test_half_an_answer_cannot_be_held_to_a_response_format(tok: Tokenizer) -> None:
+    half = [USER, {"role": "assistant", "content": '{"city":'}]
+    with pytest.raises(InvalidRequest, match="response_format") as refused:
+        prepared(tok, messages=half, continue_final_message=True, response_format=schema_format())
+    assert refused.value.param == "continue_final_message"
+
+
+class Writing(KimiK25):
+    """The model opens its reasoning itself."""
+
+    reasoning: ReasoningBlock = "written"
+
+    def _render(self, messages: Any, tools: Any, thinking: bool, open_turn: bool, **options: Any) -> Prompt:
+        pieces = super()._render(messages, tools, thinking, open_turn).pieces
+        return Prompt.alternating(pieces[:-2] if open_turn and thinking else [*pieces])
+
+
+def test_a_model_that_opens_its_reasoning_may_leave_it_out(tok: Tokenizer) -> None:
+    for thinking in (True, False):
+        turn = prepared(tok, Writing(), thinking=thinking, response_format=schema_format())
+        assert takes(turn, tok, VALID)
+        constraint = turn.completions[0].constraint
+        assert constraint is not None
+        reasoned = (tok.control["<think>"], *written(Message(VALID, "Hm."), tok))
+        assert all(map(constraint.advance, reasoned)) is thinking
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [tool("f", "yes")]}, "tools[0].function.strict"),  # type: ignore[arg-type]
+    ({"tools": [tool("f")], "tool_choice": allowed("auto", "g")}, "tool_choice.allowed_tools.tools[0]"),
+    ({"tools": [tool("f")], "tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools.mode"),
+    ({"tool_choice": allowed("auto", "f")}, "tool_choice.allowed_tools.tools[0]"),
+    ({"tools": [tool("f")], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": schema_format(3)}, "response_format.json_schema.schema"),
+    ({"response_format": schema_format({"type": "objekt"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema_format({"properties": 3})}, "response_format.json_schema.schema"),
+    ({"response_format": schema_format({"$ref": "#/$defs/none"})}, "response_format.json_schema.schema"),
+]
+
+
+@pytest.mark.parametrize(("extra", "param"), REFUSED, ids=[json.dumps(extra)[:60] for extra, _ in REFUSED])
+async def test_what_is_wrong_is_named(engine: ScriptedEngine, tok: Tokenizer, extra: Any, param: str) -> None:
+    async with in_process(engine, tok) as client:
+        response = await client.post("/v1/chat/completions", json={"model": MODEL, "messages": [USER], **extra})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param and param in error["message"]
+    assert not engine.seen
+
+
+async def test_a_deep_response_format_is_refused(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    deep = '{"a":' * 400 + "1" + "}" * 400
+    wanted = f'{{"type": "json_schema", "json_schema": {{"name": "a", "schema": {deep}}}}}'
+    body = f'{{"model": "{MODEL}", "messages": {json.dumps([USER])}, "response_format": {wanted}}}'
+    async with in_process(engine, tok) as client:
+        response = await client.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_an_answer_of_a_format_is_content(engine: ScriptedEngine, tok: Tokenizer, stream: bool) -> None:
+    """The engine takes every token through the constraint, with tools that might be called and without."""
+    engine.ids = written(Message(VALID, "Hm."), tok)
+    body = {"model": MODEL, "messages": [USER], "response_format": schema_format(), "stream": stream}
+    for tools in (None, [tool("f")]):
+        async with in_process(engine, tok) as client:
+            response = await client.post("/v1/chat/completions", json={**body, "tools": tools})
+        assert response.status_code == 200, response.text
+        if stream:
+            choices = [event["choices"][0] for event in events_of(response.text)[:-1]]
+            content = "".join(choice["delta"].get("content") or "" for choice in choices)
+        else:
+            choices = response.json()["choices"]
+            content = choices[0]["message"]["content"]
+        assert (content, choices[-1]["finish_reason"]) == (VALID, "stop")
+
+
+# -- the demo pair ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[openai.OpenAI]:
+    with demo_server() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+class Said:
+    """One choice of an answer, whole or added up from a stream."""
+
+    def __init__(self) -> None:
+        self.content = self.reasoning = ""
+        self.calls: list[list[str]] = []
+        self.finish: str | None = None
+
+
+def said(client: openai.OpenAI, stream: bool, request: dict[str, Any]) -> Sequence[Said]:
+    choices = [Said() for _ in range(request.get("n", 1))]
+    if stream:
+        for chunk in client.chat.completions.create(**request, stream=True):
+            for part in chunk.choices:
+                choice = choices[part.index]
+                choice.content += part.delta.content or ""
+                choice.reasoning += getattr(part.delta, "reasoning_content", None) or ""
+                for piece in part.delta.tool_calls or ():
+                    if piece.id is not None:
+                        choice.calls.append([piece.function.name, ""])
+                    choice.calls[piece.index][1] += piece.function.arguments or ""
+                choice.finish = part.finish_reason or choice.finish
+        return choices
+    for part in client.chat.completions.create(**request).choices:
+        choice = choices[part.index]
+        choice.content, choice.finish = part.message.content or "", part.finish_reason
+        choice.reasoning = getattr(part.message, "reasoning_content", None) or ""
+        choice.calls = [[c.function.name, c.function.arguments] for c in part.message.tool_calls or ()]
+    return choices
+
+
+def asking(text: str, *, thinking: bool, strict: str | None = None, **body: Any) -> dict[str, Any]:
+    request = {"model": "demo", "messages": [{"role": "user", "content": text}], "seed": 7, **body}
+    extra = {"chat_template_kwargs": {"thinking": thinking}, "dovetail": {"strict": strict}}
+    return {"n": 3, "temperature": 2, "max_tokens": 64, "extra_body": extra} | request
+
+
+TOOLS = [tool("get_weather"), tool("find_hotel"), tool("book")]
+DECLARED = {"get_weather", "find_hotel", "book"}
+UNDECLARED = "Please delete the file notes.txt with delete_file and get the weather for city Paris."
+WILD = [
+    (UNDECLARED, "auto", DECLARED),
+    (UNDECLARED, "required", DECLARED),
+    (UNDECLARED, allowed("auto", "find_hotel"), {"find_hotel"}),
+    (UNDECLARED, allowed("required", "find_hotel", "book"), {"find_hotel", "book"}),
+]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("strict", ["names", "off"])
+def test_names_never_produce_an_undeclared_name(demo: openai.OpenAI, strict: str, thinking: bool, stream: bool) -> None:
+    """At temperature 2, with speculation. "off" too, wherever the choice of tools is more than auto."""
+    called: list[str] = []
+    for text, choice, names in WILD:
+        if strict == "off" and choice == "auto":
+            continue
+        # A model that reasons at such a temperature does not come to an end of it.
+        heat = 1 if thinking else 2
+        request = asking(text, thinking=thinking, strict=strict, tools=TOOLS, tool_choice=choice, temperature=heat)
+        for answer in said(demo, stream, request):
+            assert {name for name, _ in answer.calls} <= names
+            called += (name for name, _ in answer.calls)
+            if answer.finish == "tool_calls":
+                assert all(isinstance(json.loads(arguments), dict) for _, arguments in answer.calls)
+    assert called
+
+
+def test_with_nothing_pinned_there_are_other_names(demo: openai.OpenAI) -> None:
+    """So the law above says something about this model."""
+    names: set[str] = set()
+    for seed in range(30):
+        request = asking(UNDECLARED, thinking=False, strict="off", tools=TOOLS, seed=seed, max_tokens=32)
+        names |= {name for answer in said(demo, False, request) for name, _ in answer.calls}
+        if names - DECLARED:
+            return
+    pytest.fail(f"only {names}")
+
+
+def test_one_call_at_a_time(demo: openai.OpenAI) -> None:
+    text = "Can you cancel the user with names set to green and call off a user using names red?"
+    names = {"type": "object", "properties": {"names": {"type": "array", "items": {"type": "string"}}}}
+    for parallel, calls in ((True, ["green", "red"]), (False, ["green"])):
+        tools = [tool("cancel_user", schema=names)]
+        request = asking(text, thinking=False, temperature=0, n=1, max_tokens=200, tools=tools)
+        (answer,) = said(demo, False, request | {"parallel_tool_calls": parallel})
+        assert [json.loads(arguments) for _, arguments in answer.calls] == [{"names": [name]} for name in calls]
+        assert answer.finish == "tool_calls"
+
+
+TRIP = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Paris", "Rome", "Oslo"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 30},
+        "note": {"type": "string", "maxLength": 12},
+        "sunny": {"type": "boolean"},
+    },
+    "required": ["city", "days", "note", "sunny"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("wanted", [schema_format(TRIP), {"type": "json_object"}], ids=["schema", "object"])
+@pytest.mark.parametrize("choice", [None, "auto", "none"], ids=["no tools", "auto", "none"])
+def test_the_demo_model_answers_in_json(
+    demo: openai.OpenAI, wanted: dict[str, Any], choice: str | None, thinking: bool, stream: bool
+) -> None:
+    """A model that never saw such a request: it is the constraint alone that makes JSON of its answers."""
+    whole = 0
+    text = "Please get the weather for city Paris."
+    request = asking(text, thinking=thinking, temperature=1, max_tokens=128, response_format=wanted)
+    if choice is not None:
+        request |= {"tools": TOOLS, "tool_choice": choice}
+    for answer in said(demo, stream, request):
+        if answer.finish == "length":
+            continue
+        whole += 1
+        assert bool(answer.calls) is (answer.finish == "tool_calls")
+        assert not (answer.calls and answer.content.strip())
+        if answer.calls:
+            for name, arguments in answer.calls:
+                assert choice == "auto" and name in DECLARED
+                jsonschema.validate(json.loads(arguments), PLACE)
+        else:
+            value = json.loads(answer.content)
+            jsonschema.validate(value, TRIP if wanted["type"] == "json_schema" else {"type": "object"})
+    assert whole
+
+
+def test_the_clients_own_way_to_ask_for_a_schema(demo: openai.OpenAI) -> None:
+    """`parse` sends the schema of a class, strict, and reads the answer as one; tools made so are strict too."""
+    import pydantic
+
+    class Trip(pydantic.BaseModel):
+        days: int = pydantic.Field(ge=1, le=30)
+        sunny: bool
+
+    answer = demo.chat.completions.parse(
+        model="demo",
+        messages=[{"role": "user", "content": "Where to?"}],
+        response_format=Trip,
+        extra_body={"chat_template_kwargs": {"thinking": False}},
+    )
+    assert isinstance(answer.choices[0].message.parsed, Trip)
+    called = demo.chat.completions.parse(
+        model="demo",
+        messages=[{"role": "user", "content": "Please plan a trip with days 3."}],
+        tools=[openai.pydantic_function_tool(Trip)],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        extra_body={"chat_template_kwargs": {"thinking": False}},
+    )
+    (call,) = called.choices[0].message.tool_calls or ()
+    assert isinstance(call.function.parsed_arguments, Trip)

@@ -1,0 +1,276 @@
+"""The check agrees with another validator, says where, and comes to an end whatever it is given."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.errors import SchemaRefused
+from dovetail.grammar import check
+from dovetail.grammar.check import Checker
+from dovetail.grammar.looks import width
+from tests.grammar.test_lark_schema import schemas
+from tests.grammar.walks import takes, walk
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from((0.5, 2.0, 1e3)) | st.text("ab2-", max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def oracle(schema: Any) -> Any:
+    """As the check reads it; of formats it knows those that the tests use."""
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    return kind(schema, format_checker=jsonschema.FormatChecker(("date", "uuid", "ipv4")))
+
+
+@given(schemas, values)
+@settings(max_examples=400)
+def test_it_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> None:
+    assert (Checker(schema, "x").fault(json.dumps(value)) is None) == oracle(schema).is_valid(value)
+
+
+def test_it_agrees_with_another_validator_on_walle(shared_data: Path) -> None:
+    """On what a grammar makes, and on the same with one thing changed."""
+    rng = random.Random(3)
+    made = valid = 0
+    for path in sorted((shared_data / "schemas" / "walle").rglob("valid.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            schema = json.loads(line)
+            text = walk(schema, rng, 300)
+            if text is None or "E" in text or "e" in text:  # numbers beyond a double are infinite to the other
+                continue
+            for changed in (text, _changed(json.loads(text), rng)):
+                made += 1
+                fault = Checker(schema, "x").fault(changed)
+                valid += fault is None
+                assert (fault is None) == oracle(schema).is_valid(json.loads(changed)), (line, changed)
+    assert made > 100
+    assert made / 4 < valid < made
+
+
+def _changed(value: Any, rng: random.Random) -> str:
+    """The JSON of a value with one thing in it made another, or left out."""
+    places: list[tuple[Any, Any]] = []
+    pending = [value]
+    while pending:
+        held = pending.pop()
+        if isinstance(held, dict | list):
+            keys = list(held) if isinstance(held, dict) else list(range(len(held)))
+            places += ((held, key) for key in keys)
+            pending += (held[key] for key in keys)
+    if not places:
+        return json.dumps([value])
+    held, key = rng.choice(places)
+    if rng.random() < 0.5:
+        del held[key]
+    else:
+        held[key] = rng.choice([None, "x", -1.5, [], {}])
+    return json.dumps(value)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "day": {"type": "string", "format": "date"},
+        "a/b": {"type": "array", "items": {"type": "integer", "minimum": 3}},
+    },
+    "required": ["day"],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "detail"),
+    [
+        ('{"day": "2024-02-29"}', None, ""),
+        ('{"day": "2024-02-29", "day": "2024-03-01"}', None, ""),
+        ('{"day": "secret"}', "schema_mismatch", "/day against #/properties/day/format"),
+        ('{"secret": 1}', "schema_mismatch", "the arguments against #/required"),
+        ('{"day": "2024-02-29", "a/b": [3, 2]}', "schema_mismatch", "/a~1b/1 against #/properties/a~1b/items/minimum"),
+        ("[]", "schema_mismatch", "the arguments against #/type"),
+        ('{"day": ', "invalid_json", "line 1, column 9"),
+        ('{"day": NaN}', "invalid_json", ""),
+        ("", "invalid_json", "line 1, column 1"),
+        (r'{"day": "\ud800"}', "invalid_json", ""),
+        (r'{"\ud800": "2024-02-29"}', "invalid_json", ""),
+        (r'{"day": "2024-02-29", "x": "\ud83d\ude42"}', None, ""),
+        (f'{{"day": "2024-02-29", "x": {"1" * 5000}}}', "unchecked_arguments", "a number of more than 4000 digits"),
+        ('{"day": "2024-02-29", "x": 1e999}', None, ""),
+        ("[" * 300 + "]" * 300, "unchecked_arguments", "nested deeper than 200 levels"),
+        ("[" * 100_000, "unchecked_arguments", "nested too deeply"),
+    ],
+)
+def test_what_is_wrong_and_where(arguments: str, kind: str | None, detail: str) -> None:
+    """Without what the arguments say."""
+    fault = Checker(SCHEMA, "x").fault(arguments)
+    assert (fault and fault.kind, fault.detail if fault else "") == (kind, detail)
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema", "valid", "invalid"),
+    [
+        ("draft-04", {"minimum": 3, "exclusiveMinimum": True}, 4, 3),
+        ("draft-06", {"exclusiveMinimum": 3}, 4, 3),
+        ("draft-07", {"items": [{"type": "string"}], "additionalItems": False}, ["x"], ["x", 1]),
+        ("draft-07", {"if": {"type": "string"}, "then": {"minLength": 2}}, "ab", "a"),
+        ("2019-09", {"dependentRequired": {"a": ["b"]}}, {"b": 1}, {"a": 1}),
+        ("2020-12", {"prefixItems": [{"type": "string"}], "items": False}, ["x"], ["x", 1]),
+        ("2020-12", {"$dynamicRef": "#x", "$defs": {"x": {"$dynamicAnchor": "x", "type": "null"}}}, None, 1),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_each_draft_is_read_as_itself(draft: str, schema: Any, valid: Any, invalid: Any, named: bool) -> None:
+    """Where none is named it is the newest, or an older one that the schema is of."""
+    if named:
+        address = f"http://json-schema.org/{draft}/schema#" if draft.startswith("draft") else None
+        schema = {"$schema": address or f"https://json-schema.org/draft/{draft}/schema"} | schema
+    checker = Checker(schema, "x")
+    assert checker.fault(json.dumps(valid)) is None
+    assert checker.fault(json.dumps(invalid)) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"properties": {"a": {"type": "strin"}}}, "#/properties/a/type"),
+        ({"properties": {"a": {"minLength": -1}}}, "#/properties/a/minLength"),
+        ({"properties": {"a": {"pattern": "("}}}, "#/properties/a/pattern"),
+        ({"properties": 3}, "#/properties"),
+        ({"$defs": [1]}, "#/$defs"),
+        ({"items": 3}, "#/items"),
+        ({"items": [], "uniqueItems": "yes"}, "#/items"),
+        ({"properties": {"a": {"$ref": "#/nowhere"}}}, "#/properties/a/$ref"),
+        ({"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}, "#/properties/a/$ref"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "#/properties/a/$ref"),
+        ({"$schema": "http://example.com/schema"}, "#/$schema"),
+    ],
+)
+def test_what_is_no_schema_is_refused_by_name(schema: Any, pointer: str) -> None:
+    with pytest.raises(SchemaRefused, match="cannot be enforced") as caught:
+        Checker(schema, "tools[0].function.parameters")
+    assert caught.value.param == "tools[0].function.parameters"
+    assert f"cannot be enforced: {pointer}: " in caught.value.message
+    assert len(caught.value.message) < 600
+
+
+def _nest(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+_TWICE = {"properties": {"a": {"$ref": "#/$defs/t"}}}
+#: Each level is looked at by both branches, and so on below: 2 ** depth looks.
+_DOUBLING = {
+    "$ref": "#/$defs/t",
+    "$defs": {"t": {"anyOf": [{**_TWICE, "required": ["y"]}, {**_TWICE, "required": ["z"]}]}},
+}
+_LAUGHS = {
+    "$ref": "#/$defs/0",
+    "$defs": {**{str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}, "40": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        (_DOUBLING, json.dumps(_nest(100))),
+        (_LAUGHS, "1"),
+        ({"$ref": "#"}, "1"),
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, "1"),
+        ({"items": {"anyOf": [{"const": i} for i in range(2000)]}}, json.dumps([-1] * 100_000)),
+        ({"items": {"pattern": "^(a|aa)+(?!c)$"}}, json.dumps(["a" * 40 + "b"] * 10_000)),
+    ],
+    ids=["doubling", "laughs", "itself", "itself twice", "many times many", "dear patterns"],
+)
+def test_what_would_take_hours_is_left_unchecked(schema: Any, arguments: str) -> None:
+    fault = Checker(schema, "x").fault(arguments)
+    assert fault is not None
+    assert fault.kind == "unchecked_arguments"
+
+
+def test_where_it_is_affordable_it_is_checked() -> None:
+    assert Checker(_DOUBLING, "x").fault('{"a": {"y": 1}, "z": 1}') is None
+    fault = Checker(_DOUBLING, "x").fault(json.dumps(_nest(4)))
+    assert (fault and fault.detail) == "the arguments against #/$defs/t/anyOf"
+    assert Checker(_DOUBLING, "x").fault(json.dumps(_nest(10))) == check.Fault("schema_mismatch", "")
+    tree = {"type": "object", "properties": {"v": {"type": "integer"}, "n": {"$ref": "#"}}, "required": ["v"]}
+    assert Checker(tree, "x").fault('{"v": 1, "n": {"v": 2}}') is None
+    fault = Checker(tree, "x").fault('{"v": 1, "n": {"v": "x"}}')
+    assert (fault and fault.detail) == "/n/v against #/properties/v/type"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^(a+)+$", "(a*)*b", "^(?:a|a?)+$", "(.*a.{20}){2}|(.*b.{19}c.*){3}", "(?=a)(a+)+$"]
+)
+def test_a_pattern_may_be_a_trap(pattern: str) -> None:
+    """Linear, or given up: the test is over."""
+    Checker({"pattern": pattern}, "x").fault(json.dumps("a" * 30_000 + "c"))
+
+
+def test_a_pattern_in_another_dialect_is_the_grammars_alone() -> None:
+    checker = Checker({"properties": {"a": {"type": "string", "pattern": "(?i)^x$"}, "pattern": {"type": "null"}}}, "x")
+    assert checker.fault('{"a": "y", "pattern": null}') is None
+    assert checker.fault('{"a": 1}') is not None
+    assert checker.fault('{"pattern": 1}') is not None
+    assert takes({"type": "string", "pattern": "(?i)^x$"}, '"X"')
+    assert not takes({"type": "string", "pattern": "(?i)^x$"}, '"y"')
+
+
+def test_a_pattern_that_gives_up_has_not_said_no() -> None:
+    fault = Checker({"pattern": "^(a|aa)+(?!c)$"}, "x").fault(json.dumps("a" * 500 + "b"))
+    assert fault == check.Fault("unchecked_arguments", "a regex would take too long")
+    assert Checker({"pattern": "^(?!c)[ab]+$"}, "x").fault('"ab"') is None
+    fault = Checker({"pattern": "^(?!c)[ab]+$"}, "x").fault('"cab"')
+    assert fault is not None and fault.kind == "schema_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("regex", "places"),
+    [
+        ("abc", 3),
+        ("a{3}", 3),
+        ("a{2,5}b", 6),
+        ("(a{10}b){10}", 110),
+        ("((a{10}){10}){10}", 1000),
+        ("[a-z]{3}|x+", 4),
+        ("a{,3}", 5),
+        ("[", 1),
+        ("", 0),
+    ],
+)
+def test_how_wide_a_regex_is(regex: str, places: int) -> None:
+    assert width(regex) == places
+
+
+def test_a_wide_pattern_is_one_of_a_length() -> None:
+    """As many tools have it."""
+    for pattern in ("^.{1,1000}$", r"^[\s\S]{0,4000}$", r"^[\p{L}\p{N}_ -]{1,255}$"):
+        checker = Checker({"pattern": pattern}, "x")
+        assert checker.fault('"ab"') is None
+        fault = checker.fault(json.dumps("a" * 5000))
+        assert fault is not None and fault.kind == "schema_mismatch"
+
+
+def test_long_names_make_no_long_details() -> None:
+    schema = {"additionalProperties": {"additionalProperties": {"type": "integer"}}}
+    fault = Checker(schema, "x").fault(json.dumps({"k" * 10_000: {"l" * 10_000: "x"}}))
+    assert fault is not None and len(fault.detail) < 400
+
+
+def test_a_schema_out_of_bounds_never_reaches_the_library() -> None:
+    with pytest.raises(SchemaRefused, match="more than"):
+        check.checker({"properties": {f"p{i}": {} for i in range(20_000)}}, "x")
+
+
+def test_a_checker_is_made_once() -> None:
+    assert check.checker({"type": "object"}, "x") is check.checker({"type": "object"}, "x")

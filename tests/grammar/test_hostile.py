@@ -1,0 +1,307 @@
+"""Bad input of the constraint: every hostile schema is refused by name or compiles, and nothing hangs or grows."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dovetail
+from dovetail.conversation import Call, Message
+from dovetail.errors import EngineError, SchemaRefused
+from dovetail.formats.registry import FAMILIES
+from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, bounds, culprit, matcher
+from dovetail.grammar.endings import Endings
+from dovetail.grammar.growth import Grown
+from dovetail.grammar.kept import Kept
+from dovetail.tokens import Tokenizer
+from tests.grammar import hostile
+from tests.grammar.test_matcher import allowed
+
+FMT = dovetail.format("kimi_k25")
+SPACE = 3 << 30  # bytes that the child may have, the interpreter included
+SECONDS = 500  # for all cases together, on a machine that does other things too
+
+
+def tools(schemas: list[hostile.Schema]) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "function": {"name": f"t{i}", "parameters": hostile.copied(schema)}}
+        for i, schema in enumerate(schemas)
+    ]
+
+
+def tried(tokenizer: Tokenizer, schemas: list[hostile.Schema]) -> SchemaRefused | None:
+    """Compile, then choose blindly among the allowed tokens: the refusal, or None where an answer could be made. That a
+    constraint cannot go on ends its own request, and is no failure of the server."""
+    eos = tokenizer.control["<|im_end|>"]
+    try:
+        grammar = FMT.grammar(tools(schemas), tool_choice="required", thinking=False)
+        assert grammar is not None
+        one = matcher.compile(grammar, tokenizer, [eos])
+    except SchemaRefused as refusal:
+        return refusal
+    head = FMT.write(Message("", "", (Call("functions.t0:0", "t0", ""),)), thinking=False).ids(tokenizer)[:-3]
+    for seed in range(2):
+        rng, walk = random.Random(seed), one.another()
+        assert all(map(walk.advance, head))
+        try:
+            for _ in range(30):
+                walk.forced(4)
+                options = sorted(allowed(walk, tokenizer))
+                assert options
+                token = rng.choice(options)
+                assert walk.advance(token)
+                if token == eos:
+                    break
+        except EngineError as error:
+            assert "cannot go on" in error.message
+    return None
+
+
+def judged(name: str, refusal: SchemaRefused | None, pointer: str | None) -> None:
+    """`pointer`: how the one to the culprit begins, "tools" for all of them; None: there is none."""
+    if pointer is None or refusal is None:
+        assert pointer is None and refusal is None, (name, pointer, refusal)
+    elif pointer == "tools":
+        assert refusal.param == "tools"
+    else:
+        assert refusal.param is not None and refusal.param.startswith("tools[")
+        assert f"{refusal.param} cannot be enforced: {pointer}" in refusal.message, (name, refusal.message)
+        assert len(refusal.message) < 700
+
+
+ALL = {name: ([schema], pointer) for name, (schema, pointer) in hostile.CASES.items()} | hostile.TOOLS
+
+
+def everything(path: str) -> None:
+    """All cases, in this process."""
+    tokenizer = dovetail.tokenizer(path)
+    for name, (schemas, pointer) in ALL.items():
+        print(name, flush=True)
+        judged(name, tried(tokenizer, schemas), pointer)
+
+
+def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: Path) -> None:
+    """In a child with a limit on its memory: what kills a process must not kill the tests."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
+
+    code = f"from tests.grammar import test_hostile; test_hostile.everything({str(small_tokenizer_file)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        preexec_fn=limited,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    last = done.stdout.strip().rpartition("\n")[2]
+    assert done.returncode == 0, f"at {last!r}: {done.stderr[-1500:]}"
+    assert last == list(ALL)[-1]
+
+
+def test_the_library_s_own_options_are_no_part_of_a_schema(small_tokenizer: Tokenizer) -> None:
+    """It would write `"a" = 1` otherwise, and pass over what it does not know."""
+    schema = hostile.CASES["the library's own options"][0]
+    grammar = FMT.grammar(tools([schema]), thinking=False)
+    assert grammar is not None
+    for arguments, ok in (('{"a": "x"}', True), ('{"a"= "x"}', False)):
+        said = Message("", "", (Call("functions.t0:0", "t0", arguments),))
+        one = matcher.compile(grammar, small_tokenizer, [small_tokenizer.control["<|im_end|>"]])
+        assert all(map(one.advance, FMT.write(said, thinking=False).ids(small_tokenizer))) is ok
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_family_is_given_nothing_that_is_out_of_bounds(name: str) -> None:
+    """Families take schemas apart, each in its own way, before there is a grammar to look at."""
+    fmt = dovetail.format(name)
+    for case in ("deep lists", "20,000 keys", "unions times unions", "long chain", "refers to itself at once"):
+        schema, pointer = hostile.CASES[case]
+        with pytest.raises(SchemaRefused) as caught:
+            fmt.grammar(tools([schema]))
+        judged(case, caught.value, pointer)
+        assert fmt.grammar(tools([schema]), strict="names") is not None
+
+
+def test_what_was_within_bounds_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = JsonSchema(hostile.many(3, name="once{}"), "here")
+    bounds.check_once([schema])
+    monkeypatch.setattr(bounds, "check", None)
+    bounds.check_once([schema])
+    with pytest.raises(TypeError):
+        bounds.check_once([schema, schema])
+
+
+def test_a_refusal_is_remembered(small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = FMT.grammar(tools([hostile.prop({"$ref": "#/nowhere/again"})]), thinking=False)
+    assert grammar is not None
+    told = []
+    for _ in range(2):
+        with pytest.raises(SchemaRefused) as caught:
+            matcher.compile(grammar, small_tokenizer, [1])
+        told.append(caught.value)
+        monkeypatch.setattr(culprit, "find", None)  # it is not looked for again
+    assert told[0].message == told[1].message and told[0] is not told[1]
+
+
+def test_the_same_grammar_at_once_is_compiled_once() -> None:
+    kept: Kept[object] = Kept(2, 100)
+    begun, go = threading.Event(), threading.Event()
+    made: list[object] = []
+
+    def make() -> object:
+        begun.set()
+        assert go.wait(20)
+        made.append(object())
+        return made[-1]
+
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(kept.get("k", 1, make))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(20)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and found == made * 5
+
+
+def test_what_could_not_be_made_is_made_again() -> None:
+    kept: Kept[int] = Kept(2, 100)
+    with pytest.raises(ZeroDivisionError):
+        kept.get("k", 1, lambda: 1 // 0)
+    assert kept.get("k", 1, lambda: 3) == 3
+
+
+def test_what_is_kept_is_bounded_by_number_and_by_size() -> None:
+    kept: Kept[int] = Kept(3, 100)
+
+    def holds(*keys: str) -> bool:
+        """Whether these are there; looking changes nothing but their order."""
+        made: list[str] = []
+        for key in keys:
+            kept.get(key, 1, lambda key=key: made.append(key) or 0)  # type: ignore[misc]
+        return not made
+
+    for key in "abc":
+        kept.get(key, 1, lambda: 0)
+    assert holds("a", "b", "c")
+    kept.get("d", 1, lambda: 0)
+    assert holds("b", "c", "d") and not holds("a")
+    kept.get("large", 1000, lambda: 0)
+    assert holds("large")
+    kept.cache_clear()
+    assert not holds("large")
+
+
+def test_one_that_breaks_does_not_make_others_compile_anew(small_tokenizer: Tokenizer) -> None:
+    """Copies share what the library has found out: the first that meets its error builds it anew, for all."""
+    eos = [small_tokenizer.control["<|im_end|>"]]
+    grammar = FMT.grammar(tools([hostile.string("(.*a.{20}){2}|(.*b.{19}c.*){3}")]), thinking=False)
+    assert grammar is not None
+    one, other = matcher.compile(grammar, small_tokenizer, eos), matcher.compile(grammar, small_tokenizer, eos)
+    before = one._original
+    assert other._original is before
+    one._rebuild()
+    assert one._original is not before
+    other._rebuild()
+    assert other._original is one._original
+    for _ in range(100):
+        one._rebuild()
+    assert one._copies <= matcher._MOST_COPIES + 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "why"),
+    [
+        (hostile.prop({"$ref": "#/nowhere"}), "#/properties/a/$ref", "does not exist"),
+        (hostile.prop({"type": "string", "minLength": "5"}), "#/properties/a/minLength", "minLength"),
+        (hostile.prop({"items": {"anyOf": [{}, {"type": "strin"}]}}), "#/properties/a/items/anyOf/1/type", "strin"),
+        (
+            {"$ref": "#/$defs/x~1y", "$defs": {"x/y": hostile.prop({"maximum": "z"})}},
+            "#/$defs/x~1y/properties/a/maximum",
+            "maximum",
+        ),
+        (hostile.prop(False, required=["a"]), "#/", "required property 'a'"),
+        (hostile.prop({"type": "string"}), None, ""),
+    ],
+)
+def test_the_culprit_is_found(schema: hostile.Schema, pointer: str | None, why: str) -> None:
+    found = culprit.find(schema)
+    if pointer is None:
+        assert found is None
+    else:
+        assert found is not None and found[0].startswith(pointer) and why in found[1]
+
+
+def resolved(schema: Any) -> Any:
+    """What plain references within a schema lead to."""
+    return lambda part: schema["$defs"].get(part["$ref"].removeprefix("#/$defs/"))
+
+
+def parts(schema: Any) -> list[dict[str, Any]]:
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    return [*([schema] if isinstance(schema, dict) else []), *(part for it in inner for part in parts(it))]
+
+
+@pytest.mark.parametrize(
+    ("definition", "ends"),
+    [
+        ({"type": "string"}, True),
+        ({"$ref": "#/$defs/n"}, False),
+        ({"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}, True),
+        ({"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}, False),
+        ({"allOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}, False),
+        ({"type": "array", "items": {"$ref": "#/$defs/n"}}, True),
+        ({"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}, False),
+        ({"type": ["array", "null"], "items": {"$ref": "#/$defs/n"}, "minItems": 1}, True),
+        ({"type": "array", "prefixItems": [{"$ref": "#/$defs/n"}], "minItems": 1}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}, True),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"]}, False),
+        ({"type": "object", "additionalProperties": {"$ref": "#/$defs/n"}, "required": ["a"]}, False),
+        ({"type": "object", "additionalProperties": {"$ref": "#/$defs/n"}, "required": []}, True),
+        ({"enum": [{}], "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"]}, True),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/other"}}, "required": ["a"]}, True),
+    ],
+)
+def test_what_needs_itself_does_not_end(definition: dict[str, Any], ends: bool) -> None:
+    schema = {"$defs": {"n": definition}}
+    assert Endings(iter(parts(schema)), resolved(schema)).ends(definition) is ends
+
+
+def test_growth_is_what_a_merge_writes() -> None:
+    """Of two unions that hold together one of all pairs, with what stands beside them in each."""
+    union = {"anyOf": [{"required": [str(i)]} for i in range(10)]}
+    sole = Grown(lambda part: None, 10**6).of([hostile.copied(union)])
+    twice = Grown(lambda part: None, 10**6).of([hostile.copied({"allOf": [union, union]})])
+    beside = {**union, "properties": {str(i): {} for i in range(100)}}
+    assert sole == 0
+    assert 100 <= twice <= 1_000
+    assert 1_000 <= Grown(lambda part: None, 10**6).of([hostile.copied(beside)]) <= 2_000
+    many = {"allOf": [union] * 9}
+    assert Grown(lambda part: None, 1_000).of([hostile.copied(many)]) > 1_000
+
+
+def test_growth_of_what_holds_together_with_itself_comes_to_an_end() -> None:
+    node: dict[str, Any] = {"allOf": [{"$ref": "n"}], "properties": {"a": {"$ref": "n"}, "b": {"$ref": "n"}}}
+    assert Grown(lambda part: node, 10**6).of([node, {"properties": {"a": node}}]) < 10**6
+
+
+def test_bounds_of_all_tools_together_name_the_one_that_is_too_much() -> None:
+    with pytest.raises(SchemaRefused, match="more than 5000") as caught:
+        bounds.check([JsonSchema(hostile.many(900), f"tools[{i}]") for i in range(9)])
+    assert caught.value.param == "tools[5]"
+
+
+def test_grammars_that_say_different_things_are_kept_apart(small_tokenizer: Tokenizer) -> None:
+    eos = [small_tokenizer.control["<|im_end|>"]]
+    one, other = (matcher.compile(Grammar(node), small_tokenizer, eos) for node in (FreeText(), Index()))
+    assert allowed(one, small_tokenizer) != allowed(other, small_tokenizer)

@@ -1,0 +1,47 @@
+"""Random walks through a grammar: what a model with random weights would write, byte by byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.grammar import Grammar, JsonSchema
+from dovetail.grammar.matcher import Matcher, compile
+from tests.reading import families
+
+BYTES = families.PieceTokenizer(("<end>",), ("{}",))
+END = (BYTES.control["<end>"],)
+
+_LIKELY = frozenset(b'"}]0123456789abcdefghijklmnopqrstuvwxyzABCDEFT:.-+/@_,{[')
+_CLOSING = frozenset(b'"}]')
+
+
+def matcher(schema: Mapping[str, Any]) -> Matcher:
+    return compile(Grammar(JsonSchema(schema, "here")), BYTES, END)
+
+
+def takes(schema: Mapping[str, Any], text: str) -> bool:
+    """Whether the grammar of a schema takes `text` as a whole."""
+    constraint = matcher(schema)
+    return all(constraint.advance(token) for token in (*BYTES.encode(text), *END))
+
+
+def walk(schema: Mapping[str, Any], rng: random.Random, longest: int = 160) -> str | None:
+    """A text that the grammar takes, chosen blindly among what it allows, if it comes to an end before `longest`
+    bytes; white space is left out, and from half of them on what closes something is preferred."""
+    constraint, row = matcher(schema), bytearray(4 * ((BYTES.vocab_size + 31) // 32))
+    text = bytearray()
+    while len(text) < longest:
+        constraint.fill(memoryview(row))
+        allowed = [token for token in range(256) if row[token // 8] >> (token % 8) & 1]
+        allowed = [token for token in allowed if token not in b" \t\n\r"] or allowed
+        may_end = row[END[0] // 8] >> (END[0] % 8) & 1
+        if may_end and (not allowed or rng.random() < 0.4):
+            return text.decode()
+        closing = [token for token in allowed if token in _CLOSING] if len(text) > longest / 2 else []
+        likely = [token for token in allowed if token in _LIKELY] if rng.random() < 0.95 else []
+        token = rng.choice(closing or likely or allowed)
+        assert constraint.advance(token)
+        text.append(token)
+    return None
