@@ -280,6 +280,7 @@ def test_what_python_does_not_keep_is_named() -> None:
         (of({"items": 3}), "#/properties/a/items is no JSON Schema"),
         (of({"type": "array", "minItems": "x"}), "#/properties/a/minItems is no number"),
         ({"type": "object", "properties": 3}, "has no valid properties"),
+        (of({"required": [f"k{i}" for i in range(1001)]}), "#/properties/a is where the properties of one tool get to"),
         (of({"anyOf": [{"anyOf": [{"type": "string"}] * 30}] * 30}), ""),
     ],
     ids=lambda it: json.dumps(it)[:50],

@@ -73,8 +73,8 @@ _NEVER = frozenset(
     "not if patternProperties propertyNames minProperties maxProperties dependentRequired dependentSchemas "
     "dependencies uniqueItems contains minContains maxContains unevaluatedProperties unevaluatedItems".split()
 )
-#: Of one tool.
-_MOST_RULES, _MOST_MERGES = 30_000, 500
+#: Of one tool. Each member's rule goes on to the next one's, and llguidance dies at the end of 3,000.
+_MOST_RULES, _MOST_MERGES, _MOST_MEMBERS = 30_000, 500, 1_000
 #: Names among which another key is looked for: characters of all of them, and of the longest.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
@@ -184,7 +184,7 @@ class _Writer:
         self.never = ["#"]
         #: By the identity of what is written (which is kept for that) and its keys; its node once it is there.
         self._made: dict[tuple[int, int], tuple[Any, Ref, Node | None, bool]] = {}
-        self._names = self._merges = 0
+        self._names = self._merges = self._members = 0
 
     def value(self, schema: Any, pointer: str, keys: _Keys = _STRINGS) -> Node | None:
         """A value that is valid; None if there is none. Each schema is written once.
@@ -229,6 +229,9 @@ class _Writer:
         if never := [name for name, value in values.items() if value is None and name in needed]:
             self.never.insert(-1, f"{pointer}/properties/{_step(never[0])}")
             return None
+        self._members += len(values)
+        if self._members > _MOST_MEMBERS:
+            self._refuse(pointer, f"is where the properties of one tool get to be more than {_MOST_MEMBERS}")
         names = list(values)
         few = sum(map(len, names)) <= _MOST_NAMES and max(map(len, names), default=0) <= _LONGEST_NAME
         rest = self._rule(keys.other(names, other)) if other is not None and few else None
