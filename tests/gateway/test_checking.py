@@ -129,7 +129,7 @@ async def test_content_is_checked_against_a_response_format(engine: ScriptedEngi
 async def test_a_schema_that_is_none_is_only_shown_where_it_is_not_enforced(
     engine: ScriptedEngine, tok: Tokenizer
 ) -> None:
-    broken = {"type": "function", "function": {"name": "tag", "parameters": {"properties": {"a": {"minLength": -1}}}}}
+    broken = {"type": "function", "function": {"name": "tag", "parameters": {"properties": {"a": {"pattern": "["}}}}}
     engine.ids = written(said('{"a": 1}'), tok)
     async with in_process(engine, tok) as client:
         message, answer = await asked(client, tools=[broken], dovetail={"strict": "names"})
@@ -137,12 +137,12 @@ async def test_a_schema_that_is_none_is_only_shown_where_it_is_not_enforced(
         assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters"
         refused = await client.post("/v1/chat/completions", json=BODY | {"tools": [broken]})
     assert refused.status_code == 400
-    assert "#/properties/a/minLength" in refused.json()["error"]["message"]
+    assert "#/properties/a/pattern" in refused.json()["error"]["message"]
 
 
 async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: ScriptedEngine, tok: Tokenizer) -> None:
     parameters = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": "yes"}}}
-    tool = {"type": "function", "function": {"name": "tag", "parameters": parameters}}
+    tool = {"type": "function", "function": {"name": "tag", "strict": True, "parameters": parameters}}
     async with in_process(engine, tok) as client:
         refused = await client.post(
             "/v1/chat/completions", json=BODY | {"tools": [TOOL | {"function": {"name": "a"}}, tool]}
@@ -151,6 +151,16 @@ async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: Script
     assert (refused.status_code, error["param"]) == (400, "tools[1].function.parameters")
     assert "tools[1].function.parameters cannot be enforced: #/properties/tags/uniqueItems: " in error["message"]
     assert '"strict": "names"' in error["message"]
+
+
+async def test_a_tool_that_does_not_ask_for_it_may_be_sloppy(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    parameters = {"type": "object", "properties": {"tags": {"type": "array", "required": True, "title": None}}}
+    tool = {"type": "function", "function": {"name": "tag", "parameters": parameters}}
+    engine.ids = written(said('{"tags": [1]}'), tok)
+    async with in_process(engine, tok) as client:
+        message, answer = await asked(client, tools=[tool])
+    assert defects(message) == []
+    assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters#/properties/tags/required"
 
 
 async def test_the_header_is_ascii_and_not_endless(engine: ScriptedEngine, tok: Tokenizer) -> None:

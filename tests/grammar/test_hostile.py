@@ -20,6 +20,7 @@ from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, bounds, culpr
 from dovetail.grammar.endings import Endings
 from dovetail.grammar.growth import Grown
 from dovetail.grammar.kept import Kept
+from dovetail.grammar.mending import mended
 from dovetail.tokens import Tokenizer
 from tests.grammar import hostile
 from tests.grammar.test_matcher import allowed
@@ -31,17 +32,22 @@ SECONDS = 500  # for all cases together, on a machine that does other things too
 
 def tools(schemas: list[hostile.Schema]) -> list[dict[str, Any]]:
     return [
-        {"type": "function", "function": {"name": f"t{i}", "parameters": hostile.copied(schema)}}
+        {"type": "function", "function": {"name": f"t{i}", "strict": True, "parameters": hostile.copied(schema)}}
         for i, schema in enumerate(schemas)
     ]
 
 
-def tried(tokenizer: Tokenizer, schemas: list[hostile.Schema]) -> SchemaRefused | None:
+def tool_that_does_not_say(tool: dict[str, Any]) -> dict[str, Any]:
+    """Whether it is strict: what is no schema in it is left out then."""
+    return {**tool, "function": {**tool["function"], "strict": None}}
+
+
+def tried(tokenizer: Tokenizer, asked: list[dict[str, Any]]) -> SchemaRefused | None:
     """Compile, then choose blindly among the allowed tokens: the refusal, or None where an answer could be made. That a
     constraint cannot go on ends its own request, and is no failure of the server."""
     eos = tokenizer.control["<|im_end|>"]
     try:
-        grammar = FMT.grammar(tools(schemas), tool_choice="required", thinking=False)
+        grammar = FMT.grammar(asked, tool_choice="required", thinking=False)
         assert grammar is not None
         one = matcher.compile(grammar, tokenizer, [eos])
     except SchemaRefused as refusal:
@@ -84,7 +90,9 @@ def everything(path: str) -> None:
     tokenizer = dovetail.tokenizer(path)
     for name, (schemas, pointer) in ALL.items():
         print(name, flush=True)
-        judged(name, tried(tokenizer, schemas), pointer)
+        judged(name, tried(tokenizer, tools(schemas)), pointer)
+        if any(mended(schema)[1] for schema in schemas):
+            tried(tokenizer, [tool_that_does_not_say(tool) for tool in tools(schemas)])
 
 
 def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: Path) -> None:
@@ -128,7 +136,8 @@ def test_a_family_is_given_nothing_that_is_out_of_bounds(name: str) -> None:
         with pytest.raises(SchemaRefused) as caught:
             fmt.grammar(tools([schema]))
         judged(case, caught.value, pointer)
-        assert fmt.grammar(tools([schema]), strict="names") is not None
+        asked = [tool_that_does_not_say(tool) for tool in tools([schema])]
+        assert fmt.grammar(asked, strict="names") is not None
 
 
 def test_what_was_within_bounds_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

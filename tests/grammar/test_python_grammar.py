@@ -290,8 +290,9 @@ def test_schemas_that_make_no_sense_are_refused(schema: dict[str, Any], told: st
     if not told:
         assert fmt.grammar([tool("f", schema)]) is not None
         return
+    strict = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
     with pytest.raises(SchemaRefused, match=re.escape(told)) as caught:
-        fmt.grammar([TOOLS[0], tool("f", schema)])
+        fmt.grammar([TOOLS[0], strict])
     assert caught.value.param == "tools[1].function.parameters"
     assert fmt.grammar([TOOLS[0], tool("f", schema)], strict="names") is not None
 

@@ -23,8 +23,20 @@ from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats import constraint, continuing, history
 from dovetail.formats.history import Repair, Wants
-from dovetail.formats.tool_choice import Strict, held_to_schema, resolve_tool_choice
-from dovetail.grammar import Choice, Control, FreeText, Grammar, JsonSchema, Node, Optional, Pattern, TextBefore, bounds
+from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
+from dovetail.grammar import (
+    Choice,
+    Control,
+    FreeText,
+    Grammar,
+    JsonSchema,
+    Node,
+    Optional,
+    Pattern,
+    TextBefore,
+    Wider,
+    bounds,
+)
 from dovetail.grammar import Literal as Exactly
 from dovetail.grammar import Sequence as InOrder
 from dovetail.reading import Asked, CallReader, Reader
@@ -212,7 +224,8 @@ class Format(ABC):
         choice, allowed = resolve_tool_choice(tool_choice, declared)
         wanted = check_response_format(response_format)
         asked = wanted is not None or tool_choice not in (None, "auto") or not parallel_tool_calls
-        held = {i: tool if held_to_schema(tool, strict) else tool.unpinned for i, tool in allowed.items()}
+        enforced = {i: enforceable(tool, strict) for i, tool in allowed.items()}
+        held = {i: tool for i, (tool, _) in enforced.items()}
         if strict == "off" and not asked and not any(tool.strict for tool in allowed.values()):
             return None
         # Before a family takes them apart.
@@ -222,13 +235,18 @@ class Format(ABC):
         if wanted is not None:
             calls = self._calls_grammar(held, parallel_tool_calls) if held and choice != "none" else None
             content = None if choice == "required" else self._structured(wanted)
-            return self._calls_or_content(calls, content, thinking)
-        if not declared:
+            grammar = self._calls_or_content(calls, content, thinking)
+        elif not declared:
             return None
-        if choice == "none":
+        elif choice == "none":
             return self._no_calls(thinking)
-        others = [tool.name for i, tool in enumerate(declared) if i not in held]
-        return self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
+        else:
+            others = [tool.name for i, tool in enumerate(declared) if i not in held]
+            grammar = self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
+        for i, (_, lost) in enforced.items():
+            if lost:
+                grammar = Grammar(Wider(grammar.root, f"tools[{i}].function.parameters", lost))
+        return grammar
 
     def _grammar(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
+from dovetail.grammar.mending import mended
 
 Strict = Literal["off", "names", "schema"]
 
@@ -14,6 +17,19 @@ Strict = Literal["off", "names", "schema"]
 def held_to_schema(tool: Tool, strict: Strict) -> bool:
     """Whether a tool's arguments are held to its schema. `strict` is for tools that do not say."""
     return strict == "schema" if tool.strict is None else tool.strict
+
+
+def enforceable(tool: Tool, strict: Strict) -> tuple[Tool, tuple[str, ...]]:
+    """`tool` with what its arguments are held to, and JSON pointers to what had to be left out of its schema.
+
+    Nothing is of a tool that says itself that it is strict: whoever asks for that is told what is wrong.
+    """
+    if not held_to_schema(tool, strict):
+        return tool.unpinned, ()
+    if tool.strict or tool.parameters is None:
+        return tool, ()
+    parameters, lost = mended(tool.parameters)
+    return msgspec.structs.replace(tool, parameters=parameters), lost
 
 
 def resolve_tool_choice(

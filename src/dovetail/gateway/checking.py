@@ -15,6 +15,7 @@ from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, 
 from dovetail.formats.tool_choice import Strict, held_to_schema
 from dovetail.gateway.requests import ChatRequest
 from dovetail.grammar.check import Checker, Kind, checker
+from dovetail.grammar.mending import mended
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -47,7 +48,10 @@ def checks(request: ChatRequest, tools: Sequence[Mapping[str, Any]], strict: Str
     for i, tool in enumerate(check_tools(tools)):
         origin = f"tools[{i}].function.parameters"
         try:
-            found[tool.name] = checker({**_OBJECT, **(tool.parameters or {})}, origin)
+            schema = tool.parameters or {}
+            if not tool.strict:
+                schema, _ = mended(schema)
+            found[tool.name] = checker({**_OBJECT, **schema}, origin)
         except SchemaRefused as refusal:
             if held_to_schema(tool, strict):
                 told = f'{refusal.message} (the request can ask for less: "dovetail": {{"strict": "names"}})'

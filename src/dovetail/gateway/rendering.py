@@ -12,7 +12,7 @@ from dovetail.conversation import check_tools
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.formats.base import Format, Messages
 from dovetail.gateway.requests import FIELD_OF_OPTION, ChatRequest
-from dovetail.grammar import Choice, Control, Grammar, Node, Optional, Sequence
+from dovetail.grammar import Choice, Control, Grammar, Node, Optional, Sequence, Wider
 from dovetail.tokens import Prompt
 
 
@@ -156,6 +156,8 @@ def _headed(node: Node) -> bool:
     match node:
         case Control():
             return True
+        case Wider(item):
+            return _headed(item)
         case Choice(options):
             return all(map(_headed, options))
         case Sequence(items):
