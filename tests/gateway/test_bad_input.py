@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 
 def tool(parameters: Any, name: str = "f") -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+    return {"type": "function", "function": {"name": name, "strict": True, "parameters": parameters}}
 
 
 FINE = tool({"type": "object", "properties": {}})
