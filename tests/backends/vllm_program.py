@@ -121,6 +121,9 @@ def main(said: str) -> None:
 class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has gone is nothing to print: the last lines are what vLLM is told to have said."""
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     run: dict[str, Any]
