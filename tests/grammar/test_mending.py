@@ -10,6 +10,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import SchemaRefused
+from dovetail.grammar.check import Checker
 from dovetail.grammar.mending import mended
 from tests.conftest import SHARED
 
@@ -34,6 +35,16 @@ SLOPPY: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (of({"not": {"type": "str"}}), of({}), ["#/properties/a/not"]),
     ({"properties": None}, {}, ["#/properties"]),
     ({"$schema": "mine", **of({})}, of({}), []),
+    (
+        {"$defs": {"x": {"type": "any"}}, **of({"$ref": "#/$defs/x"})},
+        {"$defs": {"x": {}}, **of({"$ref": "#/$defs/x"})},
+        ["#/$defs/x/type"],
+    ),
+    ({"$defs": None, **of({})}, of({}), ["#/$defs"]),
+    (of({"readOnly": "yes", "examples": "x", "$comment": 3}), of({}), []),
+    (of({"items": []}), of({}), ["#/properties/a/items"]),
+    ({"properties": ["a"], "additionalProperties": False}, {}, ["#/properties", "#/additionalProperties"]),
+    (of({"contains": {}, "minContains": "0"}), of({}), ["#/properties/a/contains", "#/properties/a/minContains"]),
 ]
 AS_THEY_ARE: list[dict[str, Any]] = [
     {},
@@ -49,7 +60,15 @@ def test_what_is_no_schema_is_left_out(schema: dict[str, Any], left: dict[str, A
     found, told = mended(schema)
     assert (found, set(lost) <= set(told), bool(told)) == (left, True, bool(lost))
     jsonschema.Draft202012Validator.check_schema(dict(found))
+    Checker({"type": "object", **found}, "tools")
     assert mended(found) == (found, ())
+
+
+@pytest.mark.parametrize("name", ["properties", "$defs", "items", "anyOf", "type", "contains", "additionalProperties"])
+def test_a_parameter_may_be_called_like_a_keyword(name: str) -> None:
+    schema = {"properties": {name: {"type": "any", "properties": {name: {"required": True}}}, "b": {"type": "string"}}}
+    left = {"properties": {name: {"properties": {name: {}}}, "b": {"type": "string"}}}
+    assert mended(schema)[0] == left
 
 
 @pytest.mark.parametrize("schema", AS_THEY_ARE, ids=str)

@@ -279,7 +279,7 @@ class _Writer:
     def _types(self, schema: Mapping[str, Any], pointer: str) -> list[str]:
         named = schema.get("type", list(_TYPES))
         types = [named] if isinstance(named, str) else named
-        if not isinstance(types, list) or not set(types) <= {*_TYPES, "integer"}:
+        if not isinstance(types, list) or not all(kind in (*_TYPES, "integer") for kind in types):
             self._refuse(f"{pointer}/type", "is no type of JSON Schema")
         return [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
 
@@ -435,7 +435,9 @@ class _Writer:
         bounds = [schema.get(lower, 0), schema.get(upper)]
         for key, bound in zip((lower, upper), bounds, strict=True):
             whole = isinstance(bound, float) and bound.is_integer()
-            if bound is not None and (isinstance(bound, bool) or not (isinstance(bound, int) or whole) or bound < 0):
+            if bound is None and key not in schema:
+                continue
+            if isinstance(bound, bool) or not (isinstance(bound, int) or whole) or bound < 0:
                 self._refuse(f"{pointer}/{key}", "is no number of anything")
         return int(bounds[0]), None if bounds[1] is None else int(bounds[1])
 

@@ -124,7 +124,7 @@ def _listed(places: Sequence[str]) -> bytes:
     shown: list[str] = []
     for place in spelled:
         if sum(map(len, shown)) + len(place) > _LONGEST_LIST:
-            break
+            continue
         shown.append(place)
     rest = len(spelled) - len(shown)
     return ", ".join((*shown, *([f"{rest} more"] if rest else []))).encode()

@@ -78,13 +78,12 @@ class DeclaredTools:
         try:
             yield
         except InvalidRequest as error:
-            if error.param is None:
-                error.param = "tools"
-            elif (at := _INDEXED.match(error.param)) and int(at[1]) < len(self._places):
+            param, message = error.param or "tools", error.message
+            if (at := _INDEXED.match(param)) and int(at[1]) < len(self._places):
                 told, where = at[0], self._places[int(at[1])]
-                error.param = error.param.replace(told, where, 1)
-                error.message = error.message.replace(told, where, 1)
-            raise
+                param, message = param.replace(told, where, 1), message.replace(told, where, 1)
+            # Another one: other requests may be waiting for the same.
+            raise type(error)(message, param=param) from error
 
 
 def _not_strict(tool: dict[str, Any]) -> dict[str, Any]:

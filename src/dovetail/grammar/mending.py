@@ -10,87 +10,135 @@ from typing import Any
 
 import jsonschema_rs
 
-from dovetail.grammar.references import pointer
+from dovetail.grammar.kept import Kept
+from dovetail.grammar.references import pointer, spelled
 
 _ROUNDS = 8  # what stands in something that was left out is seen only then
-_MOST = 1_000  # places
+_MOST = 200  # places
+_CACHED, _CACHED_CHARACTERS = 256, 4 * 2**20
 _NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 _LISTED = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
 #: But for `not` and `if`, which what is left out of them would make say more.
 _SINGLE = frozenset(("items", "additionalProperties", "then", "else", "contains", "propertyNames"))
+#: What would say more without a keyword beside it.
+_DEPENDENT: Mapping[str | int, tuple[str, ...]] = {
+    "properties": ("additionalProperties", "unevaluatedProperties"),
+    "patternProperties": ("additionalProperties", "unevaluatedProperties"),
+    "prefixItems": ("items", "unevaluatedItems"),
+    "items": ("unevaluatedItems",),
+    "contains": ("minContains", "maxContains"),
+    "minContains": ("contains", "maxContains"),
+}
 _ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly")
+    ("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema")
 )
-_NEWEST = "https://json-schema.org/draft/2020-12/schema"
-_KNOWN_DRAFT = re.compile(r"https?://json-schema\.org/(draft/(2019-09|2020-12)|draft-0[467])/schema#?")
-#: What a schema of a draft has to be, the newest first.
-_DRAFTS = tuple(
-    validator({"$ref": draft}, offline=True)
-    for validator, draft in (
-        (jsonschema_rs.Draft202012Validator, _NEWEST),
-        (jsonschema_rs.Draft7Validator, "http://json-schema.org/draft-07/schema#"),
-        (jsonschema_rs.Draft4Validator, "http://json-schema.org/draft-04/schema#"),
+#: What schemas of older drafts say in another way than 2020-12.
+_READ_OTHERWISE = frozenset(("items", "exclusiveMinimum", "exclusiveMaximum"))
+_DRAFT = re.compile(r"https?://json-schema\.org/(draft/2019-09|draft/2020-12|draft-0[467])/schema#?")
+#: What a schema of a draft has to be.
+_DRAFTS = {
+    draft: validator({"$ref": f"{'https' if '/' in draft else 'http'}://json-schema.org/{draft}/schema"}, offline=True)
+    for draft, validator in (
+        ("draft/2020-12", jsonschema_rs.Draft202012Validator),
+        ("draft/2019-09", jsonschema_rs.Draft201909Validator),
+        ("draft-07", jsonschema_rs.Draft7Validator),
+        ("draft-06", jsonschema_rs.Draft6Validator),
+        ("draft-04", jsonschema_rs.Draft4Validator),
     )
-)
+}
 
 _Path = tuple[str | int, ...]
+_Mended = tuple[Mapping[str, Any], tuple[str, ...]]
 
 
-def mended(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def mended(schema: Mapping[str, Any]) -> _Mended:
     """`schema` without what is not well formed in it, and JSON pointers to that, but for annotations.
 
-    It is given back as it is where it is well formed by a draft, and where it cannot be mended.
+    The draft is that of `$schema`, else 2020-12, or an older one for what only that has. It is given back as it is
+    where it is well formed, and where it cannot be mended.
     """
-    lost: list[str] = []
-    whole: Any = schema
-    if not _KNOWN_DRAFT.fullmatch(str(schema.get("$schema", _NEWEST))):
-        whole = _without(schema, ("$schema",))
     try:
-        for _ in range(_ROUNDS):
-            if any(draft.is_valid(whole) for draft in _DRAFTS):
-                return whole, tuple(lost)
-            faults = min((_faults(draft, whole) for draft in _DRAFTS), key=len)
-            if () in faults or len(faults) > _MOST:
-                break
-            for path in faults:
-                place = _place(path)
-                if place[-1] not in _ANNOTATIONS:
-                    lost.append(pointer(tuple(map(str, place))))
-                whole = _without(whole, place)
+        if not _faults(schema):
+            return schema, ()
+        key = spelled(schema)
+        return _KEPT.get(key, len(key), lambda: _mended(schema))
     except (ValueError, RecursionError):  # nested too deeply for the library, half a character
-        pass
+        return schema, ()
+
+
+_KEPT: Kept[_Mended] = Kept(_CACHED, _CACHED_CHARACTERS)
+
+
+def _mended(schema: Mapping[str, Any]) -> _Mended:
+    whole: Any = schema
+    lost: dict[str, None] = {}
+    for _ in range(_ROUNDS):
+        faults = _faults(whole)
+        if () in faults or len(faults) > _MOST:
+            break
+        if not faults:
+            return whole, tuple(lost)
+        for path in faults:
+            place, is_schema = _place(path)
+            for keyword in (place[-1], *(() if is_schema else _DEPENDENT.get(place[-1], ()))):
+                if _is_at(whole, at := (*place[:-1], keyword)):
+                    whole = _without(whole, at, is_schema)
+                    if is_schema or keyword not in _ANNOTATIONS:
+                        lost[pointer(tuple(map(str, at)))] = None
     return schema, ()
 
 
-def _faults(draft: Any, schema: Any) -> list[_Path]:
-    return list(dict.fromkeys(tuple(error.instance_path) for error in draft.iter_errors(schema)))
+def _faults(schema: Any) -> list[_Path]:
+    """Where a schema is none, as paths; one more than `_MOST` at the most."""
+    named = schema.get("$schema") if isinstance(schema, Mapping) else None
+    if named is not None:
+        draft = _DRAFT.fullmatch(named) if isinstance(named, str) else None
+        return [("$schema",)] if draft is None else _faults_in(draft[1], schema)
+    faults = _faults_in("draft/2020-12", schema)
+    if any(path[-1:] and path[-1] in _READ_OTHERWISE for path in faults):
+        for draft in ("draft-07", "draft-04"):
+            older = set(_faults_in(draft, schema))
+            faults = [path for path in faults if path[-1] not in _READ_OTHERWISE or path in older]
+    return faults
 
 
-def _place(path: _Path) -> _Path:
-    """The keyword or the schema that a fault is part of."""
+def _faults_in(draft: str, schema: Any) -> list[_Path]:
+    found: dict[_Path, None] = {}
+    for error in _DRAFTS[draft].iter_errors(schema):
+        found[tuple(error.instance_path)] = None
+        if len(found) > _MOST:
+            break
+    return list(found)
+
+
+def _place(path: _Path) -> tuple[_Path, bool]:
+    """The keyword that a fault is part of, or the schema behind a name or in a list, and whether it is such a one."""
     at = 0
     while at < len(path):
         inner = path[at + 1 : at + 2]
-        if (path[at] in _NAMED and inner) or (path[at] in _LISTED and inner and isinstance(inner[0], int)):
+        if inner and (path[at] in _NAMED or (path[at] in _LISTED and isinstance(inner[0], int))):
             at += 2
-        elif path[at] in _SINGLE:
+        elif path[at] in _SINGLE and inner:
             at += 1
         else:
-            return path[: at + 1]
-    return path
+            return path[: at + 1], False
+    return path, True
 
 
-def _without(schema: Any, path: _Path) -> Any:
-    """A keyword is left out; a schema in a list or behind a name becomes one of anything."""
-    if not path or not isinstance(schema, Mapping | list):
-        return schema
+def _is_at(held: Any, path: _Path) -> bool:
+    for step in path:
+        if not (step in held if isinstance(held, Mapping) else isinstance(held, list) and step in range(len(held))):
+            return False
+        held = held[step]
+    return True
+
+
+def _without(held: Any, path: _Path, is_schema: bool) -> Any:
+    """A keyword is left out; a schema behind a name or in a list becomes one of anything."""
     step, rest = path[0], path[1:]
-    if isinstance(schema, list):
-        return [(_without(it, rest) if rest else True) if i == step else it for i, it in enumerate(schema)]
-    if step not in schema:
-        return schema
-    if not rest:
-        return {key: value for key, value in schema.items() if key != step}
-    if step in _NAMED and len(rest) == 1:
-        return {**schema, step: {**schema[step], rest[0]: True}}
-    return {**schema, step: _without(schema[step], rest)}
+    if not rest and not is_schema:
+        return {key: value for key, value in held.items() if key != step}
+    inner = _without(held[step], rest, is_schema) if rest else True
+    if isinstance(held, list):
+        return [inner if i == step else it for i, it in enumerate(held)]
+    return {**held, step: inner}

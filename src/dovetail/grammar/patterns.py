@@ -68,8 +68,8 @@ def of_strings(schema: Mapping[str, Any]) -> list[str]:
     found = []
     if "pattern" in schema and (whole := of_the_whole(schema["pattern"])) is not None:
         found.append("".join(map(_ascii, _PIECE.findall(whole))))
-    if schema.get("format") in FORMATS:
-        found.append(FORMATS[schema["format"]])
+    if isinstance(named := schema.get("format"), str) and named in FORMATS:
+        found.append(FORMATS[named])
     return found
 
 
