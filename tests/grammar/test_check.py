@@ -188,9 +188,10 @@ _LAUGHS = {
         ({"$ref": "#"}, "1"),
         ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, "1"),
         ({"items": {"anyOf": [{"const": i} for i in range(2000)]}}, json.dumps([-1] * 100_000)),
+        ({"items": {"enum": [{"k": i} for i in range(5_000)]}}, json.dumps([{"k": 4_999}] * 2_000)),
         ({"items": {"pattern": "^(a|aa)+(?!c)$"}}, json.dumps(["a" * 40 + "b"] * 10_000)),
     ],
-    ids=["doubling", "laughs", "itself", "itself twice", "many times many", "dear patterns"],
+    ids=["doubling", "laughs", "itself", "itself twice", "many times many", "objects in enum", "dear patterns"],
 )
 def test_what_would_take_hours_is_left_unchecked(schema: Any, arguments: str) -> None:
     fault = Checker(schema, "x").fault(arguments)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,26 @@ def parts(schema: Any) -> list[dict[str, Any]]:
 def test_what_needs_itself_does_not_end(definition: dict[str, Any], ends: bool) -> None:
     schema = {"$defs": {"n": definition}}
     assert Endings(iter(parts(schema)), resolved(schema)).ends(definition) is ends
+
+
+def test_what_waits_is_looked_at_again_when_that_ends() -> None:
+    """And not in every round: a chain costs as many looks as it has links, from whichever end it is walked."""
+    chain = [{"type": "array", "items": {"$ref": f"#/$defs/{i + 1}"}, "minItems": 1} for i in range(200)]
+    schema = {"$defs": dict(enumerate([*chain, {"type": "null"}]))}
+    named = {"$defs": {str(i): it for i, it in schema["$defs"].items()}}
+    looks = 0
+
+    class Counted(Endings):
+        def _whole(self, schema: Mapping[str, Any]) -> bool:
+            nonlocal looks
+            looks += 1
+            return super()._whole(schema)
+
+    for order in (list(parts(named)), list(parts(named))[::-1]):
+        looks = 0
+        found = Counted(iter(order), resolved(named))
+        assert all(map(found.ends, chain))
+        assert looks <= 3 * len(order)
 
 
 def test_growth_is_what_a_merge_writes() -> None:

@@ -40,6 +40,7 @@ SLOPPY: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         {"$defs": {"x": {}}, **of({"$ref": "#/$defs/x"})},
         ["#/$defs/x/type"],
     ),
+    (of({"oneOf": [{"type": "number", "minimum": "0"}, {"type": "integer"}]}), of({}), ["#/properties/a/oneOf"]),
     ({"$defs": None, **of({})}, of({}), ["#/$defs"]),
     (of({"readOnly": "yes", "examples": "x", "$comment": 3}), of({}), []),
     (of({"items": []}), of({}), ["#/properties/a/items"]),

@@ -31,7 +31,10 @@ class Offered:
 
     def forget(self) -> None:
         """Nothing is chosen in this step."""
-        self._back_to(0)
+        try:
+            self._back_to(0)
+        except BaseException as error:
+            self.error = constraint_failed(error)
 
     def choose(self, best: Sequence[int], logits: Tensor, first: int, drafts: int, closed: bool) -> list[int]:
         """New tokens, which the constraint has then taken: the first of `drafts` drafts that stand, and one more, but

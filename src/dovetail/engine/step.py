@@ -251,6 +251,8 @@ class StepLoop:
             return [(request.id, window.masks.error)]
         if window.sick and window.offered is not None:
             window.offered.forget()
+            if window.offered.error is not None:
+                return [(request.id, window.offered.error)]
         if window.sick and window.drafts:
             # In attention a draft that is no number spoils the rows before it too: once more, without.
             self.scheduler.undraft(request)

@@ -314,7 +314,7 @@ class _Output:
         segments = self._detokenizer.feed(shown)
         if self._stop is not None:
             segments = self._stop.feed(segments)
-        self._checking.feed(self._reader.feed_segments(segments), last=False, cut=False)
+        self._checking.feed(self._reader.feed_segments(segments), last=False, stopped=False, full=False)
 
     def take(self, batch: TokenBatch) -> Step:
         ids, finish = batch.ids, batch.finish
@@ -339,7 +339,7 @@ class _Output:
             events += self._reader.finish("length" if matched else finish)
         self.called = self.called or any(isinstance(event, CallStart) for event in events)
         before = len(self._checking.calls)
-        events = self._checking.feed(events, last=finish is not None, cut=matched or finish == "length")
+        events = self._checking.feed(events, last=finish is not None, stopped=matched, full=finish == "length")
         reason: FinishReason | None = finish
         # A turn that was cut at a stop string did not end in order to have its calls run.
         if finish == "stop" and self.called and not matched:

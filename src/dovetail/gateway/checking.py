@@ -79,8 +79,9 @@ class Checking:
         """Whether a finished call was not valid."""
         return any(call.fault not in (None, "unchecked_arguments") for call in self.calls)
 
-    def feed(self, events: Iterable[Event], *, last: bool, cut: bool) -> list[Event]:
-        """`events` with a `Defect` behind what is invalid. `last`: the answer is over; `cut`: before its own end."""
+    def feed(self, events: Iterable[Event], *, last: bool, stopped: bool, full: bool) -> list[Event]:
+        """`events` with a `Defect` behind what is invalid. `last`: the answer is over; before its own end, because it
+        was `stopped` at a string or is `full`, which only the latter tells whoever reads it."""
         found: list[Event] = []
         for event in events:
             match event:
@@ -98,8 +99,9 @@ class Checking:
             if isinstance(event, CallEnd) and event.index in self._open:
                 name, arguments = self._open.pop(event.index)
                 found += self._finished(event.index, name, "".join(arguments))
-        if last and not cut:
+        if last and not (stopped or full):
             found += self._unfinished()
+        if last and not full:
             found += self._said()
         return found
 

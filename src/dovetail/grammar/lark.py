@@ -6,7 +6,6 @@ lexemes never match them.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import llguidance
 
 from dovetail.grammar import lark_schema, patterns
+from dovetail.grammar.kept import Kept
 from dovetail.grammar.nodes import (
     Choice,
     Control,
@@ -131,10 +131,12 @@ def _patterns(schema: Mapping[str, Any]) -> list[str]:
     return [pattern for pattern in found if _is_taken(pattern)]
 
 
-@functools.lru_cache(1024)
 def _is_taken(terminal: str) -> bool:
     grammar = llguidance.LLMatcher.grammar_from_lark(f"start: PATTERN\nPATTERN: {terminal}\n")
-    return not llguidance.LLMatcher.validate_grammar(grammar)
+    return _TAKEN.get(terminal, len(terminal), lambda: not llguidance.LLMatcher.validate_grammar(grammar))
+
+
+_TAKEN: Kept[bool] = Kept(1024, 2**20)
 
 
 def _rule(name: str) -> str:
@@ -149,7 +151,6 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-@functools.lru_cache(1024)
 def _in_slashes(pattern: str) -> str:
     """A pattern as it may stand between slashes, in one line."""
     return _BARE.sub(lambda found: _SPELLED.get(found.group(), found.group()), pattern)

@@ -14,7 +14,6 @@ Where the library's own reading is wider than JSON Schema's it is given another 
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import time
@@ -467,10 +466,13 @@ def _children(said: Mapping[str, Any]) -> Iterator[Any]:
 
 def _fits(schema: Mapping[str, Any]) -> bool:
     """Whether the library can compile it, or could if it were not contradictory."""
-    return _fits_text(json.dumps(schema))
+    text = json.dumps(schema)
+    return _FITTING.get(text, len(text), lambda: _fits_text(text))
 
 
-@functools.lru_cache(_CACHED)
+_FITTING: Kept[bool] = Kept(_CACHED, _CACHED_CHARACTERS)
+
+
 def _fits_text(schema: str) -> bool:
     grammar = llguidance.LLMatcher.grammar_from_lark(f"start: %json {schema}")
     error = llguidance.LLMatcher.validate_grammar(grammar)

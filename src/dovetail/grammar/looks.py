@@ -30,6 +30,10 @@ _OF_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
 _PASSED = ("const", "enum", "default", "examples", "example", "$defs", "definitions")
 
 
+#: Comparing a value with an object or a list of an `enum`; with others it takes no time.
+_COMPARISON = 0.1
+
+
 class Looks:
     """The looks at values that one schema takes, of a microsecond each. `turning`: its regexes may turn back, some
     thousand times each."""
@@ -37,19 +41,19 @@ class Looks:
     def __init__(self, schema: Any, *, turning: bool) -> None:
         self._references = References(schema)
         self._turning = turning
-        self._found: dict[tuple[str, ...], tuple[float, float, list[_Inner]]] = {}
+        self._found: dict[tuple[str, ...], tuple[float, float, float, list[_Inner]]] = {}
         #: How many schemas there are when every reference is written out, times what a character of a text costs the
         #: dearest of their regexes; `MANY` where a schema comes back to itself.
         self.weight = self._schemas()
-        self.weight *= max((1.0, *(each + character for each, character, _ in self._found.values())))
+        self.weight *= max((1.0, *(each + character for _, each, character, _ in self._found.values())))
 
     def at(self, value: Any, limit: int) -> float:
         """How many a validator takes that stops nowhere early, counted as far as `limit`."""
         count, pending = 0.0, [(self._references.root, value)]
         while pending and count <= limit:
             place, value = pending.pop()
-            each, character, inner = self._read(place)
-            count += 1
+            own, each, character, inner = self._read(place)
+            count += 1 + own
             if each or character:
                 texts = (value,) if isinstance(value, str) else value if isinstance(value, Mapping) else ()
                 count += sum(each + len(text) * character for text in texts)
@@ -57,22 +61,23 @@ class Looks:
         return count
 
     def _schemas(self) -> float:
-        known: dict[tuple[str, ...], int] = {}
+        known: dict[tuple[str, ...], float] = {}
         entered: set[tuple[str, ...]] = set()
         pending = [(self._references.root, False)]
         while pending:
             place, done = pending.pop()
-            inner = self._read(place)[2]
+            own, *_, inner = self._read(place)
             if done:
-                known[place.path] = min(MANY, 1 + sum(known.get(it.path, MANY) for _, _, it in inner))
+                # What a schema costs by itself, it may cost for every few characters.
+                known[place.path] = min(MANY, 1 + 100 * own + sum(known.get(it.path, MANY) for _, _, it in inner))
             elif place.path not in entered:
                 entered.add(place.path)
                 pending.append((place, True))
                 pending += ((it, False) for _, _, it in inner)
         return known[()]
 
-    def _read(self, place: Place) -> tuple[float, float, list[_Inner]]:
-        """What the regexes of a schema cost for each text and each of its characters, and the schemas in it."""
+    def _read(self, place: Place) -> tuple[float, float, float, list[_Inner]]:
+        """What a schema costs for each value, its regexes for each text and each character, and the schemas in it."""
         if place.path not in self._found:
             schema = place.schema if isinstance(place.schema, Mapping) else {}
             held = schema.get("patternProperties")
@@ -82,7 +87,9 @@ class Looks:
             ]
             turning = len(regexes) if self._turning else 0
             each, character = turning * _TURN, turning * _TURN / 100 + sum(map(width, regexes)) * _PLACE
-            self._found[place.path] = each, character, list(_inner(self._references, place))
+            values = schema.get("enum")
+            own = sum(isinstance(it, dict | list) for it in values) * _COMPARISON if isinstance(values, list) else 0.0
+            self._found[place.path] = own, each, character, list(_inner(self._references, place))
         return self._found[place.path]
 
 

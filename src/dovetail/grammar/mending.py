@@ -92,13 +92,13 @@ def _faults(schema: Any) -> list[_Path]:
     """Where a schema is none, as paths; one more than `_MOST` at the most."""
     named = schema.get("$schema") if isinstance(schema, Mapping) else None
     if named is not None:
-        draft = _DRAFT.fullmatch(named) if isinstance(named, str) else None
-        return [("$schema",)] if draft is None else _faults_in(draft[1], schema)
+        known = _DRAFT.fullmatch(named) if isinstance(named, str) else None
+        return [("$schema",)] if known is None else _faults_in(known[1], schema)
     faults = _faults_in("draft/2020-12", schema)
-    if any(path[-1:] and path[-1] in _READ_OTHERWISE for path in faults):
+    if any(_READ_OTHERWISE.intersection(path[-1:]) for path in faults):
         for draft in ("draft-07", "draft-04"):
             older = set(_faults_in(draft, schema))
-            faults = [path for path in faults if path[-1] not in _READ_OTHERWISE or path in older]
+            faults = [path for path in faults if path in older or not _READ_OTHERWISE.intersection(path[-1:])]
     return faults
 
 
@@ -116,6 +116,8 @@ def _place(path: _Path) -> tuple[_Path, bool]:
     at = 0
     while at < len(path):
         inner = path[at + 1 : at + 2]
+        if path[at] == "oneOf":  # with less said by one of them, what fits one may fit two
+            return path[: at + 1], False
         if inner and (path[at] in _NAMED or (path[at] in _LISTED and isinstance(inner[0], int))):
             at += 2
         elif path[at] in _SINGLE and inner:

@@ -58,6 +58,8 @@ def _engine_args(value: str) -> None:
         raise PlanError(f"it holds options of vLLM's, and begins with {words[0]!r:.40}")
     for word in words:
         flag = word.partition("=")[0].partition(".")[0].replace("_", "-")
+        if flag in ("--reasoning-parser", "--structured-outputs-config"):
+            raise PlanError(f"with {flag} vLLM would hold answers to their grammar in its own way, or not at all")
         if _APART.fullmatch(flag):
             raise PlanError(f"with {flag} Dovetail could not reach it")
         for option in OPTIONS:

@@ -299,6 +299,30 @@ def test_one_that_was_there_by_chance_is_answered_when_a_server_is_back() -> Non
     with_servers([Fake(), Fake()], test)
 
 
+def test_one_that_waits_behind_the_culprit_is_not_convicted_with_it() -> None:
+    """Both were there at two deaths; the one sends the server down a third time while the other waits for its turn."""
+
+    async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
+        (fake,) = fakes
+        fake.answer = poisoned(fake)
+        both = completion(prompt=POISON), completion()
+        for each in both:
+            engine._suspects.enter(hash(each.prompt), fake.name)
+        for _ in range(2):
+            engine._suspects.died(fake.name)
+        for each in both:
+            engine._suspects.leave(hash(each.prompt), fake.name, answered=False)
+        culprit, other = (asyncio.create_task(answered(engine, each)) for each in both)
+        with pytest.raises(InvalidRequest, match="died again and again of this prompt"):
+            await culprit
+        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+        assert engine._suspects.deaths(fake.name) == 3
+        fake.pages["/health"] = {}
+        assert await other == continuation(PROMPT, 8)
+
+    with_servers([Fake()], test)
+
+
 def test_one_death_that_many_see_is_one() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         (fake,) = fakes

@@ -106,9 +106,7 @@ class RemoteEngine:
         lost = sends = 0
         until = self._patience()
         while True:
-            if self._suspects.convicted(prompt):
-                # Not an error that clients send it again for.
-                raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
+            self._refuse_convicted(prompt)
             places = self._suspects.places(prompt)
             server = await self._server(prefixes, full, places, until)
             begun = False
@@ -142,6 +140,11 @@ class RemoteEngine:
     async def _from(self, server: Server, completion: Completion, prompt: int) -> AsyncGenerator[TokenBatch]:
         """What `server` answers. Where it is gone then, whatever it said is a `ServerLost`, and suspects are noted."""
         async with self._alone if self._suspects.alone(prompt) else nullcontext():
+            # While this one waited, another may have been found out, or have taken the server with it.
+            self._refuse_convicted(prompt)
+            places = self._suspects.places(prompt)
+            if not server.up or (places is not None and server.name not in places):
+                raise ServerLost(f"{server.name} does not answer", sent=False)
             answered, deaths = False, self._suspects.deaths(server.name)
             self._suspects.enter(prompt, server.name)
             try:
@@ -161,6 +164,11 @@ class RemoteEngine:
                 raise ServerLost(error.message, sent=sent) from error
             finally:
                 self._suspects.leave(prompt, server.name, answered=answered)
+
+    def _refuse_convicted(self, prompt: int) -> None:
+        if self._suspects.convicted(prompt):
+            # Not an error that clients send it again for.
+            raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
 
     def gauges(self) -> dict[str, float]:
         """The servers' numbers, by the names that the embedded engine has for them, with a label `server` where there
