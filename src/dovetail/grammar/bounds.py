@@ -1,6 +1,6 @@
 """How large a grammar may be: what is beyond is refused before the library, which takes minutes or dies of it, sees it.
 
-Each bound was measured: what is within all of them compiles in less than two seconds (docs/decisions/0018).
+Each bound was measured: what is within all of them compiles in half a second (docs/decisions/0018).
 """
 
 from __future__ import annotations
