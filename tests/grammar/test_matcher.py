@@ -276,7 +276,8 @@ def test_a_row_for_a_larger_vocabulary_forbids_the_rest(small_tokenizer: Tokeniz
 )
 def test_a_schema_that_cannot_be_enforced_is_named(small_tokenizer: Tokenizer, schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaRefused, match="cannot be enforced") as caught:
-        constraint(small_tokenizer, [TOOLS[0], tool("broken", schema)])
+        strict = {"name": "broken", "parameters": schema, "strict": True}
+        constraint(small_tokenizer, [TOOLS[0], {"type": "function", "function": strict}])
     assert caught.value.param == "tools[1].function.parameters"
     constraint(small_tokenizer, [TOOLS[0], tool("broken", schema)], strict="names")
 
