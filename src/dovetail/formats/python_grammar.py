@@ -422,8 +422,7 @@ class _Writer:
             if not values:
                 return _bracketed("[", "]", _several(item, least, most))
             left = None if most is None else most - len(values)
-            if left != 0:
-                tail = Repeat(InOrder((COMMA, item)), max(least - len(values), 0), left)
+            tail = Repeat(InOrder((COMMA, item)), max(least - len(values), 0), left)
         for i, value in reversed([*enumerate(values)]):
             assert value is not None
             here = InOrder((COMMA, value) if i else (value,))

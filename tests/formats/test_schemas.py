@@ -1,0 +1,90 @@
+"""Schemas taken apart into flat ones, what of that cannot be done, and families whose grammar depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dovetail
+from dovetail.formats import schemas
+from dovetail.formats.base import Format
+from dovetail.formats.schemas import NotSimpleError
+from dovetail.grammar import FreeText, Node, Sequence, TextBefore
+from dovetail.grammar import Literal as Exactly
+from dovetail.grammar.references import References
+
+Hermes = type(dovetail.format("qwen3"))
+
+
+def flat(schema: Any) -> list[dict[str, Any]]:
+    return schemas.alternatives(schema, References(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "text"},
+        {"enum": 3},
+        {"allOf": 3},
+        {"allOf": [{"minLength": "1"}, {"minLength": 1}]},
+        {"allOf": [{"pattern": "a"}, {"pattern": "b"}]},
+        {"allOf": [{"properties": {"a": {}}, "patternProperties": {"b": {}}}, {"properties": {"c": {}}}]},
+        {"$ref": "#/nowhere"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_taken_apart(schema: Any) -> None:
+    with pytest.raises(NotSimpleError):
+        flat(schema)
+
+
+def test_what_holds_together_is_one() -> None:
+    assert flat({"allOf": [{"minLength": 1, "pattern": "a"}, {"minLength": 2, "pattern": "a"}]}) == [
+        {"minLength": 2, "pattern": "a"}
+    ]
+    assert flat({"maximum": 3, "allOf": [{"maximum": 2}]}) == [{"maximum": 2}]
+
+
+@pytest.mark.parametrize(("read", "said"), [(schemas.properties_of, "properties"), (schemas.required_of, "required")])
+def test_members_have_to_be_members(read: Any, said: str) -> None:
+    with pytest.raises(NotSimpleError):
+        read({said: [3]})
+
+
+def test_what_is_carried_along_leaves_other_definitions_behind() -> None:
+    root = {"$defs": {"n": {"type": "null"}}, "properties": {"a": {"$defs": {"m": {}}, "$ref": "#/$defs/n"}}}
+    found = schemas.carrying(root["properties"]["a"], References(root))
+    assert found == {"$ref": "#/$defs/n", "$defs": {"n": {"type": "null"}}}
+
+
+def test_a_parameter_whose_name_does_not_read_back_is_listed() -> None:
+    parameters = {"type": "object", "properties": {'"q"': {"type": "string"}, "r": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    grammar = dovetail.format("qwen3_coder").grammar([tool])
+    assert grammar is not None
+    assert list(grammar.unenforced("lark")) == [("tools[0].function.parameters", '#/properties/"q"')]
+
+
+class _Text(Hermes):  # type: ignore[misc, valid-type]
+    """A model to which the marks around reasoning are text."""
+
+    reasoning = "opened"
+
+    def _mark(self, literal: str) -> Node:
+        return Exactly(literal)
+
+
+class _OtherText(_Text):
+    class _reader(Hermes._reader):  # type: ignore[name-defined]
+        think_end = "[/THINK]"
+
+
+@pytest.mark.parametrize(
+    ("fmt", "reasoned"), [(_Text(), (TextBefore("</think>", ("</think>",)),)), (_OtherText(), ())], ids=["tag", "other"]
+)
+def test_reasoning_may_end_in_text(fmt: Format, reasoned: tuple[Node, ...]) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    grammar = fmt.grammar([tool], tool_choice="none", thinking=True)
+    assert grammar is not None
+    assert grammar.root == Sequence((*reasoned, FreeText()))
