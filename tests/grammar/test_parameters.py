@@ -20,6 +20,7 @@ from dovetail.errors import SchemaRefused
 from dovetail.formats import schemas
 from dovetail.formats.schemas import NotSimpleError
 from dovetail.grammar import Grammar
+from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.matcher import compile
 from dovetail.grammar.references import References
 from dovetail.reading.tags import ParameterReader
@@ -412,7 +413,7 @@ def test_a_value_validates_against_a_schema_if_it_does_against_an_alternative(sc
     whole = {"$ref": "#/$defs/whole", **root, "$defs": {**_DEFINITIONS, "whole": schema}}
     assert _validates(whole, value) == any(_validates({**root, **flat}, value) for flat in flats)
     for flat in flats:
-        kind = schemas.kind_of(value)
+        kind = kind_of(value)
         only = schemas.of_kinds(flat, {kind})
         assert (only is not None and _validates({**root, **only}, value)) == _validates({**root, **flat}, value)
         assert not schemas.is_free(flat, kind) or _validates({**root, **flat}, value)

@@ -31,6 +31,7 @@ from dovetail.grammar import (
 )
 from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.kept import Kept
+from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.patterns import quoted
 
 _KEYWORD = re.compile(r"[^\W\d]\w*")
@@ -481,22 +482,9 @@ def _choice(options: list[Node | None]) -> Node | None:
 
 
 def _is_one_of(value: Any, types: list[str]) -> bool:
-    kind = _type(value)
+    kind = kind_of(value)
     whole = kind == "number" and (isinstance(value, int) or value.is_integer())
     return kind in types or (whole and "integer" in types)
-
-
-def _type(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-    return "object" if isinstance(value, Mapping) else "array"
 
 
 def _apart(parts: list[Any]) -> bool:
@@ -507,7 +495,7 @@ def _apart(parts: list[Any]) -> bool:
         if "const" in said or isinstance(said.get("enum"), list):
             values = [said["const"]] if "const" in said else said["enum"]
             told = {json.dumps(value, sort_keys=True) for value in values}
-            kinds = {_type(value) for value in values}
+            kinds = {kind_of(value) for value in values}
         else:
             named = said.get("type", ())
             kinds = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.references import References
 
 #: What `alternatives` takes apart.
@@ -161,19 +162,6 @@ def of_kinds(flat: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any] | 
     integers = "type" in flat and "number" not in _list_of_types(flat["type"])
     named = ["integer" if kind == "number" and integers else kind for kind in left]
     return {**flat, "type": named[0] if len(named) == 1 else named}
-
-
-def kind_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-    return "object" if isinstance(value, Mapping) else "array"
 
 
 def carrying(schema: Any, references: References) -> Any:

@@ -24,6 +24,7 @@ from dovetail.errors import SchemaRefused
 from dovetail.grammar import bounds
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.looks import Looks
+from dovetail.grammar.mending import READ_OTHERWISE
 from dovetail.grammar.nodes import JsonSchema
 from dovetail.grammar.references import Place, References, pointer, spelled
 
@@ -49,8 +50,6 @@ _LOOKS, _EXPLAINED = 50_000, 2_000
 _PLAIN = 20_000_000
 _LONGEST_EXPLAINED = 20_000  # characters; where a fault is takes longer to find than that there is one
 
-#: What schemas of older drafts say in another way than 2020-12.
-_READ_OTHERWISE = frozenset(("items", "exclusiveMinimum", "exclusiveMaximum"))
 _VALUES = ("const", "enum", "default", "examples", "example")
 _IDENTIFIER = re.compile(r"[^\s#<>\"{}|\\^`]+#?")
 
@@ -135,7 +134,7 @@ def _validator(schema: Any, origin: str) -> tuple[Any, bool]:
     first: jsonschema_rs.ValidationError | None = None
     schema = _without_dialects(schema)
     for make in (jsonschema_rs.validator_for,) if names_draft else drafts:
-        if first is not None and not _READ_OTHERWISE.intersection(first.instance_path[-1:]):
+        if first is not None and not READ_OTHERWISE.intersection(first.instance_path[-1:]):
             break
         for may_turn, regexes in ((False, linear), (True, turning)):
             try:

@@ -33,7 +33,7 @@ _ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema")
 )
 #: What schemas of older drafts say in another way than 2020-12.
-_READ_OTHERWISE = frozenset(("items", "exclusiveMinimum", "exclusiveMaximum"))
+READ_OTHERWISE = frozenset(("items", "exclusiveMinimum", "exclusiveMaximum"))
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft/2019-09|draft/2020-12|draft-0[467])/schema#?")
 #: What a schema of a draft has to be.
 _DRAFTS = {
@@ -95,10 +95,10 @@ def _faults(schema: Any) -> list[_Path]:
         known = _DRAFT.fullmatch(named) if isinstance(named, str) else None
         return [("$schema",)] if known is None else _faults_in(known[1], schema)
     faults = _faults_in("draft/2020-12", schema)
-    if any(_READ_OTHERWISE.intersection(path[-1:]) for path in faults):
+    if any(READ_OTHERWISE.intersection(path[-1:]) for path in faults):
         for draft in ("draft-07", "draft-04"):
             older = set(_faults_in(draft, schema))
-            faults = [path for path in faults if path in older or not _READ_OTHERWISE.intersection(path[-1:])]
+            faults = [path for path in faults if path in older or not READ_OTHERWISE.intersection(path[-1:])]
     return faults
 
 

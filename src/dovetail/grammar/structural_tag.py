@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.grammar import ebnf, lark_schema, patterns
+from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.nodes import (
     Choice,
     Control,
@@ -267,7 +268,7 @@ def _passed_over(schema: Mapping[str, Any]) -> list[str]:
         if (alone == "allOf" and len(schema[alone]) > 1) or (alone == "$ref" and schema[alone][:2] not in ("#", "#/")):
             kept.clear()
         values = schema["enum"] if alone == "enum" else [schema["const"]] if alone == "const" else ()
-        if values and all(_type(value) in _types(schema) for value in values):
+        if values and all(kind_of(value) in _types(schema) for value in values):
             kept.add("type")
         return [key for key in asserted if key not in kept]
     types = _types(schema) or _TYPES
@@ -303,19 +304,6 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
     """The types that a schema names; an integer is a number."""
     named = schema.get("type", [])
     return ["number" if kind == "integer" else kind for kind in ([named] if isinstance(named, str) else named)]
-
-
-def _type(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-    return "object" if isinstance(value, Mapping) else "array"
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
