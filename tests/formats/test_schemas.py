@@ -12,7 +12,7 @@ from dovetail.formats.base import Format
 from dovetail.formats.schemas import NotSimpleError
 from dovetail.grammar import FreeText, Node, Sequence, TextBefore
 from dovetail.grammar import Literal as Exactly
-from dovetail.grammar.references import References
+from dovetail.grammar.schemas.references import References
 
 Hermes = type(dovetail.format("qwen3"))
 

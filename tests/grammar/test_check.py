@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import check
-from dovetail.grammar.check import Checker
-from dovetail.grammar.looks import width
+from dovetail.grammar.schemas import check
+from dovetail.grammar.schemas.check import Checker
+from dovetail.grammar.schemas.looks import width
 from tests.grammar.test_lark_schema import schemas
 from tests.grammar.walks import takes, walk
 

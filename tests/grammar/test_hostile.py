@@ -17,11 +17,12 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, SchemaRefused
 from dovetail.formats.registry import FAMILIES
-from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, bounds, culprit, matcher
-from dovetail.grammar.endings import Endings
-from dovetail.grammar.growth import Grown
+from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, culprit, matcher
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.mending import mended
+from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.endings import Endings
+from dovetail.grammar.schemas.growth import Grown
+from dovetail.grammar.schemas.mending import mended
 from dovetail.tokens import Tokenizer
 from tests.grammar import hostile
 from tests.grammar.test_matcher import allowed

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
 from dovetail.grammar import Grammar, JsonSchema
-from dovetail.grammar.check import Checker
 from dovetail.grammar.lark_schema import written
 from dovetail.grammar.other_keys import other_keys
+from dovetail.grammar.schemas.check import Checker
 from tests.grammar.walks import takes, walk
 
 _INTEGER = {"type": "integer"}

@@ -16,8 +16,9 @@ import dovetail
 from dovetail.completion import Constraint
 from dovetail.conversation import Call, Message
 from dovetail.errors import CheckpointError, EngineError, InvalidRequest, SchemaRefused
-from dovetail.grammar import FreeText, Grammar, JsonSchema, bounds
+from dovetail.grammar import FreeText, Grammar, JsonSchema
 from dovetail.grammar.matcher import compile
+from dovetail.grammar.schemas import bounds
 from dovetail.tokens import Tokenizer
 
 FMT = dovetail.format("kimi_k25")

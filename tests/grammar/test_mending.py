@@ -10,8 +10,8 @@ import pytest
 
 import dovetail
 from dovetail.errors import SchemaRefused
-from dovetail.grammar.check import Checker
-from dovetail.grammar.mending import mended
+from dovetail.grammar.schemas.check import Checker
+from dovetail.grammar.schemas.mending import mended
 from tests.conftest import SHARED
 
 

@@ -20,9 +20,9 @@ from dovetail.errors import SchemaRefused
 from dovetail.formats import schemas
 from dovetail.formats.schemas import NotSimpleError
 from dovetail.grammar import Grammar
-from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.matcher import compile
-from dovetail.grammar.references import References
+from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.schemas.references import References
 from dovetail.reading.tags import ParameterReader
 from tests.conftest import SHARED
 from tests.grammar.test_matcher import allowed, tool

@@ -35,10 +35,10 @@ from dovetail.grammar import (
     Pattern,
     TextBefore,
     Wider,
-    bounds,
 )
 from dovetail.grammar import Literal as Exactly
 from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar.schemas import bounds
 from dovetail.reading import Asked, CallReader, Reader
 from dovetail.tokens import Prompt, Tokenizer
 

@@ -30,7 +30,7 @@ from dovetail.grammar import (
     patterns,
 )
 from dovetail.grammar import Sequence as InOrder
-from dovetail.grammar.references import References
+from dovetail.grammar.schemas.references import References
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.values import STRING, ParameterTypes
 

@@ -31,8 +31,8 @@ from dovetail.grammar import (
 )
 from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.patterns import quoted
+from dovetail.grammar.schemas.kinds import kind_of
 
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 GAP = r"[ \t\r\n]{0,16}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dovetail.grammar.kinds import kind_of
-from dovetail.grammar.references import References
+from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.schemas.references import References
 
 #: What `alternatives` takes apart.
 COMPOUND = ("$ref", "allOf", "anyOf", "oneOf")

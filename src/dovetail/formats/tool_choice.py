@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
-from dovetail.grammar.mending import mended
+from dovetail.grammar.schemas.mending import mended
 
 Strict = Literal["off", "names", "schema"]
 

@@ -14,8 +14,8 @@ from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.formats.tool_choice import Strict, held_to_schema
 from dovetail.gateway.requests import ChatRequest
-from dovetail.grammar.check import Checker, Kind, checker
-from dovetail.grammar.mending import mended
+from dovetail.grammar.schemas.check import Checker, Kind, checker
+from dovetail.grammar.schemas.mending import mended
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 

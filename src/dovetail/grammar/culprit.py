@@ -13,7 +13,7 @@ from typing import Any
 import llguidance
 
 from dovetail.grammar import lark_schema
-from dovetail.grammar.references import pointer
+from dovetail.grammar.schemas.references import pointer
 
 _SECONDS = 0.5
 _DEFINITIONS = ("$defs", "definitions")

@@ -23,12 +23,12 @@ from typing import Any
 import llguidance
 import msgspec
 
-from dovetail.grammar.check import is_regex
-from dovetail.grammar.endings import Endings
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.other_keys import other_keys
-from dovetail.grammar.references import Place, References, pointer, spelled
-from dovetail.grammar.separate import separate
+from dovetail.grammar.schemas.check import is_regex
+from dovetail.grammar.schemas.endings import Endings
+from dovetail.grammar.schemas.references import Place, References, pointer, spelled
+from dovetail.grammar.schemas.separate import separate
 
 _CACHED, _CACHED_CHARACTERS = 1024, 16 * 2**20
 #: Doubles hold every integer up to here; beyond, the library rounds, or dies of endless recursion (-2**63).

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.grammar import bounds, culprit
-from dovetail.grammar.check import Checker
+from dovetail.grammar import culprit
 from dovetail.grammar.grammar import Grammar, Writer
 from dovetail.grammar.nodes import JsonSchema
+from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.check import Checker
 
 
 class ToolLint(msgspec.Struct, frozen=True):

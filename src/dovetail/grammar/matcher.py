@@ -18,11 +18,12 @@ import llguidance
 import msgspec
 
 from dovetail.errors import CheckpointError, EngineError, SchemaRefused
-from dovetail.grammar import bounds, culprit
+from dovetail.grammar import culprit
 from dovetail.grammar.culprit import first_line
 from dovetail.grammar.grammar import Grammar
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.references import placed
+from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.references import placed
 from dovetail.tokens import Tokenizer
 
 _CACHED_GRAMMARS = 64

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dovetail.grammar import ebnf, lark_schema, patterns
-from dovetail.grammar.kinds import kind_of
 from dovetail.grammar.nodes import (
     Choice,
     Control,
@@ -41,6 +40,7 @@ from dovetail.grammar.nodes import (
     TextBefore,
     Wider,
 )
+from dovetail.grammar.schemas.kinds import kind_of
 
 #: xgrammar reads the first of these that a schema has, and nothing that stands beside it.
 _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")

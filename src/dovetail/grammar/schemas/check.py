@@ -21,12 +21,12 @@ import jsonschema_rs
 import msgspec
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import bounds
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.looks import Looks
-from dovetail.grammar.mending import READ_OTHERWISE
 from dovetail.grammar.nodes import JsonSchema
-from dovetail.grammar.references import Place, References, pointer, spelled
+from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.looks import Looks
+from dovetail.grammar.schemas.mending import READ_OTHERWISE
+from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 
 Kind = Literal["invalid_json", "schema_mismatch", "unchecked_arguments"]
 #: What each kind of fault says: the words are stable, as those of `reading.defects` are.

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import endings, growth
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.nodes import JsonSchema
-from dovetail.grammar.references import Place, References, placed, pointer
+from dovetail.grammar.schemas import endings, growth
+from dovetail.grammar.schemas.references import Place, References, placed, pointer
 
 _CACHED = 1_024
 

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.references import pointer, spelled
+from dovetail.grammar.schemas.references import pointer, spelled
 
 _ROUNDS = 8  # what stands in something that was left out is seen only then
 _MOST = 200  # places

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dovetail.grammar.references import Place, References
+from dovetail.grammar.schemas.references import Place, References
 
 MANY = 10**9
 

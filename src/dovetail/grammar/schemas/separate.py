@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from dovetail.grammar.references import Place, References
+from dovetail.grammar.schemas.references import Place, References
 
 _MOST = 64  # branches that are compared each with each
 _COMPARISONS = 20_000
