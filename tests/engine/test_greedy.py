@@ -41,8 +41,53 @@ def test_they_are_those_of_masks(seed: int, longest: int, known: bool) -> None:
     assert offered.drafts == entry.drafts
     best = logits[: offered.drafts + 1].argmax(-1).tolist()
     others = torch.randn(2, VOCAB)
-    assert offered.choose(best, torch.cat((others, logits)), 2, offered.drafts, False) == expected
+    assert offered.choose(best, torch.cat((others, logits)), 2, offered.drafts, False, ()) == expected
     assert offered.error is None and counted.taken == expected
     again = Offered(counted, best, VOCAB)
     again.forget()
     assert counted.taken == expected
+
+
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 5), end=st.integers(0, 5))
+def test_nothing_is_chosen_behind_an_end(seed: int, longest: int, end: int) -> None:
+    """And no mask is made there, where a constraint has nothing to allow."""
+    guide, said = Automaton.sample(seed), list[int]()
+    for _ in range(longest + 1):
+        allowed = MaskRows(1, VOCAB)
+        allowed.enter(guide, (), 0)
+        allowed.fill()
+        logits = torch.zeros(1, VOCAB)
+        allowed.apply(logits)
+        said.append(int(logits.argmax()))
+        assert guide.advance(said[-1])
+    end = min(end, longest)
+    constraint = Ending(Automaton.sample(seed), end + 1)
+    offered = Offered(constraint, said[:longest], VOCAB)
+    ends = {said[end]}
+    first = said.index(said[end])  # the same token may have come before
+    rows = torch.zeros(longest + 1, VOCAB)
+    assert offered.choose(said, rows, 0, offered.drafts, False, ends) == said[: first + 1]
+    assert offered.error is None
+
+
+class Ending:
+    """Takes so many tokens, and is not to be asked what may come behind them."""
+
+    def __init__(self, inner: Automaton, most: int) -> None:
+        self._inner = inner
+        self._left = most
+
+    def fill(self, row: memoryview) -> None:
+        raise AssertionError("nothing may come")
+
+    def advance(self, token: int) -> bool:
+        taken = self._left > 0 and self._inner.advance(token)
+        self._left -= taken
+        return taken
+
+    def rollback(self, count: int) -> None:
+        self._inner.rollback(count)
+        self._left += count
+
+    def forced(self, limit: int) -> list[int]:
+        return []

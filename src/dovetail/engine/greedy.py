@@ -6,7 +6,7 @@ where the constraint refuses it, and the tokens are those that masks for all pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from torch import Tensor
 
@@ -36,9 +36,11 @@ class Offered:
         except BaseException as error:
             self.error = constraint_failed(error)
 
-    def choose(self, best: Sequence[int], logits: Tensor, first: int, drafts: int, closed: bool) -> list[int]:
+    def choose(
+        self, best: Sequence[int], logits: Tensor, first: int, drafts: int, closed: bool, ends: Container[int]
+    ) -> list[int]:
         """New tokens, which the constraint has then taken: the first of `drafts` drafts that stand, and one more, but
-        behind the last where nothing may be drawn (`closed`).
+        behind the last where nothing may be drawn (`closed`), and none behind one of `ends`.
 
         `best` is the model's choice at each of ``drafts + 1`` rows of `logits` [rows, vocab] from row `first` on.
         """
@@ -55,7 +57,7 @@ class Offered:
                             raise EngineError(told)
                     self._taken = row + 1
                 new.append(token)
-                if token != draft:
+                if token != draft or token in ends:
                     break
             self._back_to(len(new))
         except BaseException as error:  # a caller's code, which must not end the others' requests

@@ -130,7 +130,7 @@ class StepLoop:
                 self._masks.seconds + self.scheduler.seconds,
             )
             self._shape(windows, logits)
-            for window, new, own in zip(windows, _verify(windows, logits), features, strict=True):
+            for window, new, own in zip(windows, _verify(windows, logits, self._eos_ids), features, strict=True):
                 start = window.request.computed
                 outcomes += self._postprocess(window, new)
                 if (count := window.request.computed - start) and window.request.draft_tokens:
@@ -318,7 +318,7 @@ def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, Engin
     return len(tokens), None
 
 
-def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
+def _verify(windows: Sequence[Window], logits: Tensor, eos_ids: frozenset[int]) -> list[list[int]]:
     """Each window's new tokens: the drafts that stand and one more; none for a prompt of which more is to come."""
     best: list[int] = []
     if any(window.request.greedy and window.logit_row is not None for window in windows):
@@ -330,7 +330,7 @@ def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
             verdicts.append([])
         elif window.offered is not None:
             first, drafts = window.logit_row, len(window.drafts)
-            verdicts.append(window.offered.choose(best[window.rows], logits, first, drafts, window.closed))
+            verdicts.append(window.offered.choose(best[window.rows], logits, first, drafts, window.closed, eos_ids))
         elif request.greedy:
             verdicts.append(verify_greedy(best[window.rows], window.drafts))
         else:

@@ -29,6 +29,8 @@ from dovetail.tokens import Tokenizer
 _CACHED_GRAMMARS = 64
 _CACHED_BYTES = 8 << 20  # of what the grammars say
 _CACHED_VOCABULARIES = 4
+_CACHED_SPELLINGS = 4096  # of texts up to so many bytes
+_SHORT = 256
 _MOST_COPIES = 8
 #: A state of the lexer takes one to two kB. What a matcher has found of it stays with its grammar. A row has four items
 #: for each key that may come next.
@@ -50,8 +52,8 @@ class Matcher:
         self._copies = 1
         self._taken: list[int] = []
         self._ended = False
-        # What had to come after the first `_asked_at` tokens.
-        self._answer: list[int] = []
+        # What had to come after the first `_asked_at` tokens; None where that was not asked.
+        self._answer: list[int] | None = None
         self._asked_at = 0
 
     def another(self) -> Matcher:
@@ -85,9 +87,7 @@ class Matcher:
             self._ended = self._matcher.is_accepting()
             return self._ended
         # A model's vocabulary may be padded beyond the tokenizer's; the library does not survive such an id.
-        if token >= self._vocabulary.size or self._matcher.is_stopped():
-            return False
-        if self._matcher.try_consume_tokens([token]) != 1:
+        if token >= self._vocabulary.size or self._matcher.try_consume_tokens([token]) != 1:
             return False
         self._taken.append(token)
         return True
@@ -100,7 +100,7 @@ class Matcher:
             return
         del self._taken[-count:]
         if len(self._taken) < self._asked_at:
-            self._answer, self._asked_at = [], 0
+            self._answer = None
         if self._matcher.is_error():
             self._rebuild()
         else:
@@ -116,7 +116,7 @@ class Matcher:
         if self._ended:
             return ()
         followed = len(self._taken) - self._asked_at
-        if followed >= len(self._answer):
+        if self._answer is None or followed >= max(1, len(self._answer)):
             self._answer = self._matcher.compute_ff_tokens()
             self._asked_at, followed = len(self._taken), 0
         elif self._taken[self._asked_at :] != self._answer[:followed]:
@@ -189,8 +189,13 @@ class _Wrapped:
         self.bos_token_id = None
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         self.special_token_ids = sorted(tokenizer.control.values())
+        # The library asks for what is forced, again and again: envelopes, names and keys.
+        self._short = functools.lru_cache(_CACHED_SPELLINGS)(self._encode)
 
     def __call__(self, text: bytes | str) -> list[int]:
+        return self._short(text) if len(text) <= _SHORT else self._encode(text)
+
+    def _encode(self, text: bytes | str) -> list[int]:
         return self._tokenizer.encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
