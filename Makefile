@@ -16,7 +16,7 @@ PEERS ?= .peers
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
 # For tests only, and without what it asks for: triton is large, and nothing of it is used.
-XGRAMMAR := xgrammar==0.2.8 apache-tvm-ffi
+XGRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 VENV := .venv
