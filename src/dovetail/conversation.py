@@ -17,6 +17,18 @@ from dovetail.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
+#: What schemas in use have for a `type`, in any letters, as JSON Schema has it.
+TYPE_NAMES: Mapping[str, str] = {
+    **{name: name for name in ("string", "number", "integer", "boolean", "null", "object", "array")},
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+    "none": "null",
+}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -148,12 +160,11 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
         if name in seen:
             raise InvalidRequest(f"{where}.function.name {name} is declared twice", param=f"{where}.function.name")
         seen.add(name)
-        parameters = function.get("parameters")
-        if parameters is not None and parameters.get("type", "object") != "object":
+        parameters, strict = function.get("parameters"), function.get("strict")
+        _check_type(strict, bool | None, "true, false or null", f"{where}.function.strict")
+        if strict and parameters is not None and parameters.get("type", "object") != "object":
             where = f"{where}.function.parameters"
             raise InvalidRequest(f'{where} must be of type "object": arguments have names', param=where)
-        strict = function.get("strict")
-        _check_type(strict, bool | None, "true, false or null", f"{where}.function.strict")
         checked.append(Tool(name, function.get("description"), parameters, strict))
     return tuple(checked)
 
@@ -161,6 +172,7 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
 _FORMAT = "response_format"
 _FORMAT_TYPES = ("text", "json_object", "json_schema")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FORMAT_FIELDS = {"name", "description", "schema", "strict"}
 
 
 def check_response_format(wanted: Any) -> ResponseFormat | None:
@@ -187,8 +199,11 @@ def check_response_format(wanted: Any) -> ResponseFormat | None:
     if not isinstance(name, str) or not _FORMAT_NAME.fullmatch(name):
         raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, '_' or '-'", param=f"{where}.name")
     _check_type(said.get("description"), str | None, "a string", f"{where}.description")
-    _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
     _check_type(strict, bool | None, "true, false or null", f"{where}.strict")
+    # OpenAI's schema may be left out. Where it is to be kept, or may have been given another name, it is missed.
+    if schema is None and not strict and said.keys() <= _FORMAT_FIELDS:
+        return ResponseFormat({"type": "object"}, where)
+    _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
     if strict is False:  # the kind of JSON stays
         schema = {key: schema[key] for key in ("type",) if key in schema}
     return ResponseFormat(schema, f"{where}.schema")
@@ -318,6 +333,5 @@ def _named(value: Any) -> Iterable[tuple[str | int, Any]]:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return {**kinds, int: "a number", float: "a number"}.get(type(value), f"a {type(value).__name__}")

@@ -20,17 +20,24 @@ def tool(called: str, **properties: Any) -> dict[str, Any]:
 
 FINE = tool("fine", city={"type": "string"})
 TAGS = tool("tags", tags={"type": "array", "uniqueItems": True}, name={"type": "string", "maxLength": 3})
+SLOPPY = tool("sloppy", a={"minLength": -1}, b={"type": "float"})
 BROKEN = tool("broken", a={"minLength": -1})
+BROKEN["function"]["strict"] = True
+#: Of a draft in which `exclusiveMinimum` needs a `minimum`: all of it is no schema.
+NONE = {"name": "none", "parameters": {"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": True}}
 
 
-def test_what_is_not_enforced_and_what_cannot_be_used(dovetail: Dovetail) -> None:
-    done = dovetail("lint", "-", input=json.dumps([FINE, TAGS, BROKEN]))
+def test_what_is_not_enforced_and_what_is_refused(dovetail: Dovetail) -> None:
+    none = {"type": "function", "function": NONE}
+    done = dovetail("lint", "-", input=json.dumps([FINE, TAGS, BROKEN, SLOPPY, none]))
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert "tags #/properties/tags/uniqueItems not enforced: checked afterwards" in text
     assert "tags #/properties/name/maxLength not enforced by xgrammar: checked afterwards" in text
-    assert "broken #/properties/a/minLength cannot be used: -1 is less than the minimum of 0" in text
-    assert "1 of 3 tools are enforced in full" in text
+    assert "broken #/properties/a/minLength refused: -1 is less than the minimum of 0" in text
+    assert "sloppy #/properties/a/minLength not enforced: left out, because it is no JSON Schema" in text
+    assert "none # not enforced: left out, because it is no JSON Schema" in text
+    assert "1 of 5 tools are enforced in full" in text
 
 
 def test_nothing_to_tell(dovetail: Dovetail, tmp_path: Path) -> None:
@@ -45,13 +52,20 @@ def test_nothing_to_tell(dovetail: Dovetail, tmp_path: Path) -> None:
 )
 def test_as_json_and_for_a_language(dovetail: Dovetail, pair: Path, language: tuple[str, str]) -> None:
     words = [word.replace("{pair}", str(pair)) for word in language]
-    done = dovetail("lint", "-", *words, "--for", "lark", "--json", input=json.dumps([TAGS, BROKEN]))
+    done = dovetail("lint", "-", *words, "--for", "lark", "--json", input=json.dumps([TAGS, BROKEN, SLOPPY]))
     assert done.returncode == 1
-    first, second = json.loads(done.stdout)
+    first, second, third = json.loads(done.stdout)
     assert first["tool"] == "tags" and first["problem"] is None
     assert "#/properties/tags/uniqueItems" in first["unenforced"]["lark"]
     assert list(first["unenforced"]) == ["lark"]
+    assert first["left_out"] == {}
     assert second["problem"].startswith("#/properties/a/minLength: ")
+    assert third == {
+        "tool": "sloppy",
+        "unenforced": {"lark": ["#/properties/a/minLength"]},
+        "left_out": {"#/properties/a/minLength": "is no JSON Schema"},
+        "problem": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -704,7 +704,8 @@ def test_a_schema_is_shown_at_the_end_of_the_developers_message() -> None:
         else:
             expected = f"<|start|>developer<|message|>{section}{plain}"
         assert history(messages, tools=tools, response_format=wanted) == expected
-        for nothing in (None, {"type": "text"}, {"type": "json_object"}):
+        without = {"type": "json_schema", "json_schema": {"name": "shopping_list"}}
+        for nothing in (None, {"type": "text"}, {"type": "json_object"}, without):
             assert history(messages, tools=tools, response_format=nothing) == plain
     with pytest.raises(InvalidRequest) as refused:
         render([user()], response_format={"type": "xml"})

@@ -88,3 +88,38 @@ def test_reasoning_may_end_in_text(fmt: Format, reasoned: tuple[Node, ...]) -> N
     grammar = fmt.grammar([tool], tool_choice="none", thinking=True)
     assert grammar is not None
     assert grammar.root == Sequence((*reasoned, FreeText()))
+
+
+_A, _B = ({"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in "ab")
+_CLOSED = {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "listed"),
+    [
+        ({"oneOf": [_A, _B]}, ["#/oneOf"]),
+        ({"oneOf": [_A | _CLOSED, _B | _CLOSED]}, []),
+        ({"oneOf": [{"$ref": "#/$defs/a"}, _B], "$defs": {"a": _A}}, ["#/oneOf"]),
+        ({"allOf": [{"$ref": "#/$defs/e"}], "$defs": {"e": {"oneOf": [_A, _B]}}}, ["#/$defs/e/oneOf"]),
+        ({"properties": {"a": {"oneOf": [{"type": "string"}, {"minLength": 1}]}}}, ["#/properties/a/oneOf"]),
+        ({"properties": {"a": {"oneOf": [{"type": "string"}, {"type": "integer"}]}}}, []),
+        ({"properties": {"a": {"type": "string", "oneOf": [{"minLength": 1}, {}]}}}, ["#/properties/a/oneOf"]),
+        ({"properties": {"a/b": {"oneOf": [{"type": "string"}, {}, {"type": "null"}]}}}, ["#/properties/a~1b/oneOf"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["glm47", "qwen3_coder", "kimi_k3"])
+def test_a_one_of_that_is_taken_for_any_of_is_listed(name: str, parameters: dict[str, Any], listed: list[str]) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **parameters}}}
+    grammar = dovetail.format(name).grammar([tool])
+    assert grammar is not None
+    assert [pointer for _, pointer in grammar.unenforced("lark")] == listed
+
+
+def test_a_one_of_that_refers_to_itself_is_looked_at_once() -> None:
+    schema = {"oneOf": [{"type": "null"}, {"$ref": "#"}]}
+    references = References(schema)
+    assert list(schemas.overlapping(references.root, references)) == ["#/oneOf"]
+
+
+def test_a_reference_to_nowhere_stays_for_others_to_refuse() -> None:
+    assert schemas.carrying({"$ref": "#/nowhere"}, References({})) == {"$ref": "#/nowhere"}

@@ -301,6 +301,9 @@ HALVES: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "", "name": HALF}]}, "messages[0].name"),
     ({"tools": [FINE, tool({"properties": {"a": {"enum": [HALF]}}}, "g")]}, "tools[1].function.parameters"),
     ({"tools": [FINE | {"function": {"name": "f", "description": HALF}}]}, "tools[0].function.description"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": [HALF]}}}}, "response_format"),
+    ({"tool_choice": {"function": {HALF: 1}}}, "tool_choice"),
+    ({"stop": ["a", HALF]}, "stop"),
 ]
 
 

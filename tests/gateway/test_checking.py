@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -12,8 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.completion import Completion, TokenBatch
 from dovetail.conversation import Call, Message
+from dovetail.errors import EngineBusy, EngineError
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.gateway import Settings
+from dovetail.gateway.checking import Checking, Checks
 from dovetail.gateway.metrics import Metrics
+from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
 
@@ -126,20 +131,6 @@ async def test_content_is_checked_against_a_response_format(engine: ScriptedEngi
     assert defects(message) == [{"kind": "schema_mismatch", "detail": detail}]
 
 
-async def test_a_schema_that_is_none_is_only_shown_where_it_is_not_enforced(
-    engine: ScriptedEngine, tok: Tokenizer
-) -> None:
-    broken = {"type": "function", "function": {"name": "tag", "parameters": {"properties": {"a": {"pattern": "["}}}}}
-    engine.ids = written(said('{"a": 1}'), tok)
-    async with in_process(engine, tok) as client:
-        message, answer = await asked(client, tools=[broken], dovetail={"strict": "names"})
-        assert defects(message) == []
-        assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters"
-        refused = await client.post("/v1/chat/completions", json=BODY | {"tools": [broken]})
-    assert refused.status_code == 400
-    assert "#/properties/a/pattern" in refused.json()["error"]["message"]
-
-
 async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: ScriptedEngine, tok: Tokenizer) -> None:
     parameters = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": "yes"}}}
     tool = {"type": "function", "function": {"name": "tag", "strict": True, "parameters": parameters}}
@@ -151,16 +142,6 @@ async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: Script
     assert (refused.status_code, error["param"]) == (400, "tools[1].function.parameters")
     assert "tools[1].function.parameters cannot be enforced: #/properties/tags/uniqueItems: " in error["message"]
     assert '"strict": "names"' in error["message"]
-
-
-async def test_a_tool_that_does_not_ask_for_it_may_be_sloppy(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    parameters = {"type": "object", "properties": {"tags": {"type": "array", "required": True, "title": None}}}
-    tool = {"type": "function", "function": {"name": "tag", "parameters": parameters}}
-    engine.ids = written(said('{"tags": [1]}'), tok)
-    async with in_process(engine, tok) as client:
-        message, answer = await asked(client, tools=[tool])
-    assert defects(message) == []
-    assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters#/properties/tags/required"
 
 
 async def test_the_header_is_ascii_and_not_endless(engine: ScriptedEngine, tok: Tokenizer) -> None:
@@ -207,6 +188,7 @@ class Attempts(ScriptedEngine):
 
 async def test_an_invalid_call_is_asked_for_again(tok: Tokenizer) -> None:
     engine = Attempts(tok)
+    engine.cached = 5
     bad, good = (written(said(call, content="Tags. "), tok) for call in (BAD, GOOD))
     engine.attempts = [bad, good]
     async with in_process(engine, tok, AGAIN) as client:
@@ -224,11 +206,17 @@ async def test_an_invalid_call_is_asked_for_again(tok: Tokenizer) -> None:
     assert first.request_id != second.request_id
     usage = answer.json()["usage"]
     assert usage["completion_tokens"] == len(good)
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 5  # of the prompt, and once
     assert usage["retries"]["times"] == 1
     assert 0 < usage["retries"]["completion_tokens"] <= len(bad) - shown
     assert counts["dovetail_retries_total",] == 1
     assert counts["dovetail_dropped_tokens_total",] == usage["retries"]["completion_tokens"]
-    assert ("dovetail_calls_total", "schema_mismatch", "tag") not in counts
+    # What the model wrote, and what of it nobody has seen.
+    assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
+    assert counts["dovetail_calls_total", "none", "tag"] == 1
+    assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
+    assert ("dovetail_dropped_calls_total", "none", "tag") not in counts
+    assert not any(name == "dovetail_defects_total" for name, *_ in counts)
     assert engine.running == 0
 
 
@@ -294,3 +282,135 @@ async def test_choices_are_asked_again_each_for_itself(engine: ScriptedEngine, t
     assert sorted(calls) == sorted((GOOD, '{"tags": []}'))
     assert answer.json()["usage"]["retries"]["times"] == 1
     assert json.loads(calls[0])["tags"] in ([], [1, 2])
+
+
+def failing(engine: ScriptedEngine, attempt: int, batches: int, error: Exception) -> Callable[[int], Awaitable[None]]:
+    """Lets `engine` fail in that attempt, once it has said so many batches."""
+
+    async def before(number: int) -> None:
+        if len(engine.seen) == attempt and number == batches:
+            raise error
+
+    return before
+
+
+@pytest.mark.parametrize(
+    "error", [EngineBusy("full"), EngineError("lost"), OSError("gone")], ids=["busy", "lost", "os"]
+)
+@pytest.mark.parametrize("batches", [0, 3])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_retry_that_fails_leaves_the_answer_before_it(
+    tok: Tokenizer, error: Exception, batches: int, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Attempts(tok)
+    bad = written(said(BAD, content="Tags. "), tok)
+    engine.attempts = [bad, written(said(GOOD, content="Tags. "), tok)]
+    engine.before = failing(engine, 2, batches, error)
+    async with in_process(engine, tok, AGAIN) as client:
+        answer = await client.post(
+            "/v1/chat/completions",
+            json=BODY | {"stream": stream, "stream_options": {"include_usage": True} if stream else None},
+        )
+        counts = await metrics(client)
+    assert answer.status_code == 200
+    if stream:
+        *events, _ = events_of(answer.text)
+        deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
+        content = "".join(delta.get("content", "") for delta in deltas)
+        pieces = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
+        arguments = "".join(piece["arguments"] for piece in pieces)
+        finish, told = events[-2]["choices"][0]["finish_reason"], deltas[-1]
+        usage = events[-1]["usage"]
+    else:
+        (choice,) = answer.json()["choices"]
+        told, finish, usage = choice["message"], choice["finish_reason"], answer.json()["usage"]
+        content, arguments = told["content"], told["tool_calls"][0]["function"]["arguments"]
+    assert (content, arguments, finish) == ("Tags. ", BAD, "tool_calls")
+    assert defects(told) == [MISMATCH]
+    assert usage["retries"] == {"times": 1, "completion_tokens": batches}
+    assert usage["completion_tokens"] == bad.index(tok.control["<|tool_call_end|>"]) + 1
+    assert counts["dovetail_chat_completions_total", "tool_calls"] == 1
+    assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
+    assert [record.levelname for record in caplog.records if "failed" in record.message] == ["WARNING"]
+    assert engine.running == 0
+
+
+async def test_it_is_the_last_answer_that_was_whole(tok: Tokenizer) -> None:
+    engine = Attempts(tok)
+    engine.attempts = [written(said(call), tok) for call in (BAD, '{"tags": [3, 3]}', GOOD)]
+    engine.before = failing(engine, 3, 0, EngineBusy("full"))
+    async with in_process(engine, tok, AGAIN) as client:
+        message, answer = await asked(client)
+        assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"tags": [3, 3]}']
+        assert answer.json()["usage"]["retries"]["times"] == 2
+        counts = await metrics(client)
+        assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 2
+        assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
+        # There is nothing to pass on where the first one fails.
+        engine.seen.clear()
+        engine.attempts = [written(said(BAD), tok)]
+        engine.before = failing(engine, 1, 0, EngineBusy("full"))
+        assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 503
+
+
+async def test_half_a_call_behind_an_invalid_one_is_not_passed_on(tok: Tokenizer) -> None:
+    """A step may have the end of one and the beginning of the next."""
+    engine = Attempts(tok)
+    both = written(said(BAD, '{"tags": [5, 6]}'), tok)
+    begun = [place for place, token in enumerate(both) if token == tok.control["<|tool_call_argument_begin|>"]][1]
+    engine.sizes = (begun + 2, 10_000)
+    engine.attempts = [both, both]
+    engine.before = failing(engine, 2, 0, EngineBusy("full"))
+    async with in_process(engine, tok, AGAIN) as client:
+        message, answer = await asked(client)
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == [BAD]
+    assert answer.json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert defects(message) == [MISMATCH]
+
+
+async def test_leaving_during_a_retry_is_no_failure_of_it(tok: Tokenizer) -> None:
+    engine = Attempts(tok)
+    engine.attempts = [written(said(BAD), tok)] * 2
+    asked_again = asyncio.Event()
+
+    async def before(number: int) -> None:
+        if len(engine.seen) == 2:
+            asked_again.set()
+            await asyncio.Event().wait()
+
+    engine.before = before
+    async with in_process(engine, tok, AGAIN) as client:
+        asking = asyncio.create_task(client.post("/v1/chat/completions", json=BODY))
+        await asked_again.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert engine.running == 0 and len(engine.freed) == 2
+
+
+# -- what takes long --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [2, 20_000])
+async def test_the_event_loop_does_not_wait_for_a_long_check(items: int) -> None:
+    """What is told is the same, in the same order."""
+    checker = Checker(TOOL["function"]["parameters"], "tools[0].function.parameters")
+    arguments = json.dumps({"tags": [*range(items), 1]})
+    assert checker.is_quick(arguments) is (items == 2)
+    events: list[Event] = [CallStart(0, "a", "tag"), CallArguments(0, arguments), CallEnd(0), Content("Done.")]
+    turns = 0
+
+    async def turning() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(turning())
+    checking = Checking(Checks({"tag": checker}, None))
+    found = await checking.feed(events, last=True, stopped=False, full=False)
+    assert (turns > 0) is (items > 2)
+    others.cancel()
+    defect = Defect("schema_mismatch", MISMATCH["detail"] if items == 2 else "call 0")
+    assert found == [*events[:3], defect, *events[3:]]
+    assert checking.invalid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.completion import Completion, TokenBatch
 from dovetail.gateway import Settings, create_app
 
 pytestmark = pytest.mark.anyio
@@ -24,15 +26,33 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+class Leaving(EmbeddedEngine):
+    """Is shut down when it is asked again for what `leaves` is in the request id of."""
+
+    leaves: str | None = None
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        async for batch in super().complete(completion):
+            if self.leaves is not None and self.leaves in completion.request_id:
+                await self.stop()
+            yield batch
+
+
 @pytest.fixture(scope="module")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    async with serving(EmbeddedEngine) as (client, _):
+        yield client
+
+
+@asynccontextmanager
+async def serving(kind: type[EmbeddedEngine]) -> AsyncIterator[tuple[httpx.AsyncClient, EmbeddedEngine]]:
+    engine = kind(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
     settings = Settings(served_model_name="demo", retry_invalid=2)
     app = create_app(engine, dovetail.format(DEMO / "target"), dovetail.tokenizer(DEMO / "target"), settings)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://dovetail", timeout=60) as client:
-            yield client
+            yield client, engine
 
 
 def body(city: dict[str, Any]) -> dict[str, Any]:
@@ -61,3 +81,18 @@ async def test_what_is_valid_is_asked_for_once(client: httpx.AsyncClient) -> Non
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
     assert "dovetail" not in message
     assert "retries" not in answer.json()["usage"]
+
+
+async def test_an_engine_that_is_lost_between_leaves_the_answer_that_there_is() -> None:
+    async with serving(Leaving) as (client, engine):
+        assert isinstance(engine, Leaving)
+        engine.leaves = "-retry1"
+        answer = await client.post("/v1/chat/completions", json=body({"type": "string", "not": {}}))
+        assert answer.status_code == 200, answer.text
+        (choice,), usage = answer.json()["choices"], answer.json()["usage"]
+        assert choice["finish_reason"] == "tool_calls"
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["city"]
+        assert [defect["kind"] for defect in choice["message"]["dovetail"]["defects"]] == ["schema_mismatch"]
+        assert usage["retries"]["times"] == 1
+        # And it is lost.
+        assert (await client.post("/v1/chat/completions", json=body({"type": "string"}))).status_code >= 500

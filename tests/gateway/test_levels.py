@@ -47,6 +47,10 @@ def schema_format(schema: Any = PLACE, **said: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, **said}}
 
 
+#: Which OpenAI lets one leave out.
+NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "description": "A place", "strict": False}}
+
+
 def prepared(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
     """The request's turn; it does not reason unless `thinking`."""
     chat = Chat(ScriptedEngine(tok), fmt or KimiK25(), tok, Settings(served_model_name=MODEL, strict=server))
@@ -152,6 +156,7 @@ class Declaring(KimiK25):
         ({"response_format": {"type": "text"}}, {}),
         ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
         ({"response_format": schema_format()}, {"response_format": schema_format()}),
+        ({"response_format": NO_SCHEMA}, {"response_format": {"type": "json_object"}}),
         (
             {
                 "response_format": schema_format(),
@@ -183,6 +188,19 @@ def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> 
 def test_a_response_format_is_kept_at_any_level(tok: Tokenizer, server: str, own: str | None) -> None:
     turn = prepared(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
     assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
+
+
+@pytest.mark.parametrize("wanted", [NO_SCHEMA, schema_format(None), schema_format(None, strict=None)])
+async def test_a_format_without_a_schema_is_any_object(engine: ScriptedEngine, tok: Tokenizer, wanted: Any) -> None:
+    turn = prepared(tok, response_format=wanted)
+    assert takes(turn, tok, VALID) and takes(turn, tok, "{}")
+    assert not takes(turn, tok, "[1]") and not takes(turn, tok, "Paris.")
+    engine.ids = written(Message(VALID, "Hm."), tok)
+    async with in_process(engine, tok) as client:
+        body = {"model": MODEL, "messages": [USER], "response_format": wanted}
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": VALID, "reasoning_content": "Hm."}
+    assert "x-dovetail-unenforced" not in answer.headers
 
 
 def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:
@@ -231,6 +249,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": schema_format(3)}, "response_format.json_schema.schema"),
+    ({"response_format": schema_format(None, strict=True)}, "response_format.json_schema.schema"),
+    ({"response_format": schema_format(None, properties={})}, "response_format.json_schema.schema"),
     ({"response_format": schema_format({"type": "objekt"})}, "response_format.json_schema.schema"),
     ({"response_format": schema_format({"properties": 3})}, "response_format.json_schema.schema"),
     ({"response_format": schema_format({"$ref": "#/$defs/none"})}, "response_format.json_schema.schema"),

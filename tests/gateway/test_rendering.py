@@ -396,7 +396,7 @@ def test_what_is_wrong_with_a_messages_tools_is_named_there(tok: Tokenizer) -> N
         (3, "messages[1].tools"),
         ([named("g"), named("a b")], "messages[1].tools[1].function.name"),
         ([named("g"), named("g")], "messages[1].tools[1].function.name"),
-        ([named("g"), named("h", properties={"a": {"pattern": "["}})], "messages[1].tools[1].function.parameters"),
+        ([named("g"), named("h", properties={"a": False}, required=["a"])], "messages[1].tools[1].function.parameters"),
         ([named("g", properties={"a": {"multipleOf": 999_999_937}})], "messages[1].tools[0].function.parameters"),
     ):
         messages = [USER, {"role": "system", "content": "", "tools": tools}]

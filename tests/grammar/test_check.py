@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.schemas import check
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.schemas.looks import width
+from dovetail.grammar.schemas.looks import Looks, width
 from tests.grammar.test_lark_schema import schemas
 from tests.grammar.walks import takes, walk
 
@@ -102,7 +103,7 @@ SCHEMA = {
         (r'{"day": "\ud800"}', "invalid_json", ""),
         (r'{"\ud800": "2024-02-29"}', "invalid_json", ""),
         (r'{"day": "2024-02-29", "x": "\ud83d\ude42"}', None, ""),
-        (f'{{"day": "2024-02-29", "x": {"1" * 5000}}}', "unchecked_arguments", "a number of more than 4000 digits"),
+        (f'{{"day": "2024-02-29", "x": {"1" * 500}}}', "unchecked_arguments", "a number of more than 400 digits"),
         ('{"day": "2024-02-29", "x": 1e999}', None, ""),
         ("[" * 300 + "]" * 300, "unchecked_arguments", "nested deeper than 200 levels"),
         ("[" * 100_000, "unchecked_arguments", "nested too deeply"),
@@ -190,8 +191,17 @@ _LAUGHS = {
         ({"items": {"anyOf": [{"const": i} for i in range(2000)]}}, json.dumps([-1] * 100_000)),
         ({"items": {"enum": [{"k": i} for i in range(5_000)]}}, json.dumps([{"k": 4_999}] * 2_000)),
         ({"items": {"pattern": "^(a|aa)+(?!c)$"}}, json.dumps(["a" * 40 + "b"] * 10_000)),
+        ({"items": {"multipleOf": 1e-300}}, json.dumps([1e300] * 300)),
+        ({"items": {"minimum": 3, "maximum": 10**399}}, json.dumps([10**390] * 1_000)),
+        ({"items": {"const": list(range(1_000))}}, json.dumps([list(range(1_000))] * 60)),
+        ({"items": {"format": "idn-hostname"}}, json.dumps(["xn--bcher-kva.example"] * 6_000)),
+        ({"allOf": [{"uniqueItems": True}] * 50}, json.dumps([{"a": i} for i in range(3_000)])),
+        ({"patternProperties": {f"^{i}$": {} for i in range(1_000)}}, json.dumps(dict.fromkeys(range(1_000)))),
     ],
-    ids=["doubling", "laughs", "itself", "itself twice", "many times many", "objects in enum", "dear patterns"],
+    ids=[
+        *("doubling", "laughs", "itself", "itself twice", "many times many", "objects in enum", "dear patterns"),
+        *("tiny divisor", "long numbers", "large constant", "names of hosts", "unique items", "patterns of keys"),
+    ],
 )
 def test_what_would_take_hours_is_left_unchecked(schema: Any, arguments: str) -> None:
     fault = Checker(schema, "x").fault(arguments)
@@ -208,6 +218,33 @@ def test_where_it_is_affordable_it_is_checked() -> None:
     assert Checker(tree, "x").fault('{"v": 1, "n": {"v": 2}}') is None
     fault = Checker(tree, "x").fault('{"v": 1, "n": {"v": "x"}}')
     assert (fault and fault.detail) == "/n/v against #/properties/v/type"
+    # What the schema only speaks of takes no time.
+    many = {"properties": {f"k{i}": {"const": i} for i in range(5_000)}}
+    for holder in (many, {"prefixItems": [{"const": i} for i in range(5_000)]}):
+        empty: Any = {} if holder is many else []
+        checker = Checker({"items": holder}, "x")
+        assert checker.fault(json.dumps([empty] * 5_000)) is None
+    assert checker.fault(json.dumps([[]] * 5_000 + [[0, 2]])) is not None
+
+
+@given(schemas, st.booleans(), values)
+def test_what_is_not_counted_would_not_have_come_to_much(schema: dict[str, Any], unique: bool, value: Any) -> None:
+    """What a check costs is bounded by what it costs for a character."""
+    if unique:
+        schema = {"allOf": [schema, {"uniqueItems": True, "patternProperties": {"^a|b{2,9}$": schema}}]}
+    looks = Looks(schema, turning=unique)
+    assert looks.at(value, math.inf) <= looks.weight * (len(json.dumps(value)) + 1)
+
+
+def test_ordinary_arguments_are_checked_whatever_their_size() -> None:
+    item = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string", "format": "date"}}}
+    checker = Checker({"type": "object", "properties": {"a": {"items": {**item, "required": ["x", "y"]}}}}, "x")
+    small, large = (json.dumps({"a": [{"x": 1, "y": "2024-02-29"}] * n}) for n in (3, 20_000))
+    assert checker.is_quick(small) and not checker.is_quick(large)
+    assert checker.fault(small) is None and checker.fault(large) is None
+    for text in (small, large):
+        fault = checker.fault(text[:-3] + ', "y": "2024-02-30"}]}')
+        assert fault is not None and fault.kind == "schema_mismatch"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +282,10 @@ def test_a_pattern_that_gives_up_has_not_said_no() -> None:
         ("((a{10}){10}){10}", 1000),
         ("[a-z]{3}|x+", 4),
         ("a{,3}", 5),
+        ("^a{1,99}", 1),
+        ("^[a-z]-.{1,99}b{3}c*$", 5),
+        ("^(a{99})$", 99),
+        ("^a|b{99}", 100),
         ("[", 1),
         ("", 0),
     ],

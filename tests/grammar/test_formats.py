@@ -25,7 +25,10 @@ WITH = sorted(FAMILIES)
 @given(
     made=st.lists(valid_arguments, max_size=3),
     thinking=st.booleans(),
-    text=st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=8),
+    # What begins as a marker is no text to families whose markers may be text.
+    text=st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=8).filter(
+        lambda it: "<" not in it[:-1]
+    ),
     strict=st.sampled_from(("names", "schema")),
 )
 @settings(max_examples=20)

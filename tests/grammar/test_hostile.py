@@ -40,7 +40,7 @@ def tools(schemas: list[hostile.Schema]) -> list[dict[str, Any]]:
 
 
 def tool_that_does_not_say(tool: dict[str, Any]) -> dict[str, Any]:
-    """Whether it is strict: what is no schema in it is left out then."""
+    """Whether it is strict: what nobody can use in it is left out then."""
     return {**tool, "function": {**tool["function"], "strict": None}}
 
 
@@ -93,8 +93,8 @@ def everything(path: str) -> None:
     for name, (schemas, pointer) in ALL.items():
         print(name, flush=True)
         judged(name, tried(tokenizer, tools(schemas)), pointer)
-        if any(mended(schema)[1] for schema in schemas):
-            tried(tokenizer, [tool_that_does_not_say(tool) for tool in tools(schemas)])
+        if any(mended(schema).left_out for schema in schemas):
+            judged(name, tried(tokenizer, [tool_that_does_not_say(tool) for tool in tools(schemas)]), None)
 
 
 def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: Path) -> None:

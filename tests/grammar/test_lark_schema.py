@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import re
@@ -223,7 +222,7 @@ def test_every_valid_value_is_taken_and_what_else_is_taken_is_listed(
 
 def without(schema: Any, pointers: tuple[str, ...]) -> Any:
     """A copy of a schema that lacks the keywords at the pointers."""
-    schema = copy.deepcopy(schema)
+    schema = json.loads(json.dumps(schema))  # in which nothing is the same thing twice
     loosened: dict[int, Any] = {}
     for pointer in sorted(pointers, key=lambda pointer: -pointer.count("/")):
         *path, keyword = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])

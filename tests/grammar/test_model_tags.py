@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +16,8 @@ from bench.constraint.model_tags import MODEL_TAGS
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
 from dovetail.grammar.matcher import compile
-from dovetail.tokens import Prompt, Segment, Tokenizer
-from tests.grammar.test_structural_tag import TOOLS, compiler, parts
+from dovetail.tokens import Prompt, Segment
+from tests.grammar.test_structural_tag import TOOLS, compiler, ids_of, parts
 
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
@@ -175,8 +174,22 @@ SPELLINGS: list[tuple[str, str, str, tuple[bool, bool], str]] = [
         "harmony",
         "<|channel|>commentary to=functions.get_weather <|constrain|>json",
         " to=functions.get_weather<|channel|>commentary <|constrain|>json",
-        (False, True),
-        "the recipient may stand in the role's part of a header, where a constraint of ours does not have it",
+        (True, True),
+        "the recipient may stand in front of the channel",
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json",
+        " to=functions.get_weather<|channel|>commentary json",
+        (True, True),
+        "the chat template's way",
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json",
+        " to=functions.get_weather<|channel|>commentary to=functions.ns.do-it <|constrain|>json",
+        (False, False),
+        "there is one recipient",
     ),
 ]
 
@@ -189,15 +202,6 @@ def test_on_other_spellings(name: str, old: str, new: str, found: tuple[bool, bo
     text = fmt.write(output, thinking=thinking).text
     assert old in text
     assert verdicts(name, ids_of(text.replace(old, new, 1), tokenizer), thinking) == found, why
-
-
-def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Ids of a text in which a control token's literal is that token."""
-    literals = re.compile(f"({'|'.join(map(re.escape, sorted(tokenizer.control, key=len, reverse=True)))})")
-    ids: list[int] = []
-    for i, piece in enumerate(literals.split(text)):
-        ids += [tokenizer.control[piece]] if i % 2 else tokenizer.encode(piece)
-    return ids
 
 
 #: Families that have all calls of an answer in one section. xgrammar's tags take another one behind it.

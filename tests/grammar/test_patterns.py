@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -83,6 +84,48 @@ def test_a_pattern_of_the_whole_finds_what_the_pattern_finds(pattern: str) -> No
 )
 def test_whether_a_text_may_hold_a_character(pattern: str, may: bool) -> None:
     assert patterns.may_hold(pattern, "<") == may
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 3_000])
+def test_other_names_than_long_ones(length: int) -> None:
+    """Of names of more than 64 characters those that begin alike are left out too."""
+    pattern = re.compile(patterns.other_names(["a" * length, "b"]))
+    for name in ("a", "a" * 62, "a" * 62 + "c", "a" * 61 + "ca" * 99, "bb"):
+        assert pattern.fullmatch(name)
+    for name in ("a" * length, "b", ""):
+        assert not pattern.fullmatch(name)
+    assert (pattern.fullmatch("a" * 65) is None) == (length > 63)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("^[a-z]+$", "[a-z]+"),
+        (r"^(?:a|[\w-]\d){2,3}?$", r"(?:a|[\w-]\d){2,3}"),
+        (r"^\x41\u00e9\/\.$|^b*?$", r"\x41\u00e9\/\.|b*"),
+        ("^$", ""),
+        ("a", None),
+        ("^.$", None),
+        (r"^\s$", None),
+        ("^[^a]$", None),
+        ('^"$', None),
+        (r"^\u0022$", None),
+        ("^[a-z]{1,101}$", None),
+        ("^a{,2}$", None),
+        ("^a{2$", None),
+        ("^(?=a)b$", None),
+        ("^(?<x>a)$", None),
+        (r"^\bA$", None),
+        (r"^(a)\1$", None),
+        (r"^\p{L}$", None),
+        ("^[[a]$", None),
+        ("^[a&&b]$", None),
+        ("^a^b$", None),
+        (3, None),
+    ],
+)
+def test_patterns_of_strings_that_json_writes_as_they_are(pattern: Any, found: str | None) -> None:
+    assert patterns.of_plain_json(pattern) == found
 
 
 @given(st.text())

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
+from dovetail.events import fold
 from dovetail.formats.base import Format
 from dovetail.grammar import (
     Choice,
@@ -113,6 +114,15 @@ def of_format(name: str, **options: Any) -> Both:
 def parts(name: str) -> tuple[Format, Tokenizer, tuple[int, ...]]:
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     return fmt, tokenizer, tuple(tokenizer.control[literal] for literal in fmt.end_of_turn)
+
+
+def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Ids of a text in which a control token's literal is that token."""
+    literals = re.compile(f"({'|'.join(map(re.escape, sorted(tokenizer.control, key=len, reverse=True)))})")
+    ids: list[int] = []
+    for i, piece in enumerate(literals.split(text)):
+        ids += [tokenizer.control[piece]] if i % 2 else tokenizer.encode(piece)
+    return ids
 
 
 # -- node by node -----------------------------------------------------------------------------------------------------
@@ -320,7 +330,6 @@ def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
     if not path.is_dir():
         pytest.skip(f"the vectors of other engines ({path}) are not beside this checkout")
     _, tokenizer, ends = parts(name)
-    literal = re.compile("|".join(map(re.escape, sorted(tokenizer.control, key=len, reverse=True))))
     whole = 0
     for source in sorted(kind for kind, reader in READ_BY.items() if reader == name):
         for case in json.loads((path / f"{source}.json").read_text()):
@@ -328,9 +337,7 @@ def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
             tools = list({it["function"]["name"]: it for it in case.get("tools") or TOOLS}.values())
             if not text:
                 continue
-            ids: list[int] = []
-            for piece, control in zip(literal.split(text), [*literal.findall(text), None], strict=True):
-                ids += tokenizer.encode(piece) + ([tokenizer.control[control]] if control else [])
+            ids = ids_of(text, tokenizer)
             if ids[-1] not in ends:
                 ids.append(ends[0])
             for thinking, strict in product((True, False), ("names", "schema")):
@@ -364,15 +371,41 @@ def test_masks_do_not_hang_on_what_was_compiled_before(name: str) -> None:
                 break
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json",
+        " to=functions.get_weather<|channel|>commentary <|constrain|>json",
+        " to=functions.get_weather<|channel|>commentary json",
+    ],
+)
+@pytest.mark.parametrize("reasoning", ["", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"])
+def test_both_take_a_call_of_harmony_wherever_its_recipient_stands(header: str, reasoning: str) -> None:
+    fmt, tokenizer, _ = parts("harmony")
+    arguments = '{"city": "x", "days": 1}'
+    ids = ids_of(f"{reasoning}{header}<|message|>{arguments}<|call|>", tokenizer)
+    assert of_format("harmony", thinking=True).taken(ids) == (len(ids), len(ids))
+    reader = fmt.reader(TOOLS, tokenizer=tokenizer)
+    read = fold([*reader.feed("", ids), *reader.finish()])
+    assert [(call.name, call.arguments) for call in read.calls] == [("get_weather", arguments)]
+    assert not read.defects
+    for wrong in ("get_weathe", "rm", "get_weather_"):
+        foreign = ids_of(f"{reasoning}{header.replace('get_weather', wrong)}<|message|>{arguments}<|call|>", tokenizer)
+        first, second = of_format("harmony", thinking=True).taken(foreign)
+        assert first == second < len(foreign)
+
+
 @pytest.mark.parametrize("name", WITH)
 def test_a_tag_is_no_deeper_than_engines_allow(name: str) -> None:
     """vLLM 0.32 takes 80 levels in all: room for a schema of 54, and one of 62 in the families that write it whole."""
 
     def depth(value: Any) -> int:
+        """Levels around the deepest schema in it; 0 where there is none."""
         if isinstance(value, dict) and value.get("type") == "json_schema":
             return 1
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        return (1 + max(map(depth, inner), default=0)) if isinstance(value, dict | list) else 0
+        deepest = max(map(depth, inner), default=0)
+        return deepest and deepest + 1
 
     fmt, tokenizer, _ = parts(name)
     grammar = fmt.grammar(TOOLS)
@@ -484,13 +517,14 @@ def test_pointers_to_what_is_not_kept() -> None:
             "a/b": {"type": "array", "uniqueItems": True, "items": {"anyOf": [{"not": {}}, {}], "title": "x"}},
             "c": {"type": "string", "multipleOf": 3, "format": "date", "pattern": "^2"},
         },
-        "$defs": {"d~": {"allOf": [{}, {}]}},
+        "$defs": {"d~": {"allOf": [{}, {}]}, "e": {"not": {}}},
+        "required": ["d"],
+        "additionalProperties": {"$ref": "#/$defs/d~0"},
     }
     choice = Choice((JsonSchema(schema, "first"), JsonSchema({"not": {}}, "second"), JsonSchema(SCHEMA, "third")))
     assert list(Grammar(choice).unenforced("structural_tag")) == [
-        ("first", "#/properties/a~1b/uniqueItems"),
         ("first", "#/properties/a~1b/items/anyOf/0/not"),
-        ("first", "#/properties/c/format"),
+        ("first", "#/properties/a~1b/uniqueItems"),
         ("first", "#/properties/c/pattern"),
         ("first", "#/$defs/d~0/allOf"),
         ("second", "#/not"),
@@ -517,10 +551,8 @@ def test_a_control_token_passes_for_its_text_where_the_vocabulary_tells_it() -> 
         ({}, r'"\/"', False, True),
         ({}, '"\x7f"', False, True),
         (_INTEGER, "-0", True, False),
-        ({"type": "string", "pattern": "^a.b$"}, r'"a\"b"', True, False),
-        ({"const": {"a": 1}}, '{"a": 1}', True, False),
-        ({"const": {"a": 1}}, '{"a":1}', True, True),
-        ({"enum": [[1, 2]]}, "[1, 2]", True, False),
+        ({"type": "string", "pattern": "^a.b$"}, '"b"', False, True),
+        ({"type": "string", "pattern": "^[a-z]{0,101}$"}, '"A"', False, True),
         ({"type": "string", "maxLength": 1}, '"aa"', False, True),
         (_OBJECT | _A | {"properties": {"a": {}, "b": {}}}, '{"b": 1, "a": 1}', False, False),
         (_OBJECT | _A, '{"c": 1, "a": 1}', False, False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dovetail.grammar import Grammar, JsonSchema
@@ -28,20 +28,32 @@ def takes(schema: Mapping[str, Any], text: str) -> bool:
 
 
 def walk(schema: Mapping[str, Any], rng: random.Random, longest: int = 160) -> str | None:
-    """A text that the grammar takes, chosen blindly among what it allows, if it comes to an end before `longest`
-    bytes; white space is left out, and from half of them on what closes something is preferred."""
+    """A text that the grammar of a schema takes: see `blindly`."""
     constraint, row = matcher(schema), bytearray(4 * ((BYTES.vocab_size + 31) // 32))
+
+    def allowed() -> list[int]:
+        constraint.fill(memoryview(row))
+        return [token for token in range(BYTES.vocab_size) if row[token // 8] >> (token % 8) & 1]
+
+    return blindly(allowed, constraint.advance, rng, longest)
+
+
+def blindly(
+    allowed: Callable[[], list[int]], advance: Callable[[int], bool], rng: random.Random, longest: int = 160
+) -> str | None:
+    """A text chosen blindly among what is `allowed`, if it comes to an end before `longest` bytes; white space is left
+    out, and from half of them on what closes something is preferred."""
     text = bytearray()
     while len(text) < longest:
-        constraint.fill(memoryview(row))
-        allowed = [token for token in range(256) if row[token // 8] >> (token % 8) & 1]
-        allowed = [token for token in allowed if token not in b" \t\n\r"] or allowed
-        may_end = row[END[0] // 8] >> (END[0] % 8) & 1
-        if may_end and (not allowed or rng.random() < 0.4):
+        tokens = allowed()
+        may_end = END[0] in tokens
+        tokens = [token for token in tokens if token < 256]
+        tokens = [token for token in tokens if token not in b" \t\n\r"] or tokens
+        if may_end and (not tokens or rng.random() < 0.4):
             return text.decode()
-        closing = [token for token in allowed if token in _CLOSING] if len(text) > longest / 2 else []
-        likely = [token for token in allowed if token in _LIKELY] if rng.random() < 0.95 else []
-        token = rng.choice(closing or likely or allowed)
-        assert constraint.advance(token)
+        closing = [token for token in tokens if token in _CLOSING] if len(text) > longest / 2 else []
+        likely = [token for token in tokens if token in _LIKELY] if rng.random() < 0.95 else []
+        token = rng.choice(closing or likely or tokens)
+        assert advance(token)
         text.append(token)
     return None

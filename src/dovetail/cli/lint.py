@@ -1,4 +1,4 @@
-"""`dovetail lint`: which keywords of tools' schemas a grammar does not enforce, and which schemas cannot be used."""
+"""`dovetail lint`: which keywords of tools' schemas a grammar does not enforce, and which schemas are refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rich.text import Text
 import dovetail
 from dovetail.cli.files import read_json
 from dovetail.cli.screen import PROBLEM, visible
-from dovetail.conversation import check_tool_types
+from dovetail.conversation import Tool, check_tool_types
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
+from dovetail.formats.tool_choice import usable
 from dovetail.grammar import Grammar
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.lint import ToolLint, lint
@@ -47,16 +48,22 @@ def _tools(path: str) -> list[dict[str, Any]]:
 
 
 def _lint(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...]) -> ToolLint:
+    """As a server takes the tool whose level is `schema`."""
     function = tool["function"]
+    strict = function.get("strict") is True
+    held, left_out = usable(Tool(function["name"], parameters=function.get("parameters"), strict=strict))
+    schema = {"type": "object", **(held.parameters or {})}
+    if not strict:
+        schema["type"] = "object"  # or it may be null, say
 
     def grammar() -> Grammar:
         assert fmt is not None
-        made = fmt.grammar([{"type": "function", "function": {**function, "strict": True}}], tool_choice="required")
+        said = {**function, "parameters": schema, "strict": True}
+        made = fmt.grammar([{"type": "function", "function": said}], tool_choice="required")
         assert made is not None
         return made
 
-    schema = {"type": "object", **(function.get("parameters") or {})}
-    return lint(function["name"], schema, writers, grammar if fmt else None)
+    return lint(held.name, schema, writers, grammar if fmt else None, left_out)
 
 
 def _show(found: list[ToolLint], console: Console) -> None:
@@ -64,11 +71,13 @@ def _show(found: list[ToolLint], console: Console) -> None:
     for each in found:
         if each.problem is not None:
             pointer, _, why = each.problem.partition(": ")
-            table.add_row(visible(each.tool), Text(visible(pointer)), Text(f"cannot be used: {visible(why)}", PROBLEM))
+            table.add_row(visible(each.tool), Text(visible(pointer)), Text(f"refused: {visible(why)}", PROBLEM))
         for pointer in dict.fromkeys(pointer for pointers in each.unenforced.values() for pointer in pointers):
             writers = [writer for writer, pointers in each.unenforced.items() if pointer in pointers]
             by = "" if len(writers) == len(each.unenforced) > 1 else f" by {_LIBRARIES[writers[0]]}"
-            table.add_row(visible(each.tool), Text(visible(pointer)), f"not enforced{by}: checked afterwards")
+            left_out = pointer in each.left_out
+            then = f"left out, because it {each.left_out[pointer]}" if left_out else "checked afterwards"
+            table.add_row(visible(each.tool), Text(visible(pointer)), f"not enforced{by}: {then}")
     if table.row_count:
         console.print(table)
     clean = sum(each.clean for each in found)

@@ -243,9 +243,9 @@ class Format(ABC):
         else:
             others = [tool.name for i, tool in enumerate(declared) if i not in held]
             grammar = self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
-        for i, (_, lost) in enforced.items():
-            if lost:
-                grammar = Grammar(Wider(grammar.root, f"tools[{i}].function.parameters", lost))
+        for i, (_, left_out) in enforced.items():
+            if left_out:
+                grammar = Grammar(Wider(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
         return grammar
 
     def _grammar(

@@ -17,6 +17,7 @@ import msgspec
 from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
+from dovetail.formats import constraint
 from dovetail.formats.base import Format, Messages, ReasoningBlock
 from dovetail.formats.harmony_prompt import (
     ANALYSIS,
@@ -267,7 +268,22 @@ class Harmony(Format):
         return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), calling)))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> grammar.Node:
-        return super()._calls_grammar(tools, parallel=False)  # the end of a call is the end of the turn
+        """One call: its end is the end of the turn. Its recipient stands behind the channel as the library has it, or
+        in front of it as the chat template does."""
+        channel, recipient = grammar.Control(CHANNEL), f" to={FUNCTIONS}"
+        typed = grammar.Sequence((grammar.Literal(" "), self._mark(CONSTRAIN), grammar.Literal("json")))
+        either = grammar.Choice((typed, grammar.Literal(" json")))
+        behind: list[grammar.Node] = []
+        in_front: list[grammar.Node] = []
+        for index, tool in tools.items():
+            name = grammar.Literal(tool.name)
+            arguments = grammar.Control(MESSAGE), self._stands_for(index, tool)[constraint.ARGUMENTS]
+            behind.append(grammar.Sequence((name, typed, *arguments)))
+            in_front.append(grammar.Sequence((name, channel, grammar.Literal(COMMENTARY), either, *arguments)))
+        # Side by side, and not for each name: xgrammar is quicker so.
+        first = grammar.Sequence((channel, grammar.Literal(COMMENTARY + recipient), grammar.Choice(tuple(behind))))
+        second = grammar.Sequence((grammar.Literal(recipient), grammar.Choice(tuple(in_front))))
+        return grammar.Choice((first, second))
 
     def _no_calls(self, thinking: bool) -> grammar.Grammar:
         return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), self._said(FINAL))))

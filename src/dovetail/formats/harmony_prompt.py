@@ -125,6 +125,8 @@ def _response_format(wanted: Any) -> str | None:
     if check_response_format(wanted) is None or wanted["type"] != "json_schema":
         return None
     said = wanted["json_schema"]
+    if said.get("schema") is None:
+        return None
     note = "".join(f"// {line}\n" for line in (said.get("description") or "").splitlines())
     schema = json.dumps(said["schema"], ensure_ascii=False, separators=(",", ":"))
     return f"# Response Formats\n\n## {said['name']}\n\n{note}{schema}"

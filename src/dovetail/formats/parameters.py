@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dovetail.errors import SchemaRefused
 from dovetail.formats import schemas
-from dovetail.formats.schemas import ASSERTIONS, COMPOUND, NotSimpleError
+from dovetail.formats.schemas import NotSimpleError
 from dovetail.grammar import (
     Choice,
     JsonSchema,
@@ -30,7 +30,8 @@ from dovetail.grammar import (
     patterns,
 )
 from dovetail.grammar import Sequence as InOrder
-from dovetail.grammar.schemas.references import References
+from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, COMPOUND
+from dovetail.grammar.schemas.references import Place, References, step, steps
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.values import STRING, ParameterTypes
 
@@ -40,7 +41,7 @@ Nodes = tuple[Node, ...]
 _UNDECLARED = "\ue000"
 _ANY: Mapping[str, Any] = {}
 _KEPT = frozenset(("type", "properties", "required", "additionalProperties"))
-_ABOUT_STRINGS = schemas.ABOUT["string"] | {"not", "if"}
+_ABOUT_STRINGS = frozenset((*ABOUT["string"], "not", "if", "$dynamicRef", "$recursiveRef"))
 _WORDS = {"null": ("null",), "boolean": ("true", "false")}
 
 
@@ -70,6 +71,8 @@ class _Arguments:
         self._references = References(self._root)
         self._markup = markup
         self._types = ParameterTypes(self._root)
+        #: Pointers to each `oneOf` that is taken for `anyOf`, and says more.
+        self._overlapping: dict[str, None] = {}
         self._culprit = "#"  # what no value validates against, if none does
         self._kinds: dict[Nodes, set[str]] = {}  # the types that are written alike
         for kind, between in markup.between.items():
@@ -80,7 +83,7 @@ class _Arguments:
     def node(self) -> Node:
         root = self._root
         try:
-            flats = schemas.alternatives(root, self._references)
+            flats = self._alternatives("#", root)
             found = self._objects(flats)
             lost = [key for flat in flats for key in flat if key in ASSERTIONS and key not in _KEPT]
         except NotSimpleError:
@@ -91,7 +94,15 @@ class _Arguments:
             told = f"{self._origin} cannot be enforced: {self._culprit}: no arguments validate against it"
             raise SchemaRefused(told, param=self._origin)
         node = found[0] if len(found) == 1 else Choice(tuple(found))
-        return self._wider(node, "#", root, lost)
+        node = self._wider(node, "#", root, lost)
+        return Wider(node, self._origin, tuple(self._overlapping)) if self._overlapping else node
+
+    def _alternatives(self, at: str, schema: Any) -> list[dict[str, Any]]:
+        """`schemas.alternatives` of a schema that stands at a pointer. Raises `NotSimpleError`."""
+        flats = schemas.alternatives(schema, self._references)
+        place = Place(schema, steps(at), self._references.root.base)
+        self._overlapping |= dict.fromkeys(schemas.overlapping(place, self._references))
+        return flats
 
     def _objects(self, flats: Iterable[Mapping[str, Any]]) -> list[Node]:
         return [node for flat in flats if (node := self._object(flat)) is not None]
@@ -105,7 +116,7 @@ class _Arguments:
         items: list[Node] = []
         for name in names:
             schema = properties.get(name, flat.get("additionalProperties", True))
-            at = f"#/properties/{_escaped(name)}"
+            at = f"#/properties/{step(name)}"
             item = self._parameter(Literal(markup.attribute(name)), name, at, schema)
             if item is not None and not markup.reads_back(name):
                 item = Wider(item, self._origin, (at,))
@@ -131,7 +142,7 @@ class _Arguments:
             elif "string" in kinds:
                 value = self._string(at, schema)
             else:
-                value = self._json(at, self._of_kinds(key, schema, kinds))
+                value = self._json(at, self._of_kinds(key, at, schema, kinds))
             if value is not None:
                 options.append(InOrder((*between, value)))
         if not options:
@@ -150,7 +161,7 @@ class _Arguments:
         if "string" not in types:
             return self._json(at, schema)
         try:
-            flats = schemas.alternatives(schema, self._references)
+            flats = self._alternatives(at, schema)
         except NotSimpleError:
             return self._wider(self._text(), at, schema, _keywords(schema))
         if not flats:
@@ -173,12 +184,12 @@ class _Arguments:
         said = {} if schema is True else schemas.carrying(schema, self._references)
         return InOrder((JsonSchema(said, self._origin, at), *self._markup.after))
 
-    def _of_kinds(self, key: str, schema: Any, kinds: Iterable[str]) -> Any:
+    def _of_kinds(self, key: str, at: str, schema: Any, kinds: Iterable[str]) -> Any:
         """The schema of those values that have one of some types; None if there are none."""
         if {"number" if kind == "integer" else kind for kind in self._types[key]} <= {*kinds}:
             return schema
         try:
-            flats = [schemas.of_kinds(flat, kinds) for flat in schemas.alternatives(schema, self._references)]
+            flats = [schemas.of_kinds(flat, kinds) for flat in self._alternatives(at, schema)]
         except NotSimpleError:
             return schema  # a string in its quotes is one, too
         some = [flat for flat in flats if flat is not None]
@@ -187,7 +198,7 @@ class _Arguments:
     def _string(self, at: str, schema: Any, words: Iterable[str] = ()) -> Node | None:
         """Texts that are strings of a schema, or one of some words."""
         try:
-            flats = schemas.alternatives(schema, self._references)
+            flats = self._alternatives(at, schema)
         except NotSimpleError:
             return self._wider(self._text(), at, schema, _keywords(schema))
         flats = [flat for flat in flats if "string" in schemas.kinds_of(flat)]
@@ -250,8 +261,3 @@ def _read(text: str, types: frozenset[str]) -> Any:
     parameters.close()
     parameters.end()
     return json.loads("".join(said))[""]
-
-
-def _escaped(key: str) -> str:
-    """A key as a step of a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")

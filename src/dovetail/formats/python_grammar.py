@@ -11,91 +11,53 @@ declared order. Other keys than the declared have no escapes.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from dovetail.errors import SchemaRefused
-from dovetail.formats.plain_text import in_class, others
-from dovetail.grammar import (
-    Choice,
-    JsonSchema,
-    Literal,
-    Node,
-    Optional,
-    Pattern,
-    Ref,
-    Repeat,
-    Spelled,
-    Wider,
+from dovetail.formats.python_values import (
+    ANY,
+    BOOLEAN,
+    COMMA,
+    INTEGER,
+    KEYWORDS,
+    NULL,
+    NUMBER,
+    STRINGS,
+    Keys,
+    bracketed,
+    choice,
+    one_of,
+    several,
+    string,
 )
+from dovetail.grammar import Choice, JsonSchema, Literal, Node, Optional, Pattern, Ref, Repeat, Spelled, Wider
 from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.kept import Kept
-from dovetail.grammar.patterns import quoted
+from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, TYPES
 from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.schemas.references import Place, References, step
+from dovetail.grammar.schemas.references import pointer as pointer_to
+from dovetail.grammar.schemas.separate import separate
 
-_KEYWORD = re.compile(r"[^\W\d]\w*")
-GAP = r"[ \t\r\n]{0,16}"
-COMMA = Pattern(f"{GAP},{GAP}")
-_COLON = f"{GAP}:{GAP}"
-_CONTROL = r"\x00-\x1f"
-_ESCAPE = (
-    r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"""
-    r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-)
-_INTEGER = Pattern("-?(?:0|[1-9][0-9]*)")
-_NUMBER = Pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
-_BOOLEAN, _NULL = Pattern("True|False"), Literal("None")
-_ANY = Ref("any")
 _NOTHING = InOrder(())
 _TRUE: Mapping[str, Any] = {}
 _FALSE: Mapping[str, Any] = {"not": {}}
 
-_TYPES = ("null", "boolean", "number", "string", "array", "object")
-#: Of one type; what is not among them says something about all.
-_ABOUT: Mapping[str, tuple[str, ...]] = {
-    "object": (
-        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"),
-        *("maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"),
-    ),
-    "array": (
-        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-        *("contains", "minContains", "maxContains", "unevaluatedItems"),
-    ),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
 _PARTS = ("allOf", "anyOf", "oneOf")
-_ASSERTIONS = frozenset(
-    ("type", "enum", "const", "$ref", "not", "if", *_PARTS, *(key for about in _ABOUT.values() for key in about))
-)
 #: What no grammar keeps.
 _NEVER = frozenset(
-    "not if patternProperties propertyNames minProperties maxProperties dependentRequired dependentSchemas "
-    "dependencies uniqueItems contains minContains maxContains unevaluatedProperties unevaluatedItems".split()
+    "not if $dynamicRef $recursiveRef patternProperties propertyNames minProperties maxProperties dependentRequired "
+    "dependentSchemas dependencies uniqueItems contains minContains maxContains unevaluatedProperties "
+    "unevaluatedItems".split()
 )
+_NEVER_OF_ANY = _NEVER.difference(ABOUT["object"], ABOUT["array"])
 #: Of one tool. Each member's rule goes on to the next one's, and llguidance dies at the end of 3,000.
 _MOST_RULES, _MOST_MERGES, _MOST_MEMBERS = 30_000, 500, 1_000
 #: Names among which another key is looked for: characters of all of them, and of the longest.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
 _KEPT: Kept[tuple[Node, dict[str, Node]]] = Kept(1024, 4 * 2**20)
-
-
-def string(shortest: int = 0, longest: int | None = None) -> Pattern:
-    """A string in quotes of either kind, and how many characters it may have."""
-    times = f"{{{shortest},{'' if longest is None else longest}}}" if shortest or longest is not None else "*"
-    return Pattern("|".join(rf"{q}(?:[^{q}\\{_CONTROL}]|{_ESCAPE}){times}{q}" for q in "\"'"))
-
-
-def anything() -> dict[str, Node]:
-    """The rules of `Ref("any")`: any value that JSON has."""
-    member = InOrder((Pattern(f"(?:{string().regex}){_COLON}"), _ANY))
-    return {
-        "any": Choice((string(), _NUMBER, _BOOLEAN, _NULL, Ref("list"), Ref("dict"))),
-        "list": _bracketed("[", "]", Optional(_several(_ANY))),
-        "dict": _bracketed("{", "}", Optional(_several(member))),
-    }
 
 
 def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
@@ -111,7 +73,7 @@ def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node
 
 def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
     writer = _Writer(schema, origin, prefix)
-    written = writer.value(schema, "#", _KEYWORDS)
+    written = writer.value(schema, "#", KEYWORDS)
     if written is None:
         told = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
         raise SchemaRefused(told, param=origin)
@@ -121,64 +83,12 @@ def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Nod
     return item, writer.rules
 
 
-class _Keys(NamedTuple):
-    """How a member of an object is written: one of a name, and one of any name but some."""
-
-    member: Callable[[str, Node], Node]
-    other: Callable[[list[str], Node], Node]
-
-
-def _keyword(name: str, value: Node) -> Node:
-    if _KEYWORD.fullmatch(name):
-        return InOrder((Pattern(f"{quoted(name)}{GAP}={GAP}"), value))
-    return _spread(_named(name), value)
-
-
-def _other_keyword(names: list[str], value: Node) -> Node:
-    not_in_names = "".join(c for c in map(chr, range(128)) if not (c.isalnum() or c == "_"))
-    stops = f"{_CONTROL}{in_class(not_in_names[32:])}"
-    free = others(filter(_KEYWORD.fullmatch, names), stops, not_first="0-9", whole=True)
-    return Choice((InOrder((Pattern(f"(?:{free}){GAP}={GAP}"), value)), _spread(_not_named(names), value)))
-
-
-def _spread(key: str, value: Node) -> Node:
-    return InOrder((Pattern(rf"\*\*\{{{GAP}{key}{_COLON}"), value, Pattern(rf"{GAP}\}}")))
-
-
-def _named(name: str) -> str:
-    return f"(?:{'|'.join(map(quoted, _forms(name)))})"
-
-
-def _not_named(names: list[str]) -> str:
-    if not names:
-        return f"(?:{string().regex})"
-    free = []
-    for q in "\"'":
-        told = others((name for name in names if f"{q}{name}{q}" in _forms(name)), rf"{q}\\{_CONTROL}", whole=True)
-        empty = "?" if "" not in names else ""
-        free.append(f"{q}(?:{told}){empty}{q}")
-    return f"(?:{'|'.join(free)})"
-
-
-def _forms(text: str) -> list[str]:
-    """How a string is written: in double quotes, and in single ones if that needs no escapes."""
-    written = json.dumps(text, ensure_ascii=False)
-    plain = written == f'"{text}"' and "'" not in text and "\x7f" not in text
-    return [written, f"'{text}'"] if plain else [written]
-
-
-_KEYWORDS = _Keys(_keyword, _other_keyword)
-_STRINGS = _Keys(
-    lambda name, value: InOrder((Pattern(_named(name) + _COLON), value)),
-    lambda names, value: InOrder((Pattern(_not_named(names) + _COLON), value)),
-)
-
-
 class _Writer:
     """Writes one tool's schema. `lost` are JSON pointers to what no grammar keeps."""
 
     def __init__(self, root: Mapping[str, Any], origin: str, prefix: str) -> None:
-        self._root, self._origin, self._prefix = root, origin, prefix
+        self._origin, self._prefix = origin, prefix
+        self._references = References(root)
         self.rules: dict[str, Node] = {}
         self.lost: list[str] = []
         #: Pointers to what there is no value of, and to the whole.
@@ -187,10 +97,10 @@ class _Writer:
         self._made: dict[tuple[int, int], tuple[Any, Ref, Node | None, bool]] = {}
         self._names = self._merges = self._members = 0
 
-    def value(self, schema: Any, pointer: str, keys: _Keys = _STRINGS) -> Node | None:
+    def value(self, schema: Any, pointer: str, keys: Keys = STRINGS) -> Node | None:
         """A value that is valid; None if there is none. Each schema is written once.
 
-        With `_KEYWORDS` as its keys it is a call's arguments.
+        With `KEYWORDS` as its keys it is a call's arguments.
         """
         if isinstance(schema, bool):
             schema = _TRUE if schema else _FALSE
@@ -216,19 +126,19 @@ class _Writer:
         self._made[made] = (schema, rule, node, True)
         return node
 
-    def members(self, schema: Mapping[str, Any], pointer: str, keys: _Keys) -> Node | None:
+    def members(self, schema: Mapping[str, Any], pointer: str, keys: Keys) -> Node | None:
         """The members of an object, with commas between them; None if there can be none such."""
-        self._lose(schema, pointer, _NEVER.intersection(_ABOUT["object"]))
+        self._lose(schema, pointer, _NEVER.intersection(ABOUT["object"]))
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             self._refuse(pointer, "has no valid properties or required")
         others = True if schema.get("patternProperties") else schema.get("additionalProperties", True)
         other = self.value(others, f"{pointer}/additionalProperties")
-        values = {name: self.value(it, f"{pointer}/properties/{_step(name)}") for name, it in properties.items()}
+        values = {name: self.value(it, f"{pointer}/properties/{step(name)}") for name, it in properties.items()}
         values |= {name: other for name in required if isinstance(name, str) and name not in values}
         needed = frozenset(name for name in required if isinstance(name, str))
         if never := [name for name, value in values.items() if value is None and name in needed]:
-            self.never.insert(-1, f"{pointer}/properties/{_step(never[0])}")
+            self.never.insert(-1, f"{pointer}/properties/{step(never[0])}")
             return None
         self._members += len(values)
         if self._members > _MOST_MEMBERS:
@@ -258,29 +168,30 @@ class _Writer:
 
     # -- any schema ---------------------------------------------------------------------------------------------------
 
-    def _written(self, schema: Mapping[str, Any], pointer: str, keys: _Keys) -> Node | None:
-        asserted = [key for key in schema if key in _ASSERTIONS]
+    def _written(self, schema: Mapping[str, Any], pointer: str, keys: Keys) -> Node | None:
+        asserted = [key for key in schema if key in ASSERTIONS]
         if "$ref" in schema:
             self.lost += (f"{pointer}/{key}" for key in asserted if (key, schema[key]) != ("type", "object"))
             self.lost.remove(f"{pointer}/$ref")
-            return self.value(*self._referred(schema["$ref"], pointer), keys)
+            target = self._referred(schema["$ref"], pointer)
+            return self.value(target.schema, pointer_to(target.path), keys)
         part = next((part for part in _PARTS if part in schema), None)
         if part is not None and "const" not in schema and "enum" not in schema:
             return self._parts(schema, part, pointer, keys)
-        if keys is _KEYWORDS:
-            self._lose(schema, pointer, ("const", "enum", "not", "if"))
+        if keys is KEYWORDS:
+            self._lose(schema, pointer, ("const", "enum", *_NEVER_OF_ANY))
             return self.members(schema, pointer, keys)
         if not asserted:
-            return _ANY
+            return ANY
         if "const" in schema or "enum" in schema:
             return self._values(schema, pointer)
-        self._lose(schema, pointer, ("not", "if"))
-        return _choice([self._of_type(kind, schema, pointer) for kind in self._types(schema, pointer)])
+        self._lose(schema, pointer, _NEVER_OF_ANY)
+        return choice([self._of_type(kind, schema, pointer) for kind in self._types(schema, pointer)])
 
     def _types(self, schema: Mapping[str, Any], pointer: str) -> list[str]:
-        named = schema.get("type", list(_TYPES))
+        named = schema.get("type", list(TYPES))
         types = [named] if isinstance(named, str) else named
-        if not isinstance(types, list) or not all(kind in (*_TYPES, "integer") for kind in types):
+        if not isinstance(types, list) or not all(kind in (*TYPES, "integer") for kind in types):
             self._refuse(f"{pointer}/type", "is no type of JSON Schema")
         return [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
 
@@ -291,12 +202,12 @@ class _Writer:
             self._refuse(f"{pointer}/enum", "is no list")
         kinds = self._types(schema, pointer)
         valid = [value for value in listed if _is_one_of(value, kinds)]
-        self._lose(schema, pointer, _ASSERTIONS - {"type", "enum", "const"})
+        self._lose(schema, pointer, ASSERTIONS - {"type", "enum", "const"})
         if "const" in schema and "enum" in schema:
             self.lost.append(f"{pointer}/enum")
-        return _one_of(valid)
+        return one_of(valid)
 
-    def _parts(self, schema: Mapping[str, Any], keyword: str, pointer: str, keys: _Keys) -> Node | None:
+    def _parts(self, schema: Mapping[str, Any], keyword: str, pointer: str, keys: Keys) -> Node | None:
         """What `allOf`, `anyOf` or `oneOf` say together with what stands beside them, as far as that can be said."""
         parts = schema[keyword]
         if not isinstance(parts, list) or not parts:
@@ -311,14 +222,14 @@ class _Writer:
                     whole = base
                     break
             return self.value(whole, pointer, keys)
-        if keyword == "oneOf" and not _apart(parts):
+        if keyword == "oneOf" and not separate(self._references, Place(schema, (pointer,), ""), parts):
             self.lost.append(f"{pointer}/{keyword}")
         merged = [self._merged(base, part, pointer) for part in parts]
         if any(part is None for part in merged):
             self.lost.append(f"{pointer}/{keyword}")
             return self.value(base, pointer, keys)
         places = [f"{pointer}/{keyword}/{i}" if it is parts[i] else pointer for i, it in enumerate(merged)]
-        return _choice([self.value(part, place, keys) for part, place in zip(merged, places, strict=True)])
+        return choice([self.value(part, place, keys) for part, place in zip(merged, places, strict=True)])
 
     def _merged(self, base: Any, part: Any, pointer: str) -> Any:
         """One schema that says what two say; None where that takes more than putting them side by side."""
@@ -327,19 +238,19 @@ class _Writer:
         if not isinstance(base, Mapping) or not isinstance(part, Mapping):
             self._refuse(pointer, "is made of what is no JSON Schema")
         said_by_part = {"type"} if base.get("type") == part.get("type") else set()
-        if _ASSERTIONS.isdisjoint(base.keys() - said_by_part):
+        if ASSERTIONS.isdisjoint(base.keys() - said_by_part):
             return part
         self._merges += 1
         if self._merges > _MOST_MERGES:
             return None
         for _ in range(32):
-            if "$ref" not in part or not _ASSERTIONS.isdisjoint(part.keys() - {"$ref"}):
+            if "$ref" not in part or not ASSERTIONS.isdisjoint(part.keys() - {"$ref"}):
                 break
-            part = self._referred(part["$ref"], pointer)[0]
+            part = self._referred(part["$ref"], pointer).schema
             if not isinstance(part, Mapping):
                 return self._merged(base, part, pointer)
         said = dict(base)
-        for key in (key for key in part if key in _ASSERTIONS):
+        for key in (key for key in part if key in ASSERTIONS):
             if key not in base or base[key] == part[key]:
                 said[key] = part[key]
             elif key == "required" and isinstance(base[key], list) and isinstance(part[key], list):
@@ -357,44 +268,34 @@ class _Writer:
         apart = base.get("properties", {}) != part.get("properties", {})
         return None if apart and closed != (True, True) and "properties" in part else said
 
-    def _referred(self, reference: Any, pointer: str) -> tuple[Any, str]:
-        at: Any = self._root
-        steps = reference[1:].split("/")[1:] if isinstance(reference, str) and reference[:2] in ("#", "#/") else None
-        for step in steps or ():
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(at, Mapping) and step in at:
-                at = at[step]
-            elif isinstance(at, list) and step.isdecimal() and len(step) < 9 and int(step) < len(at):
-                at = at[int(step)]
-            else:
-                steps = None
-                break
-        if steps is None:
+    def _referred(self, reference: Any, pointer: str) -> Place:
+        place = self._references.resolved(self._references.root, reference)
+        if place is None:
             self._refuse(f"{pointer}/$ref", "points at nothing in it")
-        return at, reference
+        return place
 
     # -- values of one type -------------------------------------------------------------------------------------------
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], pointer: str) -> Node | None:
         match kind:
             case "null":
-                return _NULL
+                return NULL
             case "boolean":
-                return _BOOLEAN
+                return BOOLEAN
             case "string":
                 return self._string(schema, pointer)
             case "array":
                 return self._array(schema, pointer)
             case "object":
-                members = self.members(schema, pointer, _STRINGS)
-                return None if members is None else _bracketed("{", "}", members)
-        bounds = {key: schema[key] for key in _ABOUT["number"] if key in schema}
+                members = self.members(schema, pointer, STRINGS)
+                return None if members is None else bracketed("{", "}", members)
+        bounds = {key: schema[key] for key in ABOUT["number"] if key in schema}
         if not bounds:
-            return _NUMBER if kind == "number" else _INTEGER
+            return NUMBER if kind == "number" else INTEGER
         return JsonSchema({"type": kind, **bounds}, self._origin, pointer)
 
     def _string(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
-        said = {key: schema[key] for key in _ABOUT["string"] if key in schema}
+        said = {key: schema[key] for key in ABOUT["string"] if key in schema}
         if said.get("format") not in (None, *_FORMATS):
             self.lost.append(f"{pointer}/format")
             del said["format"]
@@ -404,7 +305,7 @@ class _Writer:
         return None if longest is not None and longest < shortest else string(shortest, longest)
 
     def _array(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
-        self._lose(schema, pointer, _NEVER.intersection(_ABOUT["array"]))
+        self._lose(schema, pointer, _NEVER.intersection(ABOUT["array"]))
         first, items = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(items, list):  # in drafts before 2020-12
             first, items = items, schema.get("additionalItems", True)
@@ -421,7 +322,7 @@ class _Writer:
         tail: Node | None = None
         if not ended and item is not None:
             if not values:
-                return _bracketed("[", "]", _several(item, least, most))
+                return bracketed("[", "]", several(item, least, most))
             left = None if most is None else most - len(values)
             tail = Repeat(InOrder((COMMA, item)), max(least - len(values), 0), left)
         for i, value in reversed([*enumerate(values)]):
@@ -429,7 +330,7 @@ class _Writer:
             here = InOrder((COMMA, value) if i else (value,))
             here = InOrder((*here.items, tail)) if tail else here
             tail = self._rule(here if i < least else Optional(here))
-        return _bracketed("[", "]", tail)
+        return bracketed("[", "]", tail)
 
     def _range(self, schema: Mapping[str, Any], pointer: str, lower: str, upper: str) -> tuple[int, int | None]:
         bounds = [schema.get(lower, 0), schema.get(upper)]
@@ -464,94 +365,7 @@ class _Writer:
 _FORMATS = frozenset("date date-time duration email hostname ipv4 ipv6 json-pointer time uri uuid".split())
 
 
-def _bracketed(opening: str, closing: str, inside: Node | None) -> Node:
-    items = (Pattern(quoted(opening) + GAP), inside, Pattern(GAP + quoted(closing)))
-    return InOrder(tuple(item for item in items if item is not None))
-
-
-def _several(item: Node, least: int = 1, most: int | None = None) -> Node:
-    """`item`, with commas between; `most` is one at least."""
-    more = Repeat(InOrder((COMMA, item)), max(least - 1, 0), None if most is None else most - 1)
-    some: Node = item if most == 1 else InOrder((item, more))
-    return some if least else Optional(some)
-
-
-def _choice(options: list[Node | None]) -> Node | None:
-    possible = tuple(option for option in options if option is not None)
-    return Choice(possible) if len(possible) > 1 else possible[0] if possible else None
-
-
 def _is_one_of(value: Any, types: list[str]) -> bool:
     kind = kind_of(value)
     whole = kind == "number" and (isinstance(value, int) or value.is_integer())
     return kind in types or (whole and "integer" in types)
-
-
-def _apart(parts: list[Any]) -> bool:
-    """Whether no value can be valid to two of some schemas, as far as their types or values tell."""
-    seen: set[str] = set()
-    for part in parts:
-        said = part if isinstance(part, Mapping) else {}
-        if "const" in said or isinstance(said.get("enum"), list):
-            values = [said["const"]] if "const" in said else said["enum"]
-            told = {json.dumps(value, sort_keys=True) for value in values}
-            kinds = {kind_of(value) for value in values}
-        else:
-            named = said.get("type", ())
-            kinds = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
-            kinds = {"number" if kind == "integer" else kind for kind in kinds}
-            told = kinds
-        if not told or told & seen or (told != kinds and kinds & seen):
-            return False
-        seen |= told
-    return True
-
-
-def _one_of(values: list[Any]) -> Node | None:
-    """One of some values of JSON."""
-    several = [value for value in values if isinstance(value, list | Mapping)]
-    forms: dict[str, None] = {}
-    for value in values:
-        if isinstance(value, str):
-            forms.update(dict.fromkeys(_forms(value)))
-        elif not isinstance(value, list | Mapping):
-            forms[python(json.dumps(value))] = None
-    scalars = [Pattern("|".join(map(quoted, forms)))] if forms else []
-    return _choice([*scalars, *map(_constant, several)])
-
-
-def _constant(value: Any) -> Node:
-    """Just this list or object, with any white space in it."""
-    if isinstance(value, Mapping):
-        items = [_STRINGS.member(key, _just(it)) for key, it in value.items()]
-    else:
-        items = list(map(_just, value))
-    inside = [part for item in items for part in (COMMA, item)][1:]
-    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
-    return _bracketed(opening, closing, InOrder(tuple(inside)) if inside else None)
-
-
-def _just(value: Any) -> Node:
-    node = _one_of([value])
-    assert node is not None
-    return node
-
-
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|true|false|null')
-_CONSTANTS = {"true": "True", "false": "False", "null": "None"}
-
-
-def python(value: str) -> str:
-    """JSON text as Python."""
-    return _JSON_TOKEN.sub(_python_token, value)
-
-
-def _python_token(token: re.Match[str]) -> str:
-    text = token.group()
-    # JSON's escapes are Python's, but for the one of the slash, which nobody needs.
-    return _CONSTANTS.get(text) or re.sub(r"\\(.)", lambda escape: "/" if escape[1] == "/" else escape[0], text)
-
-
-def _step(key: str) -> str:
-    """A key as a step of a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")

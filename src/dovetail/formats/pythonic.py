@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dovetail.conversation import Call, Message, Tool
 from dovetail.errors import InvalidRequest
 from dovetail.events import Content, Reasoning
-from dovetail.formats import constraint, plain_text, python_grammar
+from dovetail.formats import constraint, plain_text, python_grammar, python_values
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.markup import parameters
 from dovetail.grammar import Choice, Control, Grammar, JsonSchema, Literal, Node, Optional, Pattern, Ref, Repeat, Rules
@@ -179,7 +179,7 @@ class Pythonic(plain_text.PlainText):
         return Grammar(InOrder((*self._reasoned(thinking), Optional(text), listed if required else Optional(listed))))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
-        rules = python_grammar.anything()
+        rules = python_values.anything()
         called: list[Node] = []
         for index, tool in tools.items():
             if not _NAME.fullmatch(tool.name):
@@ -234,7 +234,7 @@ def _arguments(call: Call) -> str:
     """A JSON object as Python's arguments; what is no name stands in a dictionary."""
     written = []
     for key, value, is_string in parameters(call):
-        python = python_grammar.python(json.dumps(value, ensure_ascii=False) if is_string else value)
+        python = python_values.python(json.dumps(value, ensure_ascii=False) if is_string else value)
         named = _KEYWORD.fullmatch(key)
         written.append(f"{key}={python}" if named else f"**{{{json.dumps(key, ensure_ascii=False)}: {python}}}")
     return ", ".join(written)

@@ -5,32 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, ASSERTIONS, COMPOUND, TYPES
 from dovetail.grammar.schemas.kinds import kind_of
-from dovetail.grammar.schemas.references import References
+from dovetail.grammar.schemas.references import Place, References, pointer
+from dovetail.grammar.schemas.separate import separate
 
-#: What `alternatives` takes apart.
-COMPOUND = ("$ref", "allOf", "anyOf", "oneOf")
-#: Keywords that assert something, by the type of value that they are about.
-ABOUT: Mapping[str, frozenset[str]] = {
-    "string": frozenset(("pattern", "format", "minLength", "maxLength")),
-    "number": frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
-    "object": frozenset(
-        "properties required additionalProperties unevaluatedProperties patternProperties propertyNames minProperties "
-        "maxProperties dependentRequired dependentSchemas dependencies".split()
-    ),
-    "array": frozenset(
-        "items prefixItems additionalItems unevaluatedItems minItems maxItems uniqueItems contains minContains "
-        "maxContains".split()
-    ),
-    "boolean": frozenset(),
-    "null": frozenset(),
-}
-_ABOUT_ALL = frozenset(("type", "enum", "const", "not", "if", *COMPOUND))
-ASSERTIONS = _ABOUT_ALL.union(*ABOUT.values())
-KINDS = frozenset(ABOUT)
+KINDS = frozenset(TYPES)
+#: By the type of a value, what says something of it.
+ASSERTS = {kind: frozenset((*keywords, *ABOUT_ALL)) for kind, keywords in ABOUT.items()}
 
 _MIN = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
 _MAX = ("maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties")
@@ -47,7 +32,8 @@ class NotSimpleError(Exception):
 
 def alternatives(schema: Any, references: References, depth: int = 0) -> list[dict[str, Any]]:
     """A schema as flat ones, of which a value has to validate against one or more: none has a keyword of `COMPOUND`,
-    and `const` is an `enum` of one. (`oneOf` is taken for `anyOf`.) None of them: no value validates.
+    and `const` is an `enum` of one. (`oneOf` is taken for `anyOf`: see `overlapping`.) None of them: no value
+    validates.
 
     Raises `NotSimpleError`.
     """
@@ -71,6 +57,24 @@ def alternatives(schema: Any, references: References, depth: int = 0) -> list[di
             raise NotSimpleError
         found = [_merged(one, other) for one in found for other in others]
     return [one for one in found if one.get("type") != [] and one.get("enum") != []]
+
+
+def overlapping(place: Place, references: References) -> Iterator[str]:
+    """JSON pointers to each `oneOf` that says more than `anyOf` would, as far as can be seen, of the schema at `place`
+    and of those that have to hold with it."""
+    pending, seen = [place], set()
+    while pending:
+        place = pending.pop()
+        if place.path in seen or not isinstance(place.schema, Mapping):
+            continue
+        seen.add(place.path)
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            if isinstance(branches := place.schema.get(keyword), list):
+                if keyword == "oneOf" and not separate(references, place, branches):
+                    yield pointer((*place.path, keyword))
+                pending += (references.below(place, keyword, i) for i in range(len(branches)))
+        if (target := references.resolved(place, place.schema.get("$ref"))) is not None:
+            pending.append(target)
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +153,7 @@ def is_free(flat: Mapping[str, Any], kind: str) -> bool:
     number = "number" if kind == "integer" else kind
     if kind == "number" and "type" in flat and "number" not in _list_of_types(flat["type"]):
         return False
-    return number in kinds_of(flat) and (ABOUT[number] | _ABOUT_ALL).isdisjoint(flat.keys() - {"type"})
+    return number in kinds_of(flat) and ASSERTS[number].isdisjoint(flat.keys() - {"type"})
 
 
 def of_kinds(flat: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any] | None:

@@ -19,17 +19,21 @@ def held_to_schema(tool: Tool, strict: Strict) -> bool:
     return strict == "schema" if tool.strict is None else tool.strict
 
 
-def enforceable(tool: Tool, strict: Strict) -> tuple[Tool, tuple[str, ...]]:
-    """`tool` with what its arguments are held to, and JSON pointers to what had to be left out of its schema.
+def usable(tool: Tool) -> tuple[Tool, Mapping[str, str]]:
+    """`tool` with what can be used of its schema, and JSON pointers to what was left out, each with why ("#": all of
+    it; its arguments may be any then).
 
     Nothing is of a tool that says itself that it is strict: whoever asks for that is told what is wrong.
     """
-    if not held_to_schema(tool, strict):
-        return tool.unpinned, ()
     if tool.strict or tool.parameters is None:
-        return tool, ()
-    parameters, lost = mended(tool.parameters)
-    return msgspec.structs.replace(tool, parameters=parameters), lost
+        return tool, {}
+    parameters, left_out = mended(tool.parameters)
+    return msgspec.structs.replace(tool, parameters=parameters), left_out
+
+
+def enforceable(tool: Tool, strict: Strict) -> tuple[Tool, Mapping[str, str]]:
+    """`tool` with what its arguments are held to, and what had to be left out of that, as `usable` has it."""
+    return usable(tool) if held_to_schema(tool, strict) else (tool.unpinned, {})
 
 
 def resolve_tool_choice(

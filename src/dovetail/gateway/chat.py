@@ -7,7 +7,9 @@ fold of the same steps, so streaming and not streaming cannot disagree.
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -18,7 +20,7 @@ import msgspec
 
 from dovetail.completion import Completion, Engine, Sampling, TokenBatch
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
-from dovetail.events import CallStart, Event
+from dovetail.events import CallEnd, CallStart, Event
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
 from dovetail.gateway import rendering
@@ -34,6 +36,8 @@ from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
+_LOG = logging.getLogger("dovetail.gateway")
+
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -42,7 +46,7 @@ class Step(msgspec.Struct, frozen=True):
 
     `logprobs` has one entry for each of `ids` where they were asked for. `drafted`, `cached` and `forced` are as in
     `TokenBatch`. `checked` are the calls that are over with this step; the last one tells how many `retries` there were
-    (see `Settings.retry_invalid`), and how many tokens were `dropped` for them.
+    (see `Settings.retry_invalid`), how many tokens were `dropped` for them, and the calls in these.
     """
 
     choice: int
@@ -57,6 +61,7 @@ class Step(msgspec.Struct, frozen=True):
     checked: tuple[CheckedCall, ...] = ()
     retries: int = 0
     dropped: int = 0
+    dropped_calls: tuple[CheckedCall, ...] = ()
 
 
 #: (choice, retry, tokens that the client has been shown) -> what is to be completed, and who reads it.
@@ -132,7 +137,7 @@ class Chat:
             )
             eos_ids = self._engine.info.eos_ids
             constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
-            checked = checks(request, declared.tools, strict)
+            checked = checks(request, declared.tools)
         if grammar is not None and not rendering.can_follow(grammar, request, self._format, left_open):
             raise InvalidRequest(
                 f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out "
@@ -171,7 +176,7 @@ class Chat:
         retries = self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0
         writer: Writer = "structural_tag" if self._engine.info.heeds == "structural_tag" else "lark"
         unenforced = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
-        unenforced = list(map(declared.placed, (*unenforced, *checked.unchecked)))
+        unenforced = list(map(declared.placed, dict.fromkeys((*unenforced, *checked.unchecked))))
         return Turn(
             id=turn_id,
             created=int(time.time()),
@@ -226,38 +231,55 @@ class Chat:
     async def _choice(self, turn: Turn, choice: int) -> AsyncGenerator[Step]:
         completion, reader = turn.completions[choice], turn.readers[choice]
         shown: list[int] = []
-        dropped = 0
+        held: list[Step] = []  # of the last attempt that came to an end, what the client has not seen
+        dropped: list[Step] = []
         for retry in range(turn.retries + 1):
-            if retry:
-                completion, reader = turn.again(choice, retry, shown)
+            if retry:  # in threads, as thousands of tokens may have been shown
+                completion, reader = await asyncio.to_thread(turn.again, choice, retry, shown)
             detokenizer = Detokenizer(self._tokenizer)
             output = _Output(turn, choice, completion, reader, detokenizer, self._end_ids, self._speller)
-            output.replay(shown)
+            if shown:
+                await output.replay(shown)
             may_retry = retry < turn.retries
-            # What an engine is given as a grammar is that of a whole answer, and cannot be gone on with.
-            holding = may_retry and self._engine.info.heeds != "constraint"
-            held: list[Step] = []
+            # A retry may fail, and then it is the attempt before that goes on from what is shown. And what an engine is
+            # given as a grammar is that of a whole answer, and cannot be gone on with.
+            holding = retry > 0 or (may_retry and self._engine.info.heeds != "constraint")
+            attempt: list[Step] = []
             # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
             batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
-            async with aclosing(batches):
-                async for batch in batches:
-                    step = output.take(batch)
-                    if step.finish is not None or (may_retry and output.invalid):
-                        break
-                    if holding or (may_retry and output.called):
-                        held.append(step)
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        step = await output.take(batch)
+                        if retry and shown:  # what the cache had of the prompt has been told, and that it has this
+                            step = msgspec.structs.replace(step, cached=None)
+                        over = step.finish is not None or (may_retry and output.invalid)
+                        if over or holding or (may_retry and output.called):
+                            attempt.append(step)
+                        else:
+                            shown += step.ids
+                            yield step
+                        if over:
+                            break
                     else:
-                        shown += step.ids
-                        yield step
-                else:
-                    raise EngineError("the engine's output ended without a finish reason")
-            # After the engine is closed, so that a slow client keeps no blocks for its last step.
+                        raise EngineError("the engine's output ended without a finish reason")
+            except Exception as error:
+                if not retry:
+                    raise
+                _LOG.warning("%s failed, and the answer before it is passed on: %r", completion.request_id, error)
+                dropped += attempt
+                break
+            dropped += held
+            held = attempt
             if not (may_retry and output.invalid):
-                for each in held:
-                    yield each
-                yield msgspec.structs.replace(step, retries=retry, dropped=dropped)
-                return
-            dropped += sum(len(each.ids) for each in (*held, step))
+                break
+        # After the engine is closed, so that a slow client keeps no blocks for its last step.
+        *before, last = held
+        for each in before:
+            yield each
+        tokens = sum(len(each.ids) for each in dropped)
+        calls = tuple(call for each in dropped for call in each.checked)
+        yield msgspec.structs.replace(_ended(last), retries=retry, dropped=tokens, dropped_calls=calls)
 
     @functools.cached_property
     def _end_ids(self) -> frozenset[int]:
@@ -271,6 +293,18 @@ def _for_choice(sampling: Sampling, choice: int) -> Sampling:
     if sampling.seed is None:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + choice + 2**63) % 2**64 - 2**63)
+
+
+def _ended(step: Step) -> Step:
+    """An attempt's last step as an answer's. One that was broken off behind a call that is not valid is over there:
+    what came of the next call with the same step is left out."""
+    if step.finish is not None:
+        return step
+    events = step.events
+    begun = max((i for i, event in enumerate(events) if isinstance(event, CallStart)), default=len(events))
+    if not any(isinstance(event, CallEnd) for event in events[begun:]):
+        events = events[:begun]
+    return msgspec.structs.replace(step, events=events, finish="tool_calls")
 
 
 def _behind(constraint: Matcher, shown: Iterable[int]) -> Matcher:
@@ -309,14 +343,18 @@ class _Output:
         """Whether a call is over that is not valid."""
         return self._checking.invalid
 
-    def replay(self, shown: Sequence[int]) -> None:
+    async def replay(self, shown: Sequence[int]) -> None:
         """Read on behind `shown`, which was read before."""
-        segments = self._detokenizer.feed(shown)
+        events = await asyncio.to_thread(self._read, shown)
+        await self._checking.feed(events, last=False, stopped=False, full=False)
+
+    def _read(self, ids: Sequence[int]) -> list[Event]:
+        segments = self._detokenizer.feed(ids)
         if self._stop is not None:
             segments = self._stop.feed(segments)
-        self._checking.feed(self._reader.feed_segments(segments), last=False, stopped=False, full=False)
+        return self._reader.feed_segments(segments)
 
-    def take(self, batch: TokenBatch) -> Step:
+    async def take(self, batch: TokenBatch) -> Step:
         ids, finish = batch.ids, batch.finish
         # The end of the turn is the turn's end, even to an engine that has not been told which token that is.
         end = next((i for i, token in enumerate(ids) if token in self._end_ids), None)
@@ -339,7 +377,7 @@ class _Output:
             events += self._reader.finish("length" if matched else finish)
         self.called = self.called or any(isinstance(event, CallStart) for event in events)
         before = len(self._checking.calls)
-        events = self._checking.feed(events, last=finish is not None, stopped=matched, full=finish == "length")
+        events = await self._checking.feed(events, last=finish is not None, stopped=matched, full=finish == "length")
         reason: FinishReason | None = finish
         # A turn that was cut at a stop string did not end in order to have its calls run.
         if finish == "stop" and self.called and not matched:

@@ -4,6 +4,7 @@ request's `response_format`. What does not validate gets a `Defect` behind it; n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,10 +13,9 @@ import msgspec
 from dovetail.conversation import check_response_format, check_tools
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
-from dovetail.formats.tool_choice import Strict, held_to_schema
+from dovetail.formats.tool_choice import usable
 from dovetail.gateway.requests import ChatRequest
-from dovetail.grammar.schemas.check import Checker, Kind, checker
-from dovetail.grammar.schemas.mending import mended
+from dovetail.grammar.schemas.check import Checker, Fault, Kind, checker
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -38,30 +38,34 @@ class Checks(msgspec.Struct, frozen=True):
     unchecked: tuple[str, ...] = ()
 
 
-def checks(request: ChatRequest, tools: Sequence[Mapping[str, Any]], strict: Strict) -> Checks:
-    """The checks of an answer to `request`, which may call `tools`.
+def checks(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> Checks:
+    """The checks of an answer to `request`, which may call `tools`: against what is usable of their schemas.
 
-    Raises `SchemaRefused` for a schema that is none, if `strict` or the tool itself wants it enforced.
+    Raises `SchemaRefused` for a schema that is none, if the tool itself wants it enforced.
     """
     found: dict[str, Checker] = {}
     unchecked: list[str] = []
     for i, tool in enumerate(check_tools(tools)):
         origin = f"tools[{i}].function.parameters"
+        held, left_out = usable(tool)
+        checked = "#" not in left_out
         try:
-            schema = tool.parameters or {}
-            if not tool.strict:
-                schema, _ = mended(schema)
-            found[tool.name] = checker({**_OBJECT, **schema}, origin)
-        except SchemaRefused as refusal:
-            if held_to_schema(tool, strict):
-                told = f'{refusal.message} (the request can ask for less: "dovetail": {{"strict": "names"}})'
-                raise SchemaRefused(told, param=refusal.param) from refusal
-            found[tool.name] = checker(_OBJECT, origin)  # the schema is only shown to the model
-            unchecked.append(origin)
+            found[tool.name] = checker({**(held.parameters or {}), **_OBJECT}, origin)
+        except SchemaRefused:
+            if tool.strict:
+                raise
+            found[tool.name], checked = checker(_OBJECT, origin), False  # the schema is only shown to the model
+        if not checked:
+            unchecked.append(f"{origin}#")
     content = None
     if (wanted := check_response_format(request.response_format)) is not None:
         content = checker(wanted.schema, wanted.origin)
     return Checks(found, content, tuple(unchecked))
+
+
+async def _fault(checker: Checker, text: str) -> Fault | None:
+    """What is wrong with `text`. The event loop does not wait for what takes long."""
+    return checker.fault(text) if checker.is_quick(text) else await asyncio.to_thread(checker.fault, text)
 
 
 class Checking:
@@ -79,7 +83,7 @@ class Checking:
         """Whether a finished call was not valid."""
         return any(call.fault not in (None, "unchecked_arguments") for call in self.calls)
 
-    def feed(self, events: Iterable[Event], *, last: bool, stopped: bool, full: bool) -> list[Event]:
+    async def feed(self, events: Iterable[Event], *, last: bool, stopped: bool, full: bool) -> list[Event]:
         """`events` with a `Defect` behind what is invalid. `last`: the answer is over; before its own end, because it
         was `stopped` at a string or is `full`, which only the latter tells whoever reads it."""
         found: list[Event] = []
@@ -98,19 +102,19 @@ class Checking:
             found.append(event)
             if isinstance(event, CallEnd) and event.index in self._open:
                 name, arguments = self._open.pop(event.index)
-                found += self._finished(event.index, name, "".join(arguments))
+                found += await self._finished(event.index, name, "".join(arguments))
         if last and not (stopped or full):
             found += self._unfinished()
         if last and not full:
-            found += self._said()
+            found += await self._said()
         return found
 
-    def _finished(self, index: int, name: str, arguments: str) -> list[Event]:
+    async def _finished(self, index: int, name: str, arguments: str) -> list[Event]:
         checker = self._checks.tools.get(name)
         if checker is None:  # the reader has said so
             self.calls.append(CheckedCall(None, "unknown_name"))
             return []
-        fault = checker.fault(arguments)
+        fault = await _fault(checker, arguments)
         self.calls.append(CheckedCall(name, fault.kind if fault else None))
         return [] if fault is None else [Defect(fault.kind, f"call {index}: {fault.detail}".removesuffix(": "))]
 
@@ -123,9 +127,9 @@ class Checking:
         self._open.clear()
         return found
 
-    def _said(self) -> list[Event]:
+    async def _said(self) -> list[Event]:
         content = "".join(self._content)
         if self._checks.content is None or (self._called and not content.strip()):
             return []
-        fault = self._checks.content.fault(content)
+        fault = await _fault(self._checks.content, content)
         return [] if fault is None else [Defect(fault.kind, f"content: {fault.detail}".removesuffix(": "))]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,10 @@ from dovetail.gateway.settings import Settings
 
 #: Characters of places in a header: proxies bound the length of one.
 _LONGEST_LIST = 1_000
+
+#: Threads that prepare requests. Reading, rendering and tokenizing are Python, so more threads take longer turns from
+#: the event loop and serve nobody sooner; with a second one, what the library compiles holds up no other request.
+_PREPARING = 2
 
 _LOG = logging.getLogger("dovetail.gateway")
 
@@ -42,6 +47,7 @@ class ChatCompletions:
         self._chat = chat
         self._metrics = metrics
         self._settings = settings
+        self._threads = ThreadPoolExecutor(_PREPARING, "dovetail-prepare")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._metrics.request()
@@ -57,7 +63,7 @@ class ChatCompletions:
             metrics.finished()
 
     async def _answer(self, body: bytes, send: Send, metrics: RequestMetrics, request_id: str) -> None:
-        turn = await asyncio.to_thread(self._prepare, body)
+        turn = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepare, body)
         metrics.prepared(len(turn.prompt), turn.repairs)
         _LOG.debug("request %s: repairs: %s", request_id, _counts(turn) or "none")
         async with aclosing(self._chat.steps(turn)) as steps, aclosing(_counted(steps, metrics)) as counted:

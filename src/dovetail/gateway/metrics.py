@@ -81,6 +81,8 @@ class Metrics:
         self._defects = Counter("dovetail_defects", "What outputs had to be forgiven", ["kind"], registry=registry)
         calls = "Finished calls, by tool (other: beyond so many names, or of no tool) and by what is wrong with them"
         self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
+        unseen = "Of these, those of answers that were asked for again, which no client has seen"
+        self._dropped_calls = Counter("dovetail_dropped_calls", unseen, ["tool", "fault"], registry=registry)
         self._tools: set[str] = set()
         retries = "Answers asked for again as a call was not valid"
         self._retries = Counter("dovetail_retries", retries, registry=registry)
@@ -141,8 +143,10 @@ class RequestMetrics:
         for event in step.events:
             if isinstance(event, Defect):
                 metrics._defects.labels(event.kind).inc()
-        for call in step.checked:
+        for call in (*step.checked, *step.dropped_calls):
             metrics._calls.labels(metrics._tool(call.tool), call.fault or "none").inc()
+        for call in step.dropped_calls:
+            metrics._dropped_calls.labels(metrics._tool(call.tool), call.fault or "none").inc()
         metrics._retries.inc(step.retries)
         metrics._dropped.inc(step.dropped)
         if step.choice == 0 and step.finish is not None:

@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from dovetail.conversation import check_tools
-from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.errors import DovetailError, InvalidRequest, SchemaRefused
 from dovetail.formats.base import Format, Messages
+from dovetail.formats.tool_choice import Strict
 from dovetail.gateway.requests import FIELD_OF_OPTION, ChatRequest
-from dovetail.grammar import Choice, Control, Grammar, Node, Optional, Sequence, Wider
+from dovetail.grammar import Choice, Control, Grammar, Literal, Node, Optional, Sequence, Wider
 from dovetail.tokens import Prompt
 
 
@@ -46,8 +47,8 @@ class DeclaredTools:
     """The tools that may be called: the request's, and those of its messages that the format shows.
 
     Of two with one name the later one counts, as the model reads it last, unless both are the request's own. Where the
-    request says itself how strictly it is to be constrained, they are not `strict`. Raises `InvalidRequest` naming the
-    field for tools that are not well formed.
+    request says itself how strictly it is to be constrained, that is what they say, but for those that say false to
+    "schema". Raises `InvalidRequest` naming the field for tools that are not well formed.
     """
 
     def __init__(self, request: ChatRequest, fmt: Format) -> None:
@@ -63,8 +64,8 @@ class DeclaredTools:
                     found += ((tool, f"{where}[{j}]") for j, tool in enumerate(message["tools"]))
         latest = {tool["function"]["name"]: (tool, where) for tool, where in found}
         self.tools = [tool for tool, _ in latest.values()]
-        if request.extension.strict in ("off", "names"):  # the most that is enforced, whatever a library always sends
-            self.tools = list(map(_not_strict, self.tools))
+        if (level := request.extension.strict) is not None:
+            self.tools = [_saying(level, tool) for tool in self.tools]
         self._places = [where for _, where in latest.values()]
 
     def placed(self, where: str) -> str:
@@ -82,12 +83,18 @@ class DeclaredTools:
             if (at := _INDEXED.match(param)) and int(at[1]) < len(self._places):
                 told, where = at[0], self._places[int(at[1])]
                 param, message = param.replace(told, where, 1), message.replace(told, where, 1)
+                if isinstance(error, SchemaRefused):
+                    message += ' (the request can ask for less: "dovetail": {"strict": "names"})'
             # Another one: other requests may be waiting for the same.
             raise type(error)(message, param=param) from error
 
 
-def _not_strict(tool: dict[str, Any]) -> dict[str, Any]:
-    return {**tool, "function": {**tool["function"], "strict": None}}
+def _saying(level: Strict, tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of a request that says a level. "off" and "names" are the most that is enforced, whatever a library always
+    sends; with "schema" it is the tool that asks to be told of what cannot be."""
+    own = tool["function"].get("strict")
+    strict = (True if own is None else own) if level == "schema" else None
+    return {**tool, "function": {**tool["function"], "strict": strict}}
 
 
 _INDEXED = re.compile(r"tools\[(\d+)\]")
@@ -151,9 +158,9 @@ def can_follow(grammar: Grammar, request: ChatRequest, fmt: Format, left_open: b
 
 
 def _headed(node: Node) -> bool:
-    """Whether all that `node` takes begins with a control token."""
+    """Whether all that `node` takes begins with a control token or with what is always the same."""
     match node:
-        case Control():
+        case Control() | Literal():
             return True
         case Wider(item):
             return _headed(item)

@@ -141,6 +141,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(choice, dict) and isinstance(allowed := choice.get("allowed_tools"), dict):
             choice = allowed.get("mode")  # templates are older than this shape
         wanted = self.response_format if self.structured else None
+        if wanted is not None and wanted["type"] == "json_schema" and wanted["json_schema"].get("schema") is None:
+            wanted = {"type": "json_object"}  # which it is, and templates have words for
         fields = {"reasoning_effort": effort, "tool_choice": choice, "response_format": wanted}
         options = {option: value for option, field in FIELD_OF_OPTION.items() if (value := fields[field]) is not None}
         options = {option: value for option, value in options.items() if option in declared}
@@ -266,6 +268,12 @@ def _check_surrogates(body: bytes) -> None:
         decoded = json.loads(body)  # has no objection
         if isinstance(decoded, dict):
             check_renderable(decoded.get("messages"), decoded.get("tools"))
+            for name in ChatRequest.__struct_fields__:
+                try:
+                    json.dumps(decoded.get(name), ensure_ascii=False).encode()
+                except UnicodeEncodeError:
+                    told = f"{name} holds a lone surrogate, which is not valid Unicode"
+                    raise InvalidRequest(told, param=name) from None
 
 
 def _check_template_kwargs(options: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from dovetail.grammar.kept import Kept
 from dovetail.grammar.other_keys import other_keys
 from dovetail.grammar.schemas.check import is_regex
 from dovetail.grammar.schemas.endings import Endings
+from dovetail.grammar.schemas.keywords import ABOUT, TYPE_OF, asserts, is_old
 from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 from dovetail.grammar.schemas.separate import separate
 
@@ -39,31 +40,12 @@ _SECONDS = 0.5  # that may be spent on finding which one thing to leave out
 _SCHEMA = ("additionalProperties", "additionalItems", "items")
 _LISTS = ("allOf", "anyOf", "prefixItems")
 _BY_NAME = ("properties", "patternProperties")
-_TEXT = ("minLength", "maxLength", "pattern", "format")
 _LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-#: Assertions that the library does not have -> values that assert nothing.
-_ABSENT: Mapping[str, tuple[Any, ...]] = {
-    "not": (False,),
-    "if": (),
-    "uniqueItems": (False,),
-    "contains": (),
-    "propertyNames": (True, {}),
-    "dependentRequired": ({},),
-    "dependentSchemas": ({},),
-    "dependencies": ({},),
-    "unevaluatedProperties": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "$dynamicRef": (),
-    "$recursiveRef": (),
-}
-#: Those that say something of values of one type only.
-_ABOUT: Mapping[str, str] = {
-    **dict.fromkeys(("uniqueItems", "contains", "unevaluatedItems"), "array"),
-    **dict.fromkeys(("propertyNames", "dependentRequired", "dependentSchemas", "dependencies"), "object"),
-    "unevaluatedProperties": "object",
-}
-_OLD_DRAFT = re.compile(r"draft-0[3467]|draft/2019-09")
+#: Assertions that the library does not have.
+_ABSENT = frozenset(
+    "not if uniqueItems contains propertyNames dependentRequired dependentSchemas dependencies unevaluatedProperties "
+    "unevaluatedItems $dynamicRef $recursiveRef".split()
+)
 #: What stands beside one of these is merged with it.
 _APPLICATORS = ("allOf", "anyOf", "$ref")
 #: These say something of what is in a value.
@@ -122,7 +104,7 @@ def _written(schema: Any) -> Written:
 class _Writing:
     def __init__(self, root: Any) -> None:
         self._references = References(root)
-        self._old = isinstance(root, Mapping) and _OLD_DRAFT.search(str(root.get("$schema"))) is not None
+        self._old = is_old(root)
         #: By path: the definitions that are referred to.
         self._names: dict[tuple[str, ...], str] = {}
         self._pending: list[Place] = []
@@ -176,7 +158,7 @@ class _Writing:
         more: list[dict[str, Any]] = []  # that has to hold too
         for keyword, value in schema.items():
             if keyword in _ABSENT:
-                if not any(value == idle and type(value) is type(idle) for idle in _ABSENT[keyword]):
+                if asserts(schema, keyword):
                     self._absent(place, keyword)
             elif keyword == "$ref":
                 said["$ref"] = self._reference(place, value)
@@ -201,7 +183,7 @@ class _Writing:
                     said[keyword] = value
                 else:
                     self._lose(place, keyword)
-            elif keyword in _BOUNDS:
+            elif keyword in ABOUT["number"]:
                 self._bound(place, keyword, value, said)
             elif keyword in _LENGTHS:
                 self._length(place, keyword, value, said)
@@ -224,10 +206,7 @@ class _Writing:
         return said
 
     def _absent(self, place: Place, keyword: str) -> None:
-        schema = place.schema
-        if keyword == "if" and "then" not in schema and "else" not in schema:
-            return
-        if keyword in _ABOUT and not _may_be(schema, _ABOUT[keyword]):
+        if keyword in TYPE_OF and not _may_be(place.schema, TYPE_OF[keyword]):
             return
         self._lose(place, keyword)
         if keyword == "contains":
@@ -298,7 +277,7 @@ class _Writing:
     def _text(self, place: Place, said: dict[str, Any]) -> None:
         """Some patterns, formats and lengths are each fine with the library, and together too much for it."""
         for left_out in ("format", "pattern", "maxLength", "minLength"):
-            text = {keyword: said[keyword] for keyword in _TEXT if keyword in said}
+            text = {keyword: said[keyword] for keyword in ABOUT["string"] if keyword in said}
             if len(text) < 2 or not is_regex(text.get("pattern", "")) or _fits({"type": "string", **text}):
                 return
             if said.pop(left_out, None) is not None:

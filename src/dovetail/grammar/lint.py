@@ -10,17 +10,18 @@ import msgspec
 from dovetail.errors import InvalidRequest
 from dovetail.grammar import culprit
 from dovetail.grammar.grammar import Grammar, Writer
-from dovetail.grammar.nodes import JsonSchema
+from dovetail.grammar.nodes import JsonSchema, Wider
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.check import Checker
 
 
 class ToolLint(msgspec.Struct, frozen=True):
     """What was found in one tool's schema: JSON pointers to keywords that a writer's grammar does not keep, or not all
-    of them, and why the schema cannot be used, None if it can."""
+    of them; which of these were `left_out` of the schema, and why; and why it is refused, None if it is not."""
 
     tool: str
     unenforced: Mapping[Writer, tuple[str, ...]]
+    left_out: Mapping[str, str]
     problem: str | None = None
 
     @property
@@ -29,10 +30,14 @@ class ToolLint(msgspec.Struct, frozen=True):
 
 
 def lint(
-    tool: str, schema: Mapping[str, Any], writers: Iterable[Writer], grammar: Callable[[], Grammar] | None = None
+    tool: str,
+    schema: Mapping[str, Any],
+    writers: Iterable[Writer],
+    grammar: Callable[[], Grammar] | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> ToolLint:
     """The lint of one tool. `grammar` gives that of its calls in the family that will make them; without it the
-    arguments are taken to be JSON.
+    arguments are taken to be JSON. `left_out` is what `schema` lacks of the tool's own.
 
     Raises nothing for whatever the schema is: that is what is told.
     """
@@ -40,11 +45,12 @@ def lint(
         if (problem := _problem(schema)) is None:
             said = Grammar(JsonSchema(schema, _ORIGIN)) if grammar is None else grammar()
             bounds.check(said.schemas())
-            lost = {writer: tuple(pointer for _, pointer in said.unenforced(writer)) for writer in writers}
-            return ToolLint(tool, lost)
+            said = Grammar(Wider(said.root, _ORIGIN, tuple(left_out or ())))
+            lost = {writer: tuple(dict.fromkeys(at for _, at in said.unenforced(writer))) for writer in writers}
+            return ToolLint(tool, lost, left_out or {})
     except InvalidRequest as refusal:
         problem = refusal.message.partition(_REFUSES)[2] or refusal.message
-    return ToolLint(tool, {}, problem)
+    return ToolLint(tool, {}, {}, problem)
 
 
 _ORIGIN = "parameters"

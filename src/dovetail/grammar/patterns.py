@@ -8,8 +8,18 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: A regex in pieces: escapes, classes, single characters.
+#: A regex in pieces: escapes, classes, single characters; and with the beginnings of groups and numbers of times.
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_WORD = re.compile(
+    r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)|\[(?:\\.|[^\]\\])*\]|\(\??:?|(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??|.",
+    re.DOTALL,
+)
+#: Of classes, what not every dialect reads alike.
+_SETS = re.compile(r"\[|--|&&|~~|\|\|")
+#: What JSON has to have escapes for, in a string.
+_ESCAPED = ('"', "\\", *map(chr, range(32)))
+_MOST_TIMES = 100
+_UNKNOWN = re.compile(r"\\(?!x..|u....)[^\Wdw_]|\\[0-9]")
 _CHARACTER = re.compile(r"\\.|[^\\]", re.DOTALL)
 #: Escapes that mean more than these in one dialect or another.
 _ASCII = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
@@ -19,6 +29,7 @@ _OPERATORS = frozenset("^$|()?*+{}")
 
 #: What a name is made of, as a class without its brackets.
 NAME = "A-Za-z0-9_.\\-"
+_LONGEST = 64
 _ALL = frozenset(string.ascii_letters + string.digits + "_.-")
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -81,15 +92,49 @@ def _ascii(piece: str) -> str:
 
 def may_hold(pattern: str, character: str) -> bool:
     """Whether a text that matches may have the character in it; True where that is not easily told."""
-    for piece in _PIECE.findall(pattern):
-        if piece in _OPERATORS:
-            continue
-        try:
-            if re.fullmatch(piece, character, re.DOTALL):
-                return True
-        except re.error:
-            return True
-    return False
+    return any(_takes(piece, character) for piece in _PIECE.findall(pattern) if piece not in _OPERATORS)
+
+
+def _takes(piece: str, character: str) -> bool:
+    """Whether a class or an escape does, or might."""
+    if piece.startswith("[") and _SETS.search(piece, 1):
+        return True
+    try:
+        return re.fullmatch(piece, character, re.DOTALL | re.ASCII) is not None
+    except re.error:
+        return True
+
+
+def of_plain_json(pattern: Any) -> str | None:
+    """As `of_the_whole`, in the words that xgrammar has: classes, groups, alternatives and times up to a hundred.
+
+    None if there is anything else in it, and if JSON may need an escape in a string that matches: xgrammar has none in
+    patterns, so that such a string could not be written.
+    """
+    whole = of_the_whole(pattern)
+    if whole is None:
+        return None
+    said: list[str] = []
+    for word in _WORD.findall(whole):
+        if word in ("(", "(?:", ")", "|"):
+            said.append(word)
+        elif word[0] in "*+?" or (word[0] == "{" and len(word) > 1):
+            times = word.removesuffix("?") if len(word) > 1 else word
+            if any(int(number) > _MOST_TIMES for number in re.findall("[0-9]{1,9}", times)):
+                return None
+            said.append(times)
+        elif _is_plain(word):
+            said.append(word)
+        else:
+            return None
+    return "".join(said)
+
+
+def _is_plain(word: str) -> bool:
+    """Whether it is a character or a class that every dialect has and that no JSON string has escapes for."""
+    if word in "{}" or word.startswith("(?") or _UNKNOWN.match(word):
+        return False
+    return not any(_takes(word, character) for character in _ESCAPED)
 
 
 def quoted(text: str) -> str:
@@ -137,16 +182,21 @@ def _in_class(character: str) -> str:
 
 
 def other_names(known: Iterable[str]) -> str:
-    """A regex of the names, of one character or more of `NAME`, that are none of `known`."""
-    return _other({name for name in known if _ALL.issuperset(name)} | {""})
+    """A regex of the names, of one character or more of `NAME`, that are none of `known`.
+
+    Groups are nested as deeply as names are alike. So of what is longer than `_LONGEST` its beginning is left out,
+    with all that begins so.
+    """
+    return _other({"", *(name[:_LONGEST] for name in known if _ALL.issuperset(name))}, _LONGEST)
 
 
-def _other(known: set[str]) -> str:
+def _other(known: set[str], left: int) -> str:
     rest: dict[str, set[str]] = {}
     for name in known - {""}:
         rest.setdefault(name[0], set()).add(name[1:])
     branches = [f"[{_ranges(_ALL - rest.keys())}][{NAME}]*"] if rest.keys() < _ALL else []
-    branches += (quoted(first) + _other(rests) for first, rests in sorted(rest.items()))
+    if left > 1:
+        branches += (quoted(first) + _other(rests, left - 1) for first, rests in sorted(rest.items()))
     return f"(?:{'|'.join(branches)}){'' if '' in known else '?'}"
 
 

@@ -1,13 +1,9 @@
 """Writes a grammar as a structural tag for xgrammar 0.2 (vLLM's and SGLang's default).
 
 Control tokens are named by their ids, so that their spelling in ordinary tokens is none, and text takes any token but
-those. Arguments are JSON with any white space and keys in the declared order, as the Lark writer has them.
+those. Arguments are JSON with white space and keys in the declared order, as the Lark writer has them.
 
-Where xgrammar reads a schema more narrowly than it says, it is given one that says it in other words (`_spelled_out`).
-Lengths of strings are left out: with one, a string takes no escape, so that nobody could write a quote or a new line.
-Narrower remain: strings with a `pattern` or `format`, which take no escapes either; objects and lists in `const` and
-`enum`, without spaces; beside `patternProperties`, no other key; -0 is no integer. What a tag does not keep of a schema
-is found by `unenforced`.
+What becomes of a schema is said by `tag_schema`.
 
 One thing a tag cannot say: no control token inside a JSON string. There xgrammar takes a token for what it spells, so
 `<think>` the token may stand for `<think>` the text, unless its vocabulary hides that (docs/decisions/0015).
@@ -15,12 +11,11 @@ One thing a tag cannot say: no control token inside a JSON string. There xgramma
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dovetail.grammar import ebnf, lark_schema, patterns
+from dovetail.grammar import ebnf, patterns, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
     Control,
@@ -40,48 +35,13 @@ from dovetail.grammar.nodes import (
     TextBefore,
     Wider,
 )
-from dovetail.grammar.schemas.kinds import kind_of
 
-#: xgrammar reads the first of these that a schema has, and nothing that stands beside it.
-_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-#: Keywords that say something about values of one type only.
-_ABOUT: Mapping[str, tuple[str, ...]] = {
-    "object": (
-        *("properties", "required", "additionalProperties", "unevaluatedProperties", "patternProperties"),
-        *("propertyNames", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
-    ),
-    "array": (
-        *("items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"),
-        *("uniqueItems", "contains", "minContains", "maxContains"),
-    ),
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-_ABOUT_ANY = ("type", "not", "if", "$dynamicRef", *_ALONE)
-_ASSERTIONS = frozenset((*_ABOUT_ANY, *(keyword for about in _ABOUT.values() for keyword in about)))
-#: `multipleOf` is kept for some integers.
-_NEVER = frozenset(
-    "not if $dynamicRef dependentRequired dependentSchemas dependencies contains minContains maxContains multipleOf "
-    "minLength maxLength".split()
-)
-_FORMATS = frozenset(
-    "date date-time duration email hostname ipv4 ipv6 json-pointer relative-json-pointer time uri uri-reference "
-    "uri-template uuid".split()
-)
-_TYPES = ("null", "boolean", "number", "string", "array", "object")
-#: Where a schema holds schemas.
-_SCHEMA = (
-    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
-    *("items", "additionalItems", "unevaluatedItems", "contains"),
-)
-_LIST = ("anyOf", "oneOf", "allOf", "prefixItems", "items")  # `items` is a list in drafts before 2020-12
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 #: In a regex: boundaries, properties of characters, what looks around or has a name.
 _REFUSED = re.compile(r"\\[bBpPk0-9]|\(\?[^:]")
-#: What a regex looks at and does not take: xgrammar reads past it.
-_LOOKS = re.compile(r"\(\?<?[=!]")
-#: A regex of no text at all.
-_NOTHING = r"[^\s\S]"
+#: Of white space in a row: as pretty printers write it, a new line and 32. A model may be fond of it.
+_SPACE = {"max_whitespace_cnt": 33}
+#: What never ends, and so never matches. (A class of no characters is one of all beyond ASCII to xgrammar 0.2.7.)
+_NOTHING = {"type": "grammar", "grammar": 'root ::= root "x"\n'}
 
 
 def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
@@ -99,20 +59,12 @@ def _roll_call(control: Mapping[str, int]) -> dict[str, Any]:
     grammar names: without this it takes the masks of one grammar for another's (tests/grammar/test_xgrammar_cache.py).
     """
     tokens = [{"type": "token", "token": token} for token in sorted(control.values())]
-    return _sequence({"type": "regex", "pattern": _NOTHING}, *tokens, _format(FreeText(), control))
+    return _sequence(_NOTHING, *tokens, _format(FreeText(), control))
 
 
-def unenforced(schema: Any, pointer: str = "#") -> Iterator[str]:
-    """JSON pointers of the keywords in a schema that a tag does not keep, or not all of it.
-
-    `oneOf` is kept as `anyOf`, which is the same where no value fits two branches, in the Lark as in the tag.
-    """
-    if isinstance(schema, Mapping):
-        yield from (f"{pointer}/{keyword}" for keyword in _passed_over(schema))
-        for path, inner in _inner(schema):
-            yield from unenforced(inner, "/".join((pointer, *map(_escaped, path))))
-        if pointer == "#":
-            yield from (lost for lost in lark_schema.written(schema).unenforced if lost.endswith("/oneOf"))
+def unenforced(schema: Any) -> tuple[str, ...]:
+    """JSON pointers of the keywords in a schema that a tag does not keep, or not all of it."""
+    return tag_schema.written(schema).unenforced
 
 
 def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
@@ -132,7 +84,7 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
         case Name(known):
             return {"type": "regex", "pattern": patterns.other_names(known)}
         case JsonSchema(schema):
-            return {"type": "json_schema", "json_schema": _spelled_out(schema)}
+            return {"type": "json_schema", "json_schema": tag_schema.written(schema).schema} | _SPACE
         case Pattern(regex):
             return {"type": "regex", "pattern": regex}
         case Rules() | Ref():
@@ -223,100 +175,3 @@ def _optional(content: dict[str, Any]) -> dict[str, Any]:
 
 def _choice(options: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "or", "elements": options} if len(options) > 1 else options[0]
-
-
-def _spelled_out(schema: Any) -> Any:
-    """A schema that says what another leaves to be understood: that there may be other keys, other items, any type,
-    what else a key is that is required and not declared, and that a pattern may stand anywhere in a string."""
-    if not isinstance(schema, Mapping):
-        return schema
-    said: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _LIST and isinstance(value, list):
-            value = [_spelled_out(it) for it in value]
-        elif key in _SCHEMA:
-            value = _spelled_out(value)
-        elif key in _BY_NAME and isinstance(value, Mapping):
-            value = {name: _spelled_out(it) for name, it in value.items()}
-        if key not in ("minLength", "maxLength"):
-            said[key] = value
-    if not _ASSERTIONS.isdisjoint(schema) and not _alone(schema):
-        said.setdefault("type", list(_TYPES))
-    types = _types(said)
-    if "object" in types:
-        if "unevaluatedProperties" not in schema:
-            said.setdefault("additionalProperties", True)
-        declared = said.get("properties", {})
-        other = said.get("additionalProperties", True)
-        undeclared = {name: other for name in schema.get("required", ()) if name not in declared}
-        if undeclared:
-            said["properties"] = {**declared, **undeclared}
-    if isinstance(said.get("items"), list):
-        said["prefixItems"], said["items"] = said["items"], said.get("additionalItems", True)
-    if "array" in types and "unevaluatedItems" not in schema:
-        said.setdefault("items", True)
-    if "string" in types and (whole := patterns.of_the_whole(schema.get("pattern"))) is not None:
-        said["pattern"] = whole
-    return said
-
-
-def _passed_over(schema: Mapping[str, Any]) -> list[str]:
-    """The keywords of one schema that have no effect, or not all of it, in the order in which they stand."""
-    asserted = [key for key in schema if key in _ASSERTIONS]
-    if alone := _alone(schema):
-        kept = {alone}
-        if (alone == "allOf" and len(schema[alone]) > 1) or (alone == "$ref" and schema[alone][:2] not in ("#", "#/")):
-            kept.clear()
-        values = schema["enum"] if alone == "enum" else [schema["const"]] if alone == "const" else ()
-        if values and all(kind_of(value) in _types(schema) for value in values):
-            kept.add("type")
-        return [key for key in asserted if key not in kept]
-    types = _types(schema) or _TYPES
-    lost = {*_NEVER}
-    if schema.get("uniqueItems"):
-        lost.add("uniqueItems")
-    if schema.get("format") not in _FORMATS:
-        lost.add("format")
-    elif "pattern" in schema:
-        lost.update(("pattern", "format"))
-    pattern: Any = schema.get("pattern")
-    if patterns.of_the_whole(pattern) is None or _LOOKS.search(pattern):
-        lost.add("pattern")
-    if not {"properties", "required"}.isdisjoint(schema):
-        lost.update(("patternProperties", "propertyNames"))
-    elif len(schema.get("patternProperties", ())) > 1 or "propertyNames" in schema:
-        lost.add("patternProperties")
-    if schema.get("additionalProperties") is not False and any(map(_needs_escapes, schema.get("properties", ()))):
-        lost.add("properties")  # the same key may come as one that is not declared
-    said = {key for kind in types for key in _ABOUT.get(kind, ())}.union(_ABOUT_ANY)
-    return [key for key in asserted if key in lost and key in said]
-
-
-def _alone(schema: Mapping[str, Any]) -> str | None:
-    return next((key for key in _ALONE if key in schema), None)
-
-
-def _needs_escapes(name: str) -> bool:
-    return json.dumps(name) != f'"{name}"'
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """The types that a schema names; an integer is a number."""
-    named = schema.get("type", [])
-    return ["number" if kind == "integer" else kind for kind in ([named] if isinstance(named, str) else named)]
-
-
-def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The schemas right in a schema, with the path to each."""
-    for key, value in schema.items():
-        if key in _LIST and isinstance(value, list):
-            yield from (((key, str(i)), it) for i, it in enumerate(value))
-        elif key in _SCHEMA:
-            yield (key,), value
-        elif key in _BY_NAME and isinstance(value, Mapping):
-            yield from (((key, name), it) for name, it in value.items())
-
-
-def _escaped(key: str) -> str:
-    """A key as a step of a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")

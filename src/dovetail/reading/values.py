@@ -9,23 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+from dovetail.conversation import TYPE_NAMES
+
 #: Every type there is: what an argument may have of which nothing is known.
 ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "object", "array"))
 #: Every type but a string: of a value that is written as JSON.
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
 
-# Words that schemas in use have where JSON Schema's should stand.
-_ALIASES: Final = {
-    "str": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "dict": "object",
-    "list": "array",
-    "tuple": "array",
-    "none": "null",
-}
 # A schema may refer to itself, and may do so twice at every step.
 _DEEPEST: Final = 32
 _MOST_STEPS: Final = 512
@@ -109,7 +100,7 @@ def _union(types: Iterable[frozenset[str]]) -> frozenset[str]:
 
 def _named(types: Any) -> frozenset[str]:
     names = [name.lower() for name in ([types] if isinstance(types, str) else _list(types)) if isinstance(name, str)]
-    found = frozenset(_ALIASES.get(name, name) for name in names)
+    found = frozenset(TYPE_NAMES.get(name, name) for name in names)
     return found if found <= ANY and found else ANY
 
 

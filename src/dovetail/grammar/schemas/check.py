@@ -24,8 +24,8 @@ from dovetail.errors import SchemaRefused
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.nodes import JsonSchema
 from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.drafts import READ_OTHERWISE
 from dovetail.grammar.schemas.looks import Looks
-from dovetail.grammar.schemas.mending import READ_OTHERWISE
 from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 
 Kind = Literal["invalid_json", "schema_mismatch", "unchecked_arguments"]
@@ -40,14 +40,13 @@ KINDS: Mapping[Kind, str] = {
 _CACHED, _CACHED_CHARACTERS = 512, 8 * 2**20
 _LONGEST_DETAIL = 300
 _DEEPEST = 200  # levels of arguments
-_DIGITS = 4_000  # of a number
+_DIGITS = 400  # of a number
 #: Of a regex that is linear, and of one that is larger, or looks around or back, which may turn back so often; bytes.
 _REGEX_SIZE, _LARGEST_SIZE, _TURNS = 2**22, 2**26, 3_000
 _CACHE_SIZE = 2**21
-#: Looks at values (a microsecond at most) that one check may take, and up to which it says where the fault is.
-_LOOKS, _EXPLAINED = 50_000, 2_000
-#: Characters of arguments times schemas, below which nothing is counted.
-_PLAIN = 20_000_000
+#: Microseconds: of the library, which lets no other thread run meanwhile, for one check; up to which it says where the
+#: fault is; and up to which nothing is counted, so that an event loop can wait for it.
+_MOST, _EXPLAINED, _QUICK = 5_000, 100, 1_000
 _LONGEST_EXPLAINED = 20_000  # characters; where a fault is takes longer to find than that there is one
 
 _VALUES = ("const", "enum", "default", "examples", "example")
@@ -65,8 +64,12 @@ class Checker:
     """One schema, ready to check. Raises `SchemaRefused`, naming `origin` and a JSON pointer, for what is none."""
 
     def __init__(self, schema: Any, origin: str) -> None:
-        self._validator, turning = _validator(schema, origin)
-        self._looks = Looks(schema, turning=turning)
+        self._validator, self._turning = _validator(schema, origin)
+        self._looks = Looks(schema, turning=self._turning)
+
+    def is_quick(self, arguments: str) -> bool:
+        """Whether to wait for `fault` takes less than about a millisecond. Else it is for a thread."""
+        return self._looks.weight * len(arguments) <= _QUICK
 
     def fault(self, arguments: str) -> Fault | None:
         """What is wrong with `arguments`, as JSON text; None: nothing."""
@@ -81,14 +84,15 @@ class Checker:
             return Fault("invalid_json", told)
         if arguments.count("[") + arguments.count("{") > _DEEPEST and _deeper(value, _DEEPEST):
             return Fault("unchecked_arguments", f"nested deeper than {_DEEPEST} levels")
-        count = 0.0
-        if self._looks.weight * len(arguments) > _PLAIN:
-            count = self._looks.at(value, _LOOKS)
-            if count > _LOOKS:
+        cost = 0.0
+        if not self.is_quick(arguments):
+            cost = self._looks.at(value, _MOST)
+            if cost > _MOST:
                 return Fault("unchecked_arguments", "the schema would have to look at them too many times over")
         if self._validator.is_valid(value):
             return None
-        if count > _EXPLAINED or len(arguments) > _LONGEST_EXPLAINED:
+        # A regex that gave up has not said no.
+        if not self._turning and (cost > _EXPLAINED or len(arguments) > _LONGEST_EXPLAINED):
             return Fault("schema_mismatch", "")
         try:
             self._validator.validate(value)

@@ -24,7 +24,17 @@ class Place(NamedTuple):
 
 def pointer(path: tuple[str, ...]) -> str:
     """A path as a JSON pointer in a URI's fragment, not percent-encoded: `#/properties/a~1b`."""
-    return "/".join(("#", *(step.replace("~", "~0").replace("/", "~1") for step in path)))
+    return "/".join(("#", *map(step, path)))
+
+
+def step(key: str) -> str:
+    """A key as a step of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def steps(pointer: str) -> tuple[str, ...]:
+    """The path that `pointer` wrote."""
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def placed(inner: str, at: str) -> str:
@@ -66,8 +76,7 @@ class References:
         if not fragment.startswith("/"):
             self._index()
             return self._anchors.get((found.base, fragment))
-        for step in fragment.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
+        for step in steps(fragment):
             try:
                 found = self.below(found, int(step) if isinstance(found.schema, list) else step)
             except (LookupError, TypeError, ValueError):

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from dovetail.grammar.schemas.keywords import TYPES
 from dovetail.grammar.schemas.references import Place, References
 
 _MOST = 64  # branches that are compared each with each
 _COMPARISONS = 20_000
 _DEEPEST = 6  # properties in properties
-_TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
+_TYPES = frozenset(TYPES)
 
 
 def separate(references: References, place: Place, branches: Sequence[Any]) -> bool:

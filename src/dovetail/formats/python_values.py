@@ -1,0 +1,164 @@
+"""How Python writes values, and names for them, as pieces of a grammar.
+
+Strings stand in quotes of either kind, and constants may have any white space in them. Keys that are any but some have
+no escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dovetail.formats.plain_text import in_class, others
+from dovetail.grammar import Choice, Literal, Node, Optional, Pattern, Ref, Repeat
+from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar.patterns import quoted
+
+_KEYWORD = re.compile(r"[^\W\d]\w*")
+GAP = r"[ \t\r\n]{0,16}"
+COMMA = Pattern(f"{GAP},{GAP}")
+_COLON = f"{GAP}:{GAP}"
+_CONTROL = r"\x00-\x1f"
+_ESCAPE = (
+    r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"""
+    r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+INTEGER = Pattern("-?(?:0|[1-9][0-9]*)")
+NUMBER = Pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
+BOOLEAN, NULL = Pattern("True|False"), Literal("None")
+ANY = Ref("any")
+
+
+def string(shortest: int = 0, longest: int | None = None) -> Pattern:
+    """A string in quotes of either kind, and how many characters it may have."""
+    times = f"{{{shortest},{'' if longest is None else longest}}}" if shortest or longest is not None else "*"
+    return Pattern("|".join(rf"{q}(?:[^{q}\\{_CONTROL}]|{_ESCAPE}){times}{q}" for q in "\"'"))
+
+
+def anything() -> dict[str, Node]:
+    """The rules of `Ref("any")`: any value that JSON has."""
+    member = InOrder((Pattern(f"(?:{string().regex}){_COLON}"), ANY))
+    return {
+        "any": Choice((string(), NUMBER, BOOLEAN, NULL, Ref("list"), Ref("dict"))),
+        "list": bracketed("[", "]", Optional(several(ANY))),
+        "dict": bracketed("{", "}", Optional(several(member))),
+    }
+
+
+class Keys(NamedTuple):
+    """How a member of an object is written: one of a name, and one of any name but some."""
+
+    member: Callable[[str, Node], Node]
+    other: Callable[[list[str], Node], Node]
+
+
+def _keyword(name: str, value: Node) -> Node:
+    if _KEYWORD.fullmatch(name):
+        return InOrder((Pattern(f"{quoted(name)}{GAP}={GAP}"), value))
+    return _spread(_named(name), value)
+
+
+def _other_keyword(names: list[str], value: Node) -> Node:
+    not_in_names = "".join(c for c in map(chr, range(128)) if not (c.isalnum() or c == "_"))
+    stops = f"{_CONTROL}{in_class(not_in_names[32:])}"
+    free = others(filter(_KEYWORD.fullmatch, names), stops, not_first="0-9", whole=True)
+    return Choice((InOrder((Pattern(f"(?:{free}){GAP}={GAP}"), value)), _spread(_not_named(names), value)))
+
+
+def _spread(key: str, value: Node) -> Node:
+    return InOrder((Pattern(rf"\*\*\{{{GAP}{key}{_COLON}"), value, Pattern(rf"{GAP}\}}")))
+
+
+def _named(name: str) -> str:
+    return f"(?:{'|'.join(map(quoted, _forms(name)))})"
+
+
+def _not_named(names: list[str]) -> str:
+    if not names:
+        return f"(?:{string().regex})"
+    free = []
+    for q in "\"'":
+        told = others((name for name in names if f"{q}{name}{q}" in _forms(name)), rf"{q}\\{_CONTROL}", whole=True)
+        empty = "?" if "" not in names else ""
+        free.append(f"{q}(?:{told}){empty}{q}")
+    return f"(?:{'|'.join(free)})"
+
+
+def _forms(text: str) -> list[str]:
+    """How a string is written: in double quotes, and in single ones if that needs no escapes."""
+    written = json.dumps(text, ensure_ascii=False)
+    plain = written == f'"{text}"' and "'" not in text and "\x7f" not in text
+    return [written, f"'{text}'"] if plain else [written]
+
+
+KEYWORDS = Keys(_keyword, _other_keyword)
+STRINGS = Keys(
+    lambda name, value: InOrder((Pattern(_named(name) + _COLON), value)),
+    lambda names, value: InOrder((Pattern(_not_named(names) + _COLON), value)),
+)
+
+
+def bracketed(opening: str, closing: str, inside: Node | None) -> Node:
+    """Brackets, and what stands between them, if something does."""
+    items = (Pattern(quoted(opening) + GAP), inside, Pattern(GAP + quoted(closing)))
+    return InOrder(tuple(item for item in items if item is not None))
+
+
+def several(item: Node, least: int = 1, most: int | None = None) -> Node:
+    """`item`, with commas between; `most` is one at least."""
+    more = Repeat(InOrder((COMMA, item)), max(least - 1, 0), None if most is None else most - 1)
+    some: Node = item if most == 1 else InOrder((item, more))
+    return some if least else Optional(some)
+
+
+def choice(options: list[Node | None]) -> Node | None:
+    """One of `options`, as far as there are any."""
+    possible = tuple(option for option in options if option is not None)
+    return Choice(possible) if len(possible) > 1 else possible[0] if possible else None
+
+
+def one_of(values: list[Any]) -> Node | None:
+    """One of some values of JSON; None if there are none."""
+    held = [value for value in values if isinstance(value, list | Mapping)]
+    forms: dict[str, None] = {}
+    for value in values:
+        if isinstance(value, str):
+            forms.update(dict.fromkeys(_forms(value)))
+        elif not isinstance(value, list | Mapping):
+            forms[python(json.dumps(value))] = None
+    scalars = [Pattern("|".join(map(quoted, forms)))] if forms else []
+    return choice([*scalars, *map(_constant, held)])
+
+
+def _constant(value: Any) -> Node:
+    """Just this list or object, with any white space in it."""
+    if isinstance(value, Mapping):
+        items = [STRINGS.member(key, _just(it)) for key, it in value.items()]
+    else:
+        items = list(map(_just, value))
+    inside = [part for item in items for part in (COMMA, item)][1:]
+    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
+    return bracketed(opening, closing, InOrder(tuple(inside)) if inside else None)
+
+
+def _just(value: Any) -> Node:
+    node = one_of([value])
+    assert node is not None
+    return node
+
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|true|false|null')
+_CONSTANTS = {"true": "True", "false": "False", "null": "None"}
+
+
+def python(value: str) -> str:
+    """JSON text as Python."""
+    return _JSON_TOKEN.sub(_python_token, value)
+
+
+def _python_token(token: re.Match[str]) -> str:
+    text = token.group()
+    # JSON's escapes are Python's, but for the one of the slash, which nobody needs.
+    return _CONSTANTS.get(text) or re.sub(r"\\(.)", lambda escape: "/" if escape[1] == "/" else escape[0], text)
