@@ -4,8 +4,10 @@ real HTTP (`vllm_program`); vLLM itself runs in tests/vllm."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 
 from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
-from dovetail.backends.vllm import program, restarts
+from dovetail.backends.vllm import launching, program, restarts
 from dovetail.completion import Completion, Engine, Sampling
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 from tests.backends.vllm_program import LOADING, Run, alive, runs, write
@@ -152,6 +154,34 @@ def test_a_socket_has_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         vllm.Socket().open()
 
 
+def test_a_socket_is_where_nobody_else_can_put_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    above = tmp_path / "above"
+    (above / "own").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(above / "own"))
+    for mode, safe in ((0o755, True), (0o777, False), (0o775, False), (0o1777, True)):
+        above.chmod(mode)
+        assert Path(vllm.Socket().path).parents[1] == Path(above / "own" if safe else "/tmp")
+    above.chmod(0o777)
+    monkeypatch.setattr(launching, "_replaceable", lambda folder: True)
+    with pytest.raises(PlanError, match=r"own is open to others, .* TMPDIR names another folder"):
+        vllm.Socket()
+
+
+def test_a_socket_takes_no_folder_that_others_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    where = vllm.Socket()
+    folder = Path(where.path).parent
+    folder.mkdir()
+    folder.chmod(0o755)
+    with pytest.raises(PlanError, match="was made by somebody else"):
+        where.open()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(PlanError, match="was made by somebody else"):
+        where.open()
+    where.close()
+
+
 def test_two_sockets_are_not_the_same() -> None:
     assert vllm.Socket().path != vllm.Socket().path
 
@@ -218,6 +248,28 @@ def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
     assert len({run["words"][-1] for run in runs(tmp_path)}) == 1, "the same socket"
     assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in setup.told.said[-2]
     assert "vLLM is back" in setup.told.said[-1]
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_it_comes_back_where_its_folder_was_cleaned_away(tmp_path: Path, cleaned: bool) -> None:
+    """Something may clean up below /tmp while it is away."""
+    setup = Setup(tmp_path, Run(), Run())
+    say, folder = setup.told.say, Path(setup.socket.path).parent
+
+    def clean(text: str) -> None:
+        if text.startswith("vLLM died"):
+            assert folder.exists()
+            if cleaned:
+                shutil.rmtree(folder)
+        say(text)
+
+    async def test(engine: vllm.VLLMEngine) -> None:
+        os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGKILL)
+        await until(lambda: "vLLM is back" in "".join(setup.told.said))
+        assert await ids(engine) == [10, 11, 12, 13]
+
+    setup.told.say = clean  # type: ignore[method-assign]
+    setup.run(test)
 
 
 def test_what_had_received_nothing_is_sent_again(tmp_path: Path) -> None:
@@ -302,7 +354,7 @@ def test_its_output_is_read_whoever_hears_it(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(log=lines))
 
     def fail(progress: vllm.Progress, silent: float) -> None:
-        if progress.phase == "load":
+        if progress.phase == "load" and not silent:  # as a line says it
             raise UnicodeEncodeError("ascii", "…", 0, 1, "ordinal not in range(128)")
 
     async def test(engine: vllm.VLLMEngine) -> None:
@@ -384,7 +436,10 @@ def test_stopping_ends_who_does_not_listen(tmp_path: Path, monkeypatch: pytest.M
 OWNER = """
 import asyncio, sys
 from pathlib import Path
+from dovetail.backends.vllm import restarts
 from tests.backends.test_vllm_engine import Setup
+
+restarts._FIRST_S = 600
 
 async def main():
     setup = Setup(Path(sys.argv[1]))
@@ -410,6 +465,34 @@ def test_an_owner_that_dies_leaves_nothing(tmp_path: Path, number: signal.Signal
     while folder.exists() or any(alive(pid) for run in runs(tmp_path) for pid in run["pids"]):
         assert time.monotonic() < ends
         time.sleep(0.05)
+
+
+def test_an_owner_that_is_killed_while_vllm_is_away_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip()).parent
+        first = leash_of(owner.pid)
+        os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGKILL)
+        ends = time.monotonic() + 30
+        while leash_of(owner.pid) in (first, None):  # until the one that is to start the next
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        assert folder.exists()
+        owner.kill()
+    while folder.exists():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    assert len(runs(tmp_path)) == 1
+
+
+def leash_of(pid: int) -> int | None:
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"leash.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return None
 
 
 # --- the probe --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.backends.vllm_program import alive
 
 PATIENCE_S = 30.0
 #: Of programs that listen on none.
-NO_SOCKET = "/no/such/socket"
+NO_SOCKET = Path("/no/such/socket")
 Leash = Callable[..., "subprocess.Popen[bytes]"]
 #: A process with a child in a session of its own, which has one too; all write their ids into a file.
 FAMILY = """
@@ -34,14 +35,21 @@ time.sleep(600)
 """
 
 
+def words(*argv: str, pause: float = 0, grace: float = 5, socket: Path = NO_SOCKET) -> list[str]:
+    return [sys.executable, "-I", "-S", leash.__file__, *map(str, (pause, grace, socket)), *argv]
+
+
 @pytest.fixture
 def held() -> Iterator[Leash]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*argv: str, grace: float = 5) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", leash.__file__, str(grace), NO_SOCKET, *argv]
+    def start(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            words(*argv, **options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         started.append(process)
         return process
@@ -107,9 +115,8 @@ def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
 
 def test_an_owner_that_is_gone_before_it_begins_is_no_exception() -> None:
     """The program listens from its first moment on."""
-    command = [sys.executable, "-I", "-S", leash.__file__, "2", NO_SOCKET, "sleep", "600"]
     for _ in range(10):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(words("sleep", "600", grace=2), stdin=subprocess.DEVNULL, check=False)
         assert done.returncode == 128 + signal.SIGTERM
 
 
@@ -148,25 +155,67 @@ time.sleep(600)
 """
 
 
-def test_an_owner_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "socket"
-    folder.mkdir()
-    (folder / "vllm").touch()
-    argv = [sys.executable, "-I", "-S", leash.__file__, "5", str(folder / "vllm"), *family(tmp_path)]
+@pytest.fixture
+def listening(tmp_path: Path) -> Path:
+    """A socket, as far as a leash is concerned, in a folder of its own."""
+    (tmp_path / "socket").mkdir()
+    (tmp_path / "socket" / "vllm").touch()
+    return tmp_path / "socket" / "vllm"
+
+
+def test_an_owner_that_is_killed_leaves_nothing(tmp_path: Path, listening: Path) -> None:
+    argv = words(*family(tmp_path), socket=listening)
     with subprocess.Popen([sys.executable, "-c", OWNER, *argv]) as owner:
         everybody = pids(tmp_path)
         watching = [int(line) for line in children(owner.pid)]
         owner.kill()
         until(lambda: gone([*everybody, *watching]))
-    assert not folder.exists()
+    assert not listening.parent.exists()
 
 
-def test_an_owner_that_lives_keeps_the_sockets_folder(tmp_path: Path) -> None:
+def test_an_owner_that_is_killed_in_the_pause_leaves_nothing_and_nothing_begins(
+    tmp_path: Path, listening: Path
+) -> None:
+    argv = words(*family(tmp_path), pause=600, socket=listening)
+    with subprocess.Popen([sys.executable, "-c", OWNER, *argv]) as owner:
+        until(lambda: bool(children(owner.pid)))
+        watching = [int(line) for line in children(owner.pid)]
+        owner.kill()
+        until(lambda: gone(watching))
+    assert not listening.parent.exists()
+    assert not (tmp_path / "pids").exists()
+
+
+def test_an_owner_that_was_gone_before_it_began_leaves_no_socket(listening: Path) -> None:
+    """Whoever its parent is by then."""
+    done = subprocess.run(words("sleep", "600", socket=listening), stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not listening.parent.exists()
+
+
+def test_an_owner_that_lives_keeps_the_sockets_folder(held: Leash, listening: Path) -> None:
     """For the next program."""
-    (tmp_path / "vllm").touch()
-    command = [sys.executable, "-I", "-S", leash.__file__, "5", str(tmp_path / "vllm"), "true"]
-    assert subprocess.run(command, stdin=subprocess.PIPE, check=False).returncode in (0, 128 + signal.SIGTERM)
-    assert (tmp_path / "vllm").exists()
+    assert held("true", socket=listening).wait(PATIENCE_S) == 0
+    assert listening.exists()
+
+
+def test_what_cannot_be_removed_is_left(listening: Path) -> None:
+    (listening.parent / "more").touch()
+    for socket in (listening.parent, listening):  # a folder, a socket whose folder is not empty
+        command = words("sleep", "600", socket=socket)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, b"")
+    assert [file.name for file in listening.parent.iterdir()] == ["more"]
+
+
+def test_a_pause_has_an_end_and_closing_the_pipe_is_one(held: Leash, tmp_path: Path) -> None:
+    assert held("true", pause=0.1).wait(PATIENCE_S) == 0
+    process = held(*family(tmp_path), pause=600)
+    until(lambda: b"leash.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert not (tmp_path / "pids").exists()
 
 
 def test_the_program_is_in_no_terminals_foreground(held: Leash, tmp_path: Path) -> None:

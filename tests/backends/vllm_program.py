@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import signal
 import socketserver
 import subprocess
@@ -27,6 +28,8 @@ LOADING = (
     "(EngineCore pid=2) INFO 11-22 07:55:43 [kv_cache_utils.py:2327] CPU KV cache size: 85,584 tokens, Maximum …",
 )
 READY = "INFO:     Application startup complete."
+#: The prompt with which vLLM is asked what it makes of a grammar.
+NO_PROMPT = [2**31 - 1]
 HELP = "options:\n  --enforce-eager, --no-enforce-eager\n  --block-size BLOCK_SIZE\n  --max-model-len LEN\n"
 
 
@@ -51,6 +54,8 @@ class Run:
     context: int = 256
     tokens: tuple[int, ...] | None = None
     held: bool = True
+    #: As in `vllm_refusal`.
+    backend: str = "xgrammar"
 
 
 def write(folder: Path, *runs: Run, version: str = "0.33.0") -> Path:
@@ -118,6 +123,21 @@ def main(said: str) -> None:
     server.serve_forever()
 
 
+def vllm_refusal(body: dict[str, Any], backend: str) -> tuple[int, bytes]:
+    """What vLLM 0.32 says to a prompt of no token: its words for the first thing that is wrong.
+
+    `backend` is xgrammar, guidance, or guidance with a tokenizer that is `slow` to it.
+    """
+    outputs = body.get("structured_outputs", {})
+    said = "Token id 2147483647 is out of vocabulary"
+    if outputs and backend == "slow":
+        said = "The 'guidance' structured output backend only supports fast Hugging Face tokenizers"
+    elif "structural_tag" in outputs and backend == "guidance":
+        said = "Invalid grammar specification: 'triggers'"
+    error = {"message": said, "type": "BadRequestError", "param": None, "code": 400}
+    return 400, json.dumps({"error": error}).encode()
+
+
 class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
@@ -169,6 +189,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             tokens = self.run["tokens"]
             self._answer(404 if tokens is None else 200, json.dumps({"tokens": tokens}).encode())
             return
+        if body["prompt"] == NO_PROMPT:
+            self._answer(*vllm_refusal(body, self.run["backend"]))
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -193,10 +216,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _held(self, body: dict[str, Any]) -> int | None:
         """The token that its grammar ends in, if grammars are heeded."""
-        tag = body.get("structured_outputs", {}).get("structural_tag")
-        if tag is None or not self.run["held"]:
+        outputs = body.get("structured_outputs", {})
+        if not outputs or not self.run["held"]:
             return None
-        token: int = json.loads(tag)["format"]["elements"][-1].get("token")
+        if self.run["backend"] == "guidance":
+            # The end of the turn is behind it.
+            return int(re.findall(r"<\[(\d+)\]>", outputs["grammar"])[0])
+        token: int = json.loads(outputs["structural_tag"])["format"]["elements"][-1].get("token")
         return token
 
     def _event(self, data: dict[str, Any]) -> None:

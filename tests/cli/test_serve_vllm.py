@@ -127,6 +127,30 @@ def test_the_probe_is_shorter_than_what_is_drafted_for(pair: Path, tmp_path: Pat
     assert "WARNING" not in printed
 
 
+def test_it_is_started_with_the_guidance_backend_and_tried_out(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path, Run(backend="guidance"))
+    with served.running(pair / "target", "--grammar-backend", "guidance") as child:
+        assert ask(served).status_code == 200
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == 0, printed
+    assert "--structured-outputs-config.backend guidance" in " ".join(runs(served.folder)[0]["words"])
+
+
+@pytest.mark.parametrize(
+    ("run", "complaint"),
+    [
+        (Run(backend="slow"), "'guidance' structured output backend only supports fast Hugging Face tokenizers (--"),
+        (Run(backend="guidance", held=False), "it was started with a reasoning parser"),
+    ],
+)
+def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
+    pair: Path, tmp_path: Path, run: Run, complaint: str
+) -> None:
+    said = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
+    assert "does not hold calls to their schemas: " in said and complaint in said
+
+
 def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
     with served.running(pair / "target") as child:
         child.kill()
@@ -385,16 +409,19 @@ def test_a_vllm_that_is_too_old(pair: Path, tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(folder: Path, run: Run) -> Iterator[str]:
+def server(folder: Path, run: Run, port: int | None = None) -> Iterator[str]:
     """The URL of a `vllm` that somebody else started, with the key "theirs"."""
-    port = free_port()
+    port = port or free_port()
     words = [str(write(folder, run)), "serve", "/models/target", "--port", str(port)]
     environment = {**os.environ, "VLLM_API_KEY": "theirs"}
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment, start_new_session=True) as child:
         try:
-            while not runs(folder):
-                time.sleep(0.02)
-            yield f"http://127.0.0.1:{port}"
+            url = f"http://127.0.0.1:{port}"
+            while True:
+                with contextlib.suppress(httpx.HTTPError):
+                    httpx.get(f"{url}/health")
+                    break
+            yield url
         finally:
             for pid in runs(folder)[0]["pids"]:
                 os.kill(pid, signal.SIGKILL)
@@ -407,10 +434,6 @@ def attached(pair: Path, folder: Path, run: Run, key: str = "theirs") -> tuple[i
     (folder / "key").write_text(key + "\n")
     port = free_port()
     with server(folder / "other", run) as url:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"{url}/health")
-                break
         options = [
             "--engine",
             url,
@@ -452,19 +475,63 @@ def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(pair: Path, tm
     assert "does not hold calls to their schemas: it was started with a reasoning parser" in printed
 
 
+@pytest.mark.parametrize(("backend", "code"), [("guidance", 0), ("slow", 2)])
+def test_one_with_the_guidance_backend_is_found_out(pair: Path, tmp_path: Path, backend: str, code: int) -> None:
+    ended, printed = attached(pair, tmp_path, Run(backend=backend))
+    assert ended == code, printed
+    assert ("only supports fast Hugging Face tokenizers" in printed) == (backend == "slow")
+
+
 def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
     with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=False)) as two:
-        for url in (one, two):
-            while True:
-                with contextlib.suppress(httpx.HTTPError):
-                    httpx.get(f"{url}/health")
-                    break
         (tmp_path / "key").write_text("theirs")
         options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
         command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert f"{two} does not hold calls to their schemas: " in done.stderr
+    assert f"{two.removeprefix('http://')} does not hold calls to their schemas: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("run", "complaint"),
+    [(Run(held=False), "does not hold calls to their schemas"), (Run(tokens=(1, 2)), "control tokens have other ids")],
+)
+def test_one_that_comes_later_is_tried_out_too(pair: Path, tmp_path: Path, run: Run, complaint: str) -> None:
+    late, port = free_port(), free_port()
+    (tmp_path / "key").write_text("theirs")
+    with server(tmp_path / "one", Run()) as one:
+        options = ["--engine", f"{one},http://127.0.0.1:{late}", "--engine-api-key-file", tmp_path / "key"]
+        command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options, "--port", port]
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            assert child.stderr is not None
+            try:
+                said = child.stderr.readline().decode()
+                assert f"127.0.0.1:{late} cannot be reached" in said and "it joins when it answers" in said
+                with server(tmp_path / "late", run, late):
+                    said = child.stderr.readline().decode()
+                assert f"127.0.0.1:{late} is left out: " in said and complaint in said
+                child.send_signal(signal.SIGINT)
+                assert child.wait(60) == 0
+            finally:
+                child.kill()
+
+
+def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Path) -> None:
+    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(drafts=None)) as two:
+        (tmp_path / "key").write_text("theirs")
+        options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
+        command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options, "--drafter", pair / "drafter"]
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            printed = ""
+            while "Ctrl-C stops" not in printed:
+                printed += (line := child.stdout.readline())
+                assert line, printed
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 0
+    printed = " ".join(printed.split())
+    assert f"speculation is on at {one.removeprefix('http://')}: " in printed
+    assert f"WARNING: nothing is drafted at {two.removeprefix('http://')}, though eagle3 is to" in printed
 
 
 def test_a_name_that_a_server_has_is_only_shown(pair: Path, tmp_path: Path) -> None:
@@ -479,12 +546,6 @@ def test_a_file_that_holds_no_key_is_said(pair: Path, tmp_path: Path, key: str) 
     code, printed = attached(pair, tmp_path, Run(), key=key)
     assert code == 2
     assert f"engine_api_key_file {tmp_path / 'key'} must hold one key, on one line" in printed
-
-
-def test_one_that_drafts_nothing_is_warned_about(pair: Path, tmp_path: Path) -> None:
-    code, printed = attached(pair, tmp_path, Run(drafts=None))
-    assert code == 0, printed
-    assert "WARNING: nothing is drafted, though eagle3 is to" in printed
 
 
 def test_another_model_is_told_and_another_vocabulary_refused(pair: Path, tmp_path: Path) -> None:

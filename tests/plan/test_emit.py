@@ -233,6 +233,13 @@ def test_a_reasoning_parser_comes_with_what_it_means_behind_dovetail(name: str) 
     assert not any("enable_in_reasoning" in word for word in command.argv)
 
 
+def test_guidance_comes_with_what_it_means_without_dovetail() -> None:
+    for backend in ("guidance", "xgrammar"):
+        command = vllm.command(plan(format="hermes", grammar_backend=backend))
+        assert words(command)["--structured-outputs-config.backend"] == backend
+        assert (backend == "guidance") == any("vLLM's own chat endpoint refuses with it" in it for it in command.notes)
+
+
 def test_the_source_recipe_comes_out_by_todays_names() -> None:
     command = vllm.command(RECIPES["kimi-k2.5-sm120-dcp4"])
     assert command.start == ("vllm", "serve", "moonshotai/Kimi-K2.5")

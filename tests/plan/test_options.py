@@ -265,3 +265,33 @@ def test_paths_start_where_they_are_written_and_hub_ids_stay(tmp_path: Path) -> 
     assert path("tokenizer", "~/t") == str(Path.home() / "t")
     assert path("api_key_file", "keys/mine") == str(tmp_path / "keys" / "mine")  # no hub has those
     assert path("load_format", "a/b") == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--enforce-eager --data_parallel_multi=true", "with --data-parallel-multi Dovetail could not reach it"),
+        ("-dpm", "with -dpm Dovetail could not reach it"),
+        ("--enforce-eager -- x", "with -- Dovetail could not reach it"),
+        ("--max-model 10", "--max-model is a setting here: say --context"),
+        ("--no-enable-prefix", "--no-enable-prefix is a setting here: say --prefix-caching"),
+        ("-tp=2", "-tp is a setting here: say --tensor-parallel-size"),
+        ("-qfp8", "-qfp8 is a setting here: say --quantization"),
+        ("--spec-method ngram", "--spec-method is a setting here: say --drafter"),
+        ("--reasoning kimi_k2", "with --reasoning vLLM would hold answers to their grammar"),
+        (
+            "--structured-outputs-config.backend guidance",
+            "--structured-outputs-config is a setting here: say --grammar",
+        ),
+        ("--model other", "the model is said first, without a flag"),
+    ],
+)
+def test_options_of_vllms_are_known_by_their_other_names_and_beginnings(words: str, complaint: str) -> None:
+    """argparse takes the beginning of an option for it."""
+    with pytest.raises(PlanError, match=complaint):
+        check({"engine_args": words}, "here", HERE)
+
+
+@pytest.mark.parametrize("words", ["-dc {} -ep --hf-overrides={}", "--max-logprobs -1", "--tokenizer-mode slow"])
+def test_options_of_vllms_that_are_no_settings_are_left_to_it(words: str) -> None:
+    assert check({"engine_args": words}, "here", HERE) == {"engine_args": words}

@@ -205,6 +205,7 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
         "host": ("0.0.0.0", "::1"),
         "port": (8001, 8002),
         "api_key_file": (str(folder / "key-a"), str(folder / "key-b")),
+        "grammar_backend": ("xgrammar", "guidance"),
         "engine_args": ("--enforce-eager", "--block-size 64"),
         "vllm": (str(folder / "key-a"), str(folder / "key-b")),
         "engine_log": (str(folder / "key-a"), str(folder / "key-b")),

@@ -1,7 +1,7 @@
 """A real vLLM on CPU: DOVETAIL_VLLM_CPU names the Python of an environment that has it, and Dovetail in it.
 
-`make vllm-test` makes one and runs these. One engine runs at a time: each module has one server, or starts them one
-after the other, and leaves nothing running.
+`make vllm-test` makes one and runs these. One module runs at a time: each has one server, or two at a time that have
+little to do, and leaves nothing running.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Servers as processes of their own, and what they leave behind: nothing.
 
 `adopt` makes orphans children of this process, so whatever a test has started, however indirectly, is found below it.
+A start is mostly one process after the other that imports vLLM, on one core: `two_at_a_time` has another beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -31,8 +33,8 @@ def adopt() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def running() -> dict[int, str]:
-    """The processes that descend from this one and still run, by id: their commands. vLLM names its own."""
+def running(ancestor: int | None = None) -> dict[int, str]:
+    """The processes that descend from one (this one) and still run, by id: their commands. vLLM names its own."""
     parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -41,7 +43,7 @@ def running() -> dict[int, str]:
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
                 if state != "Z":
                     parents[int(folder.name)] = int(parent)
-    found = [os.getpid()]
+    found = [ancestor or os.getpid()]
     for pid in found:  # which grows
         found += [each for each, parent in parents.items() if parent == pid]
     return {pid: _command(pid) for pid in found[1:]}
@@ -60,8 +62,13 @@ def until(holds: Callable[[], object], what: str, seconds: float = _PATIENCE_S) 
         time.sleep(0.05)
 
 
-def nothing_left() -> None:
-    until(lambda: not running(), f"nothing left running, of {running()}")
+def nothing_left(family: Collection[int] | None = None) -> None:
+    """Of all that was started from here, or of these processes."""
+
+    def left() -> Collection[int]:
+        return running() if family is None else running().keys() & set(family)
+
+    until(lambda: not left(), f"nothing left running, of {running()}")
 
 
 class Process:
@@ -101,10 +108,17 @@ class Process:
         until(up, "a server that is up", _START_S)
         until(lambda: self._ready in self.printed, self._ready)  # what it has printed is read by another thread
 
+    def family(self) -> dict[int, str]:
+        """What it has started, and what that has, as `running` has it."""
+        return running(self._process.pid)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit code."""
+        """Its exit code, when nothing runs any more of what it had started."""
+        family = self.family()
         self._process.send_signal(number)
-        return self.end()
+        code = self.end()
+        nothing_left(family)
+        return code
 
     def end(self) -> int:
         """Its exit code, and everything that it printed is in `printed`."""
@@ -144,11 +158,21 @@ def dovetail(*words: str | Path, port: int | None = None, **variables: str) -> P
 
 
 @contextlib.contextmanager
+def two_at_a_time(jobs: Mapping[str, Callable[[], None]]) -> Iterator[dict[str, Future[None]]]:
+    pool = ThreadPoolExecutor(2)
+    try:
+        yield {name: pool.submit(job) for name, job in jobs.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
 def up(process: Process) -> Iterator[Process]:
-    """`process` when it is up; it is ended then, if it still runs, and nothing else of ours runs either."""
+    """`process` when it is up; it is ended then, if it still runs, and nothing of what it started runs either."""
     try:
         process.wait_until_up()
         yield process
     finally:
+        family = process.family()
         process.close()
-        nothing_left()
+        nothing_left(family)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.vllm import asking, checkpoints
-from tests.vllm.processes import dovetail, nothing_left, up
+from tests.vllm.processes import dovetail, two_at_a_time, up
 
 
 @dataclass(frozen=True)
@@ -25,21 +27,33 @@ class Case:
 
 
 CASES = {
+    "MTP": Case(checkpoints.mtp, ("--method", "mtp"), ends=signal.SIGKILL),
     "EAGLE-3 that names its target, TP=2": Case(
         checkpoints.eagle3, ("--tensor-parallel-size", "2"), threads="0|1", ends=signal.SIGINT
     ),
-    "MTP": Case(checkpoints.mtp, ("--method", "mtp"), ends=signal.SIGKILL),
     "n-gram": Case(checkpoints.going_round, ("--method", "ngram"), ends=signal.SIGTERM),
 }
 COMMON = ("--context", "512", "--dtype", "float32", "--served-model-name", asking.MODEL)
 ASKED = asking.texts("Hello!", "one two three one two three one two", "Please wait.", max_tokens=48)
+PLAIN = "the demo without a drafter"
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_ids_are_those_of_the_embedded_engine(program: Path, tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    model = case.model(tmp_path)
-    common = (model, *COMMON, "--format", "kimi_k25")
+@pytest.fixture(scope="module")
+def served(
+    program: Path, embedded: dict[str, asking.Answers], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    jobs = {name: partial(as_embedded, program, case, tmp_path_factory.mktemp("case")) for name, case in CASES.items()}
+    with two_at_a_time({**jobs, PLAIN: partial(without_a_drafter, program, embedded)}) as done:
+        yield done
+
+
+@pytest.mark.parametrize("name", [*CASES, PLAIN])
+def test_ids_are_those_of_the_embedded_engine(served: dict[str, Future[None]], name: str) -> None:
+    served[name].result()
+
+
+def as_embedded(program: Path, case: Case, folder: Path) -> None:
+    common = (case.model(folder), *COMMON, "--format", "kimi_k25")
     words = ("--engine", "vllm", "--vllm", program, "--engine-args=--enforce-eager", *case.words)
     with (
         contextlib.closing(dovetail(*common, "--draft-tokens", "0")) as embedded,
@@ -52,12 +66,11 @@ def test_ids_are_those_of_the_embedded_engine(program: Path, tmp_path: Path, nam
         assert asking.ids(server.url, ASKED) == expected
         assert server.metrics()["dovetail_drafted_tokens_total"] > 0
         code = server.stop(case.ends)
-        nothing_left()
     assert code == (-case.ends if case.ends == signal.SIGKILL else 0), server.printed
     assert len({token for _, answer in expected.values() for token in answer}) > 7
 
 
-def test_the_demo_without_a_drafter(program: Path, embedded: dict[str, asking.Answers]) -> None:
+def without_a_drafter(program: Path, embedded: dict[str, asking.Answers]) -> None:
     words = ("--engine", "vllm", "--vllm", program, "--engine-args=--enforce-eager", "--drafter", "none")
     with up(dovetail(*words, *COMMON)) as server:
         assert "speculation" not in server.printed

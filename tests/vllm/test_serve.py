@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from tests.vllm import asking
-from tests.vllm.processes import Process, dovetail, nothing_left, up
+from tests.vllm.processes import Process, dovetail, up
 
 REQUESTS = dict(asking.requests())
 #: What runs at once, so that a third request waits in vLLM's own queue.
@@ -145,4 +145,3 @@ def test_a_signal_lets_answers_end(server: Process, client: openai.OpenAI) -> No
         assert stream.read.result(60).startswith('{"numbers":')  # to its end, without an error
     assert code == 0, server.printed
     assert "Traceback" not in server.printed
-    nothing_left()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,7 @@ from rich.text import Text
 import dovetail
 from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
-from dovetail.backends.remote.faults import UNREADABLE
-from dovetail.backends.remote.http import Http, split_address
+from dovetail.backends.remote.faults import UNREADABLE, ServerLost
 from dovetail.backends.vllm.download import fetched
 from dovetail.cli.keys import key_file
 from dovetail.cli.screen import PROBLEM, visible
@@ -43,8 +45,10 @@ def engine(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Consol
     """The plan's engine, not started yet. Raises `PlanError`."""
     if plan.value("engine") == "vllm":
         return _started(plan, tokenizer, watching, console)
-    vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), _key(plan)
-    return RemoteEngine([Server(url, vocabulary, key=key) for url in _urls(plan)])
+    vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), key_file(plan, "engine_api_key_file")
+    check = partial(_check, plan, tokenizer, watching)
+    urls = [url.strip() for url in plan.value("engine").split(",")]
+    return RemoteEngine([Server(url, vocabulary, key=key, check=check) for url in urls])
 
 
 def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> vllm.VLLMEngine:
@@ -60,7 +64,9 @@ def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Cons
     log = vllm.log_path(plan.value("engine_log"), plan.value("port"))
     console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
-    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path)
+    guided = plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance"
+    check = partial(_hold, plan, tokenizer) if guided else None
+    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check)
     client = RemoteEngine([server], patience_s=_PATIENCE_S)
     return vllm.VLLMEngine(launch, client, socket, log, watching, fetched=_fetching(plan))
 
@@ -75,116 +81,91 @@ def _fetching(plan: Plan) -> vllm.Fetched | None:
 
 
 async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Console) -> None:
-    """See that servers have the plan's model, and that the engine drafts where the plan does. Raises `EngineError`."""
-    if "://" in plan.value("engine"):
-        await _same_models(plan, tokenizer, console)
-        if plan.value("strict") != "off":
-            await _each_holds(plan, engine, tokenizer)
+    """See that the engine drafts where the plan does, each of its servers for itself, and say so."""
     tokens, method = plan.value("draft_tokens"), plan.value("method")
     if not tokens or (method is None and plan.value("drafter") is None):
         return
     longest = min(engine.info.context, plan.value("speculate_below_context") or engine.info.context)
     prompt = tuple(tokenizer.encode(_REPEATS))[: max(1, longest - vllm.PROBE_TOKENS)]
-    found = await vllm.probe(engine, prompt, method)
-    if found.warning is None:
-        share = f"{found.accepted:.0f} of {found.drafted:.0f} draft tokens were accepted in a probe"
-        console.print(f"speculation is on: {share}", style="dim")
-        return
-    console.print(
-        Text(f"WARNING: nothing is drafted, though {method or 'a drafter'} is to: {found.warning}", "bold red")
-    )
+    probed: dict[str, vllm.Probed] = {"": engine}
+    if isinstance(engine, RemoteEngine) and len(engine.servers) > 1:
+        probed = {f" at {server.name}": server for server in engine.servers}
+    findings = await asyncio.gather(*(vllm.probe(each, prompt, method) for each in probed.values()))
+    for where, found in zip(probed, findings, strict=True):
+        if found.warning is None:
+            share = f"{found.accepted:.0f} of {found.drafted:.0f} draft tokens were accepted in a probe"
+            console.print(f"speculation is on{where}: {share}", style="dim")
+        else:
+            warning = f"WARNING: nothing is drafted{where}, though {method or 'a drafter'} is to: {found.warning}"
+            console.print(Text(warning, "bold red"))
 
 
-async def _each_holds(plan: Plan, engine: Engine, tokenizer: Tokenizer) -> None:
-    urls, vocabulary = _urls(plan), read_vocabulary(Path(plan.folders["target"]), tokenizer)
-    if len(urls) == 1:
-        await _hold(plan, urls[0], engine, tokenizer)
-        return
-    for url in urls:
-        alone = RemoteEngine([Server(url, vocabulary, key=_key(plan))])
-        try:
-            await alone.start()
-        except EngineError:
-            continue  # one that joins later, of which its own log tells
-        try:
-            await _hold(plan, url, alone, tokenizer)
-        finally:
-            await alone.stop()
+async def _check(plan: Plan, tokenizer: Tokenizer, watching: Watching, server: Server) -> None:
+    """See that a server has the plan's model, and holds calls to their schemas. Raises `EngineError`."""
+    await _same_model(plan, tokenizer, watching, server)
+    if plan.value("strict") != "off":
+        await _hold(plan, tokenizer, server)
 
 
-async def _hold(plan: Plan, url: str, engine: Engine, tokenizer: Tokenizer) -> None:
-    """See that a server holds an answer to its grammar from the first token on.
-
-    Raises `EngineError` where it does not; nothing is known where it takes no such grammar.
-    """
+async def _hold(plan: Plan, tokenizer: Tokenizer, server: Server) -> None:
+    """See that a server holds an answer to its grammar from the first token on. Raises `EngineError`."""
     found = plan.settings["format"].source == "default"
     fmt = dovetail.format(Path(plan.folders["target"]) if found else plan.value("format"))
-    literal = next((each for each, token in tokenizer.control.items() if token not in engine.info.eos_ids), None)
+    literal = next((each for each, token in tokenizer.control.items() if token not in server.vocabulary.eos_ids), None)
     if literal is None:
         return
-    told = f"{url} does not hold calls to their schemas: {_WHY_NOT}"
+    told = f"{server.name} does not hold calls to their schemas: {_WHY_NOT}"
     try:
         # A prompt inside its reasoning, where the format has any.
         prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
         grammar = Grammar(Sequence((Literal("a"), Control(literal))))
         asked = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")
-        ids = [token async for batch in engine.complete(asked) for token in batch.ids]
-    except (RenderError, InvalidRequest):
+        async with aclosing(server.complete(asked)) as batches:
+            ids = [token async for batch in batches for token in batch.ids]
+    except RenderError:
         return
+    except InvalidRequest as error:
+        why = f"{error.message}; or say --strict off"
+        raise EngineError(f"{server.name} does not hold calls to their schemas: {why}") from error
+    except ServerLost:
+        raise
     except EngineError as error:
         raise EngineError(f"{told} ({error.message})") from error
     if tokenizer.control[literal] not in ids:
         raise EngineError(told)
 
 
-def _urls(plan: Plan) -> list[str]:
-    return [url.strip() for url in plan.value("engine").split(",")]
-
-
-def _key(plan: Plan) -> str | None:
-    return key_file(plan, "engine_api_key_file")
-
-
-async def _same_models(plan: Plan, tokenizer: Tokenizer, console: Console) -> None:
-    """Hold what runs at the plan's URLs against the model that prompts are rendered for.
+async def _same_model(plan: Plan, tokenizer: Tokenizer, watching: Watching, server: Server) -> None:
+    """Hold what a server has against the model that prompts are rendered for.
 
     Warns about another name. Raises `EngineError` for another vocabulary: ids would mean something else there.
     """
-    for url in _urls(plan):
-        base, name = split_address(url)
-        http = Http(base, name, _key(plan), 30.0)
-        try:
-            await _same_model(plan, tokenizer, console, http, name)
-        finally:
-            await http.close()
-
-
-async def _same_model(plan: Plan, tokenizer: Tokenizer, console: Console, http: Http, name: str) -> None:
     try:
-        models = msgspec.json.decode((await http.page("/v1/models"))[1], type=_Models).data
-    except (EngineError, *UNREADABLE):
-        return  # one that joins later, of which its own log tells
+        models = msgspec.json.decode((await server.page("/v1/models"))[1], type=_Models).data
+    except UNREADABLE:
+        return
     served = {each for model in models for each in (model.id, model.root) if each}
     ours = {plan.value("served_model_name"), plan.value("target"), plan.folders["target"]}
     if not ({_last(each) for each in served} & {_last(each) for each in ours}):
         others = _shown(", ".join(sorted(served))) or "nothing"
-        console.print(Text(f"warning: {name} serves {others}, prompts are {plan.value('target')}'s", PROBLEM))
+        watching.say(f"warning: {server.name} serves {others}, prompts are {plan.value('target')}'s")
     control = dict(itertools.islice(tokenizer.control.items(), _COMPARED))
-    theirs = await _tokenized(http, models[0].id if models else "", "".join(control))
+    theirs = await _tokenized(server, models[0].id if models else "", "".join(control))
     if theirs is not None and theirs != list(control.values()):
+        what = _shown(models[0].id) if models else "a model"
         raise EngineError(
-            f"{name} serves {_shown(models[0].id) if models else 'a model'}, whose control tokens have other ids than "
-            f"{plan.value('target')} has: give the checkpoint as MODEL that it serves"
+            f"{server.name} serves {what}, whose control tokens have other ids than {plan.value('target')} has: give "
+            "the checkpoint as MODEL that it serves"
         )
 
 
-async def _tokenized(http: Http, model: str, text: str) -> list[int] | None:
+async def _tokenized(server: Server, model: str, text: str) -> list[int] | None:
     """The server's own ids of `text`, None where it does not say. vLLM and SGLang read the one half, llama.cpp the
     other."""
     asked: dict[str, Any] = {"model": model, "prompt": text, "add_special_tokens": False}
     asked |= {"content": text, "add_special": False, "parse_special": True}
     try:
-        status, body = await http.page("/tokenize", asked)
+        status, body = await server.page("/tokenize", asked)
         return msgspec.json.decode(body, type=_Tokens).tokens if status == 200 and text else None
     except (EngineError, *UNREADABLE):
         return None

@@ -135,8 +135,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         dest="writer",
         choices=("lark", "structural_tag", "both"),
         default="both",
-        help="which grammar: lark is the embedded engine's and llama.cpp's (llguidance), structural_tag vLLM's and "
-        "SGLang's (xgrammar); default: both",
+        help="which grammar: lark is for llguidance (the embedded engine, llama.cpp, vLLM with --grammar-backend "
+        "guidance), structural_tag for xgrammar (vLLM, SGLang); default: both",
     )
     lint.add_argument("--json", action="store_true", help="as JSON")
 

@@ -44,8 +44,25 @@ def _engine(value: str) -> None:
     )
 
 
-#: What of vLLM's own would keep Dovetail from reaching it.
-_APART = re.compile(r"--(?:uds|api-key|ssl-.*|root-path|headless|grpc|config|data-parallel-multi-port-external-lb)")
+#: What of vLLM's own would keep Dovetail from reaching it. "--" ends its options, of which ours are the last.
+_APART = (
+    *("--", "--uds", "--api-key", "--root-path", "--headless", "--grpc", "--config"),
+    *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
+    "--data-parallel-multi-port-external-lb",
+)
+#: Other names that vLLM has for some of its options.
+_OTHERWISE = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-q": "--quantization",
+    "-sc": "--speculative-config",
+    "--spec-method": "--speculative-config",
+    "--spec-model": "--speculative-config",
+    "--spec-tokens": "--speculative-config",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+}
 
 
 def _engine_args(value: str) -> None:
@@ -57,16 +74,36 @@ def _engine_args(value: str) -> None:
     if words and not words[0].startswith("-"):
         raise PlanError(f"it holds options of vLLM's, and begins with {words[0]!r:.40}")
     for word in words:
-        flag = word.partition("=")[0].partition(".")[0].replace("_", "-")
-        if flag in ("--reasoning-parser", "--structured-outputs-config"):
-            raise PlanError(f"with {flag} vLLM would hold answers to their grammar in its own way, or not at all")
-        if _APART.fullmatch(flag):
-            raise PlanError(f"with {flag} Dovetail could not reach it")
+        said = word.partition("=")[0].partition(".")[0].replace("_", "-")
+        flag = _whole(said)
+        if flag == "--reasoning-parser":
+            raise PlanError(f"with {said} vLLM would hold answers to their grammar behind the reasoning only")
+        if flag == "--model":
+            raise PlanError("the model is said first, without a flag")
+        if flag in _APART:
+            raise PlanError(f"with {said} Dovetail could not reach it")
         for option in OPTIONS:
-            theirs = option.words.get("vllm", "").partition(".")[0]
-            negated = (f"--no-{theirs[2:]}", theirs.replace("--enable-", "--disable-"))
-            if theirs.startswith("--") and flag in (theirs, *negated):
-                raise PlanError(f"{flag} is a setting here: say {option.flags[0]}")
+            if flag in _theirs(option):
+                raise PlanError(f"{said} is a setting here: say {option.flags[0]}")
+
+
+def _theirs(option: Option) -> tuple[str, ...]:
+    """What vLLM has for it, and the two ways in which it says no to that."""
+    theirs = option.words.get("vllm", "").partition(".")[0]
+    named = (theirs, f"--no-{theirs[2:]}", theirs.replace("--enable-", "--disable-"))
+    return named if theirs.startswith("--") else ()
+
+
+def _whole(flag: str) -> str:
+    """The option that it stands for, of those that matter: vLLM takes the beginning of one for it (argparse does)."""
+    if not flag.startswith("-"):
+        return flag  # a value
+    if flag.startswith("-q"):
+        return _OTHERWISE["-q"]  # with its value, perhaps, as in -qfp8
+    names = (*_APART, "--reasoning-parser", *_OTHERWISE, *(name for option in OPTIONS for name in _theirs(option)))
+    if flag not in (*names, "-", "-dc"):  # -dc is whole, and another option
+        flag = next((name for name in names if name.startswith(flag)), flag)
+    return _OTHERWISE.get(flag, flag)
 
 
 def _repairs(value: str) -> None:
@@ -444,6 +481,14 @@ OPTIONS: tuple[Option, ...] = (
         "engine",
         {"vllm": "--seed", "sglang": "--random-seed"},
         metavar="N",
+    ),
+    Option(
+        "grammar_backend",
+        Literal["xgrammar", "guidance"] | None,
+        "who holds answers to a grammar in vLLM: guidance keeps more of a schema and takes less time to compile it, "
+        "and needs a tokenizer.json (default: xgrammar)",
+        "engine",
+        {"vllm": "--structured-outputs-config.backend"},
     ),
     Option(
         "env",

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from dovetail.backends.remote import Server, Vocabulary
 from dovetail.completion import Completion, Sampling, TokenBatch
+from tests.backends.vllm_program import NO_PROMPT, vllm_refusal
 
 EOS = 2
 VOCABULARY = Vocabulary(100, (EOS,), {"[end]": EOS})
@@ -60,11 +61,18 @@ async def vllm_answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
 class Fake:
     """`async with Fake(…) as fake`: serves on `fake.url` until the end, or until `stop`; `start` brings it back.
 
-    `pages` are what it has under other paths: a status and a body, or JSON.
+    `backend` is who reads grammars in a vLLM. `pages` are what it has under other paths: a status and a body, or JSON.
     """
 
-    def __init__(self, owner: str = "vllm", answer: Answer = vllm_answer, context: int = 512, **pages: object) -> None:
-        self.answer = answer
+    def __init__(
+        self,
+        owner: str = "vllm",
+        answer: Answer = vllm_answer,
+        context: int = 512,
+        backend: str = "xgrammar",
+        **pages: object,
+    ) -> None:
+        self.answer, self.backend = answer, backend
         self.asked: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.running = 0
@@ -148,6 +156,8 @@ class Fake:
             asked = json.loads(data)
             if asked.get("n_predict") == 0:
                 page = self.pages["/nothing"]
+            elif asked.get("prompt") == NO_PROMPT:
+                page = vllm_refusal(asked, self.backend)
             else:
                 self.asked.append(asked)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):

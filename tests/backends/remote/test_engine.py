@@ -29,6 +29,7 @@ from tests.backends.remote.fake import (
     until,
     vllm_answer,
     vllm_chunk,
+    whole,
 )
 
 Test = Callable[[RemoteEngine, list[Fake]], Awaitable[None]]
@@ -439,6 +440,76 @@ def test_one_that_is_down_at_the_start_joins_later() -> None:
             for number in range(4):
                 await answered(engine, completion(2, prompt(5 + number)))
             assert len(late.asked) == 2  # not all, until it has had as many as the other
+            await engine.stop()
+
+    run(main)
+
+
+def test_each_is_tried_out_when_it_is_first_found_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.server._WRONG_S", 0.01)
+    monkeypatch.setattr("dovetail.backends.remote.engine._POLL_S", 0.02)
+    tried: list[str] = []
+    good: set[str] = set()
+
+    async def check(server: Server) -> None:
+        assert not server.up
+        tried.append(server.name)
+        assert ids_of(await whole(server, completion(4))) == continuation(PROMPT, 4)
+        if server.name not in good:
+            raise EngineError(f"{server.name} heeds no grammar")
+
+    async def main() -> None:
+        async with Fake() as here, Fake() as late:
+            await late.stop()
+            models = late.pages["/v1/models"]
+            late.pages["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm", "max_model_len": 512}]}
+            good.add(here.name)
+            engine = RemoteEngine([here.server(check=check), late.server(check=check)])
+            await engine.start()
+            assert tried == [here.name]
+            await late.start()
+            await until(lambda: tried.count(late.name) == 2)
+            assert caplog.text.count(f"{late.name} is left out: {late.name} heeds no grammar") == 1
+            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
+            for number in range(4):
+                await answered(engine, completion(2, prompt(number)))
+            assert len(here.asked) == 1 + 4
+            good.add(late.name)
+            late.pages["/v1/models"] = models  # what never served has promised nothing
+            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            tries = len(tried)
+            await late.stop()
+            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
+            await late.start()
+            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            assert len(tried) == tries, "once"
+            await engine.stop()
+
+    run(main)
+
+
+def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_later() -> None:
+    full = [True]
+
+    async def check(server: Server) -> None:
+        if full[0]:
+            raise EngineBusy("too many requests")
+
+    async def refuse(server: Server) -> None:
+        raise EngineError(f"{server.name} heeds no grammar")
+
+    async def main() -> None:
+        async with Fake() as one, Fake() as other:
+            engine = RemoteEngine([one.server(), other.server(check=refuse)])
+            with pytest.raises(EngineError, match=f"{other.name} heeds no grammar"):
+                await engine.start()
+            engine = RemoteEngine([one.server(), other.server(check=check)])
+            await engine.start()
+            assert engine.gauges()[f'server_up{{server="{other.name}"}}'] == 0
+            full[0] = False
+            await until(lambda: engine.gauges()[f'server_up{{server="{other.name}"}}'] == 1)
             await engine.stop()
 
     run(main)

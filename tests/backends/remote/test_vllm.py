@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import llguidance
 import pytest
 
 import dovetail
+from dovetail.backends.remote import Server, Vocabulary
+from dovetail.backends.remote.dialect import Limits
 from dovetail.backends.remote.faults import ServerLost
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
 from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
@@ -124,6 +127,65 @@ def test_a_grammar_goes_as_a_structural_tag() -> None:
             assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
             with pytest.raises(InvalidRequest, match="cannot be constrained"):
                 await whole(server, completion(grammar=Grammar(Control("[other]"))))
+            await server.close()
+
+    run(main)
+
+
+def test_to_its_guidance_backend_a_grammar_goes_as_lark() -> None:
+    grammar = Grammar(Then((Literal("yes"), Control("<think>"))))
+    vocabulary = Vocabulary(100, (EOS, 7), {"<think>": 9, "[end]": EOS, "[stop]": 7})
+
+    async def main() -> None:
+        async with Fake(backend="guidance") as fake:
+            server = Server(fake.url, vocabulary)
+            await server.open()
+            await whole(server, completion(grammar=grammar))
+            assert fake.asked[0]["structured_outputs"].keys() == {"grammar"}
+            text = fake.asked[0]["structured_outputs"]["grammar"]
+            assert text.startswith('start: "yes" <think> ((<[2]> | <[7]>))?\n')
+            assert text.splitlines()[1:] == grammar.lark(vocabulary.control).splitlines()[1:]
+            assert not llguidance.LLMatcher.validate_grammar(llguidance.LLMatcher.grammar_from_lark(text))
+            await server.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("backend", "grammar", "why"),
+    [
+        ("xgrammar", "structural_tag", None),
+        ("guidance", "lark", None),
+        (
+            "slow",
+            "lark",
+            "The 'guidance' structured output backend only supports fast Hugging Face tokenizers "
+            "(--grammar-backend xgrammar)",
+        ),
+    ],
+)
+def test_what_it_takes_a_grammar_as_is_found_out_without_using_one(backend: str, grammar: Any, why: str | None) -> None:
+    async def main() -> None:
+        async with Fake(backend=backend) as fake:
+            server = fake.server()
+            await server.open()
+            assert server.limits == Limits("m", 512, 0, why, grammar)
+            assert fake.asked == []
+            if why is not None:
+                with pytest.raises(InvalidRequest, match="cannot be constrained on this engine: The 'guidance'"):
+                    await whole(server, completion(grammar=Grammar(Literal("yes"))))
+            await server.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("page", [(400, b"no"), (404, b""), (429, b"full"), (500, b"no"), (200, b"{}")])
+def test_one_that_does_not_say_is_sent_tags(page: tuple[int, bytes]) -> None:
+    async def main() -> None:
+        async with Fake(**{"v1/completions": page}) as fake:
+            server = fake.server()
+            await server.open()
+            assert server.limits == Limits("m", 512, 0)
             await server.close()
 
     run(main)

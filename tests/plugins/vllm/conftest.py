@@ -34,6 +34,16 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT / "src"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | variables
 
 
+def cache_in(folder: Path, python: str) -> Path:
+    """vLLM's cache folder, new but for what it finds out about an architecture by a process that imports all of it."""
+    known = Path(python).parents[1] / ".cache" / "modelinfos"
+    known.mkdir(parents=True, exist_ok=True)
+    cache = folder / "cache"
+    cache.mkdir()
+    (cache / "modelinfos").symlink_to(known)
+    return cache
+
+
 class Inside:
     """A worker (see `inside`) in a Python that has vLLM."""
 

@@ -23,7 +23,7 @@ import dovetail
 from dovetail.conversation import Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.tokens import Detokenizer
-from tests.plugins.vllm.conftest import ROOT, environment
+from tests.plugins.vllm.conftest import ROOT, cache_in, environment
 from training.corpus import sample
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
@@ -89,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     variables = environment(
         TORCHDYNAMO_DISABLE="1",
         VLLM_CPU_KVCACHE_SPACE="1",
-        VLLM_CACHE_ROOT=str(folder / "cache"),
+        VLLM_CACHE_ROOT=str(cache_in(folder, python)),
         TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"),
     )
     variables["PYTHONPATH"] += os.pathsep + str(folder)
@@ -101,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         limit = time.monotonic() + 300
         while not healthy(address):
             assert process.poll() is None and time.monotonic() < limit, log.read_text()[-6000:]
-            time.sleep(1)
+            time.sleep(0.1)
         yield Server(address)
     finally:
         process.terminate()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
@@ -12,6 +13,7 @@ from dovetail.backends.remote.faults import UNREADABLE
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
+from dovetail.grammar import Grammar
 
 #: Why an answer ended, in words that vLLM and SGLang have in common with us; all others are errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
@@ -69,7 +71,7 @@ class Dialect(Protocol):
         """What the server says of itself. Raises `EngineError`."""
 
     def body(
-        self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str
+        self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
     ) -> Mapping[str, object]: ...
 
     def reader(self, completion: Completion, server: str, page: Page) -> Reader: ...
@@ -99,12 +101,21 @@ async def read(server: str, page: Page, path: str, kind: type[Any]) -> Any:
         raise EngineError(f"{server}{path} is not what it should be: {error}") from error
 
 
-def structural_tag(completion: Completion, vocabulary: Vocabulary) -> str | None:
-    """xgrammar's structural tag, as JSON, of the completion's grammar. Raises `InvalidRequest` where it has none."""
-    if completion.grammar is None:
-        return None
+def structural_tag(grammar: Grammar, vocabulary: Vocabulary) -> str:
+    """The grammar as xgrammar's structural tag, in JSON. Raises `InvalidRequest` where it has none."""
+    with _constrained():
+        return msgspec.json.encode(grammar.structural_tag(vocabulary.control)).decode()
+
+
+def lark(grammar: Grammar, control: Mapping[str, int]) -> str:
+    """The grammar in llguidance's Lark. Raises `InvalidRequest` where it cannot be written."""
+    with _constrained():
+        return grammar.lark(control)
+
+
+@contextmanager
+def _constrained() -> Iterator[None]:
     try:
-        tag = completion.grammar.structural_tag(vocabulary.control)
+        yield
     except ValueError as error:
         raise InvalidRequest(f"this cannot be constrained on this engine: {error}") from error
-    return msgspec.json.encode(tag).decode()

@@ -44,6 +44,11 @@ class RemoteEngine:
         self._waiting = self._resent = 0
 
     @property
+    def servers(self) -> list[Server]:
+        """Those that are up."""
+        return self._up_but((), None)
+
+    @property
     def info(self) -> EngineInfo:
         """The least of what the servers that were up at the start allow."""
         if self._info is None:
@@ -63,14 +68,13 @@ class RemoteEngine:
             raise wrong[0] if wrong else EngineError("; ".join(str(error) for error in failed))
         for error in failed:
             _log.warning("%s; it joins when it answers", error)
-        limits = [server.limits for server in servers if server.limits is not None]
-        vocabulary = servers[0].vocabulary
+        found = [server.info for server in servers if server.up]
         self._info = EngineInfo(
-            min(each.context for each in limits),
-            vocabulary.size,
-            vocabulary.eos_ids,
-            max(each.draft_tokens or 0 for each in limits),
-            "lark" if all(each.grammar == "lark" for each in limits) else "structural_tag",
+            min(each.context for each in found),
+            found[0].vocab_size,
+            found[0].eos_ids,
+            max(each.draft_tokens for each in found),
+            "lark" if all(each.heeds == "lark" for each in found) else "structural_tag",
         )
         for server in servers:
             server.least_context = self._info.context

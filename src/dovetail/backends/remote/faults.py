@@ -42,7 +42,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 def refusal(server: str, status: int, body: bytes | str) -> DovetailError:
     """The error for an answer of HTTP status `status` with `body`, or for one inside a stream that has such a code."""
-    said = _words(body)
+    said = words(body)
     if status in (401, 403):
         return EngineError(f"{server} wants a key, or another one: --engine-api-key-file names the file that holds it")
     if status in (408, 429, 503):
@@ -54,7 +54,8 @@ def refusal(server: str, status: int, body: bytes | str) -> DovetailError:
     return EngineError(f"{server} failed with HTTP status {status}: {said}")
 
 
-def _words(body: bytes | str) -> str:
+def words(body: bytes | str) -> str:
+    """What an engine says in the body of a refusal, short and in one line."""
     text = body if isinstance(body, str) else body.decode(errors="replace")
     try:
         found = msgspec.json.decode(text, type=_Refusal)

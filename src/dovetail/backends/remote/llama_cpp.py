@@ -18,7 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, read
+from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, lark, read
 from dovetail.backends.remote.faults import ErrorBody, ServerLost, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -60,7 +60,9 @@ class LlamaCpp:
         no_grammar = await _no_grammar(props.build_info, page)
         return Limits(props.model_alias or props.model_path, context, None, no_grammar, "lark")
 
-    def body(self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str) -> Mapping[str, object]:
+    def body(
+        self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
+    ) -> Mapping[str, object]:
         sampling = completion.sampling
         body: dict[str, object] = {
             "prompt": completion.prompt,
@@ -84,10 +86,7 @@ class LlamaCpp:
         if completion.logprobs is not None:
             body["n_probs"] = max(1, completion.logprobs)
         if completion.grammar is not None:
-            try:
-                body["grammar"] = _LLGUIDANCE + completion.grammar.lark(vocabulary.control)
-            except ValueError as error:
-                raise InvalidRequest(f"this cannot be constrained on this engine: {error}") from error
+            body["grammar"] = _LLGUIDANCE + lark(completion.grammar, vocabulary.control)
         return body
 
     def reader(self, completion: Completion, server: str, page: Page) -> LlamaCppReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 
 import msgspec
@@ -18,14 +18,16 @@ from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
-from dovetail.completion import Completion, TokenBatch
-from dovetail.errors import DovetailError, EngineError, InvalidRequest
+from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.errors import DovetailError, EngineBusy, EngineError, InvalidRequest
 
 _log = logging.getLogger(__name__)
 
 #: How long to wait for what follows the last tokens: the usage, and the stream's end.
 _REST_S = 1.0
 _METRICS_S = 2.0
+#: Until a server that was checked in vain is looked at again.
+_WRONG_S = 10.0
 #: Events without a token, one after another, after which none will come.
 _MOST_EMPTY = 4096
 #: Who /v1/models says its models are owned by.
@@ -35,8 +37,9 @@ _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": L
 class Server:
     """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` and `path` as in `Http`.
 
-    What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text, of which each
-    has a detokenizer of its own, and closing the completion ends it as well.
+    `check` is done when the server is first found well, before it is `up`; it raises `EngineError` for one that is not
+    to be used. What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text,
+    of which each has a detokenizer of its own, and closing the completion ends it as well.
     """
 
     def __init__(
@@ -47,17 +50,19 @@ class Server:
         key: str | None = None,
         silence_s: float = 30.0,
         path: str | None = None,
+        check: Callable[[Server], Awaitable[None]] | None = None,
     ) -> None:
         self._base, self.name = split_address(address)
         self.vocabulary = vocabulary
         self._key, self._silence_s, self._path = key, silence_s, path
+        self._check = check
         self._http_or_none: Http | None = None
         self._dialect: Dialect | None = None
         self.limits: Limits | None = None
         #: Requests are admitted by this context: with a smaller one it is left out.
         self.least_context = 0
         self.up = False
-        self._left_out = ""
+        self._left_out, self._again = "", 0.0
         self.running = self.sent = 0
         self._numbers = itertools.count()
         self._polled: dict[str, float] = {}
@@ -81,7 +86,30 @@ class Server:
             raise EngineError(
                 f"{self.name} has a context of {limits.context} tokens, and {self.least_context} are promised"
             )
-        self._dialect, self.limits, self.up, self._left_out = dialect, limits, True, ""
+        self._dialect, self.limits = dialect, limits
+        if self._check is not None:
+            try:
+                await self._check(self)
+            except EngineBusy as error:
+                self.limits = None  # what never served has promised nothing
+                raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
+            except BaseException:
+                self.limits, self._again = None, asyncio.get_running_loop().time() + _WRONG_S
+                raise
+            self._check = None
+        self.up, self._left_out = True, ""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it allows, once it was found well."""
+        if self.limits is None:
+            raise ServerLost(f"{self.name} was not found well yet", sent=False)
+        limits, vocabulary = self.limits, self.vocabulary
+        return EngineInfo(limits.context, vocabulary.size, vocabulary.eos_ids, limits.draft_tokens or 0, limits.grammar)
+
+    async def page(self, path: str, body: object = None) -> tuple[int, bytes]:
+        """As `Http.page`."""
+        return await self._http.page(path, body)
 
     async def close(self) -> None:
         """End what runs on it, and the connections."""
@@ -100,6 +128,8 @@ class Server:
         """See whether it is well. A server that is not is not `up`."""
         try:
             if not self.up:
+                if asyncio.get_running_loop().time() < self._again:
+                    return
                 await self.open()
                 _log.info("%s is up", self.name)
             elif not await self.healthy():
@@ -144,7 +174,7 @@ class Server:
         if completion.grammar is not None and limits.no_grammar is not None:
             raise InvalidRequest(f"this cannot be constrained on this engine: {limits.no_grammar}")
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
-        body = dialect.body(completion, self.vocabulary, limits.model, request_id)
+        body = dialect.body(completion, self.vocabulary, limits, request_id)
         reader = dialect.reader(completion, self.name, self._http.page)
         left, empty = completion.max_tokens, 0
         drafted = 0 if limits.draft_tokens == 0 else None

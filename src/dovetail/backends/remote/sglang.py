@@ -45,7 +45,9 @@ class SGLang:
         drafts = max(0, (info.speculative_num_draft_tokens or 1) - 1) if info.speculative_algorithm else 0
         return Limits(models.data[0].id, models.data[0].max_model_len, drafts)
 
-    def body(self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str) -> Mapping[str, object]:
+    def body(
+        self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
+    ) -> Mapping[str, object]:
         sampling = completion.sampling
         params: dict[str, object] = {
             "max_new_tokens": completion.max_tokens,
@@ -62,8 +64,8 @@ class SGLang:
         }
         if sampling.seed is not None:
             params["sampling_seed"] = sampling.seed
-        if (tag := structural_tag(completion, vocabulary)) is not None:
-            params["structural_tag"] = tag
+        if completion.grammar is not None:
+            params["structural_tag"] = structural_tag(completion.grammar, vocabulary)
         body: dict[str, object] = {
             "rid": request_id,
             "input_ids": completion.prompt,

@@ -1,5 +1,8 @@
 """vLLM's dialect: POST /v1/completions with prompt ids (0.11 and later, for `return_token_ids`).
 
+A grammar goes as a structural tag; to a vLLM that was started with its guidance backend, which takes no tag of ours, as
+llguidance's Lark. Which of the two it takes is asked once.
+
 What vLLM cannot be asked over HTTP is left out: `draft_tokens` of one request. What was drafted for one request it says
 where it was started with --per-request-spec-decode-metrics summary, and what of the prompt was in its cache with
 --enable-prompt-tokens-details. Log probabilities are the model's own, as long as --logprobs-mode is as it comes.
@@ -12,15 +15,21 @@ from typing import ClassVar
 
 import msgspec
 
+from dovetail.backends.remote import guidance
 from dovetail.backends.remote.counters import Counted, Table, translated
 from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
-from dovetail.backends.remote.faults import ErrorBody, refusal
+from dovetail.backends.remote.faults import ErrorBody, refusal, words
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
+from dovetail.grammar.grammar import Writer
 
 _ID = "token_id:"
 _DIGITS = 10  # of an id, at most
+#: An id beyond every vocabulary. vLLM looks at the grammar first, and so says what it thinks of that, and no more.
+_NO_TOKEN = 2**31 - 1
+_TAG = '{"type": "structural_tag", "format": {"type": "any_text"}}'
+_LARK = "start: /(.|\\n)*/\n"
 
 
 class VLLM:
@@ -47,7 +56,8 @@ class VLLM:
         own = next((model for model in models.data if model.parent is None), None)
         if own is None or own.max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
-        return Limits(own.id, own.max_model_len, await self._draft_tokens(page))
+        no_grammar, grammar = await _grammar(self.path, own.id, page)
+        return Limits(own.id, own.max_model_len, await self._draft_tokens(page), no_grammar, grammar)
 
     async def _draft_tokens(self, page: Page) -> int | None:
         """None where its metrics cannot be read."""
@@ -60,10 +70,12 @@ class VLLM:
         # There is a series for every place from the start.
         return sum(name.startswith("accepted_per_position_total") for name in translated(metrics, self.table))
 
-    def body(self, completion: Completion, vocabulary: Vocabulary, model: str, request_id: str) -> Mapping[str, object]:
+    def body(
+        self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
+    ) -> Mapping[str, object]:
         sampling = completion.sampling
         body: dict[str, object] = {
-            "model": model,
+            "model": limits.model,
             "prompt": completion.prompt,
             "max_tokens": completion.max_tokens,
             "stream": True,
@@ -83,12 +95,37 @@ class VLLM:
             body["seed"] = sampling.seed
         if completion.logprobs is not None:
             body |= {"logprobs": completion.logprobs, "return_tokens_as_token_ids": True}
-        if (tag := structural_tag(completion, vocabulary)) is not None:
-            body["structured_outputs"] = {"structural_tag": tag}
+        if completion.grammar is not None:
+            if limits.grammar == "lark":
+                held = {"grammar": guidance.write(completion.grammar, vocabulary)}
+            else:
+                held = {"structural_tag": structural_tag(completion.grammar, vocabulary)}
+            body["structured_outputs"] = held
         return body
 
     def reader(self, completion: Completion, server: str, page: Page) -> VLLMReader:
         return VLLMReader(completion, server)
+
+
+async def _grammar(path: str, model: str, page: Page) -> tuple[str | None, Writer]:
+    """Why it takes no grammar, None where it does, and what it takes one as.
+
+    It is never asked to use one: with its backend on auto the first grammar decides which library it is for good.
+    """
+
+    async def said(**outputs: str) -> str | None:
+        """Why it refuses this, None where it does not, or has no time to look at it."""
+        asked = {"model": model, "prompt": [_NO_TOKEN], "max_tokens": 1}
+        status, body = await page(path, asked | ({"structured_outputs": outputs} if outputs else {}))
+        return words(body) if status == 400 else None
+
+    otherwise = await said()
+    if await said(structural_tag=_TAG) in (None, otherwise):
+        return None, "structural_tag"
+    why = await said(grammar=_LARK)
+    if why in (None, otherwise):
+        return None, "lark"
+    return f"{why.rstrip('.')} (--grammar-backend xgrammar)", "lark"
 
 
 class _Logprobs(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from dovetail.backends.vllm.engine import Fetched, VLLMEngine
 from dovetail.backends.vllm.launching import URL, Launch, Socket, launch, log_path
 from dovetail.backends.vllm.log import Phase, Progress
 from dovetail.backends.vllm.probing import TOKENS as PROBE_TOKENS
-from dovetail.backends.vllm.probing import Finding, probe
+from dovetail.backends.vllm.probing import Finding, Probed, probe
 from dovetail.backends.vllm.program import find, version
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Finding",
     "Launch",
     "Phase",
+    "Probed",
     "Progress",
     "Socket",
     "VLLMEngine",

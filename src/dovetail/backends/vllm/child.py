@@ -28,7 +28,7 @@ _ORPHANS_GRACE_S = 2.0  # of those whose leash was killed
 
 class Child:
     """It listens on the Unix socket `path`. `log` gets its output, and `heard` every line of it. All of them live
-    longer than one child."""
+    longer than one child. It is started `pause` seconds after its leash, which looks after `path` from then on."""
 
     def __init__(
         self,
@@ -37,8 +37,9 @@ class Child:
         path: str,
         log: BinaryIO,
         heard: Callable[[str], None],
+        pause: float = 0,
     ) -> None:
-        self._argv, self._path = argv, path
+        self._argv, self._path, self._pause = argv, path, pause
         # By which those are found who have outlived their leash.
         self._mark = secrets.token_hex(16)
         self._environment = {**environment, _MARK: self._mark}
@@ -55,7 +56,7 @@ class Child:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-I", "-S", leash.__file__, str(GRACE_S), self._path),
+                *("-I", "-S", leash.__file__, str(self._pause), str(GRACE_S), self._path),
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

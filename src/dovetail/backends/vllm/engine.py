@@ -23,7 +23,7 @@ from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
 from dovetail.completion import Completion, Engine, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError, InvalidRequest
+from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,6 @@ class VLLMEngine:
 
     async def _start(self) -> None:
         self._file = open_log(self._log)
-        self._socket.open()
         self.gave_up = asyncio.get_running_loop().create_future()
         await self._boot()
         await self._client.start()
@@ -212,11 +211,10 @@ class VLLMEngine:
                 await self._client.stop()  # nobody waits any longer
                 return
             self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
-            await asyncio.sleep(delay)
             self._restarts += 1
-            began = time.monotonic()
+            began = time.monotonic() + delay
             try:
-                await self._boot()
+                await self._boot(delay)
             except _Dead as error:
                 why = error.message
             else:
@@ -248,15 +246,18 @@ class VLLMEngine:
             await http.close()
         return ""
 
-    async def _boot(self) -> None:
-        """A child that is healthy, or none. Raises `_Dead` where it is not."""
+    async def _boot(self, pause: float = 0) -> None:
+        """A child that is healthy, started after `pause` seconds, or none. Raises `_Dead` where it is not."""
         assert self._file is not None
         self._progress, self._booting = Progress("starting"), True
-        self._socket.clear()
-        launch = self._launch
-        self._child = child = Child(launch.arguments, launch.environment, self._socket.path, self._file, self._hear)
+        launch, path = self._launch, self._socket.path
+        # Its leash keeps the pause, so that there is one at any time to remove the socket's folder behind us.
+        self._child = child = Child(launch.arguments, launch.environment, path, self._file, self._hear, pause)
         try:
+            self._socket.open()
             await child.start()
+        except PlanError as error:
+            raise _Dead(error.message) from error
         except OSError as error:
             raise _Dead(f"vLLM cannot be started: {error.strerror or error}") from error
         http = self._asking()

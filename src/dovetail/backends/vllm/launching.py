@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ _OURS = (
 URL = "http://vllm"
 #: Bytes of a socket's path: Linux takes 107, macOS 103, <sys/un.h>.
 _LONGEST = 103
+#: Where its folder may be when it cannot be in $TMPDIR. A pod's /tmp is often open to all, and not sticky.
+_ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
 #: What answering us takes beside the plan.
 _FRONTED = (
     "--disable-uvicorn-access-log",  # we ask for its health and its counters all the time
@@ -65,36 +68,55 @@ def launch(plan: Plan, program: str, version: str, path: str) -> Launch:
 class Socket:
     """The `path` of a Unix socket for the child and for those that come after it, in a folder of its own.
 
-    Only its user can enter the folder, so whatever listens there is the user's, at any time, and so is who asks it.
+    Only its user can enter the folder, and nobody else can put another in its place, so whatever listens there is the
+    user's, at any time, and so is who asks it.
     """
 
     def __init__(self) -> None:
-        """Raises `PlanError` where there is no folder whose name is short enough."""
+        """Raises `PlanError` where there is no folder for it whose name is short enough, and which is safe."""
         name = f"dovetail-{secrets.token_hex(4)}"
-        paths = [os.path.join(folder, name, "vllm") for folder in (tempfile.gettempdir(), "/tmp")]
+        folders = (tempfile.gettempdir(), *_ELSEWHERE)
+        paths = [os.path.join(folder, name, "vllm") for folder in folders if not _replaceable(Path(folder))]
         path = next((path for path in paths if len(os.fsencode(path)) <= _LONGEST), None)
         if path is None:
-            raise PlanError(f"{paths[0]} is too long for the name of a socket: TMPDIR names a shorter folder")
+            why = "too long for the name of a socket" if paths else "open to others, who could replace what is in it"
+            raise PlanError(f"{folders[0]} is {why}: TMPDIR names another folder")
         self.path: str = path
 
     def open(self) -> None:
-        """Make the folder. Raises `PlanError`."""
+        """Make the folder, and room in it for the next that listens. Raises `PlanError`.
+
+        A socket outlives whoever listened on it, and a folder need not: things below /tmp are cleaned away.
+        """
         folder = os.path.dirname(self.path)
         try:
-            os.mkdir(folder, 0o700)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            found = os.lstat(folder)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise PlanError(f"{folder} was made by somebody else; TMPDIR names another place")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
         except OSError as error:
             raise PlanError(f"{folder} cannot be made: {error.strerror}; TMPDIR names another place") from error
-
-    def clear(self) -> None:
-        """Make room for the next that listens: a socket outlives whoever listened on it."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
 
     def close(self) -> None:
         """Remove the folder, if there is one."""
         with contextlib.suppress(OSError):
-            self.clear()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
             os.rmdir(os.path.dirname(self.path))
+
+
+def _replaceable(folder: Path) -> bool:
+    """Whether others may rename what is in it, or it itself: there, "sticky" says that they may not."""
+    with contextlib.suppress(OSError):
+        folder = folder.resolve()
+        for each in (folder, *folder.parents):
+            mode = each.stat().st_mode
+            if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+                return True
+    return False
 
 
 def log_path(said: str | None, port: int) -> Path:

@@ -1,12 +1,13 @@
 """Run as a program of its own, it holds another one on a leash: whatever ends the owner ends that, and all it started.
 
-    python -I -S leash.py GRACE_S SOCKET PROGRAM [WORD …]
+    python -I -S leash.py PAUSE_S GRACE_S SOCKET PROGRAM [WORD …]
 
-Standard input is a pipe of which the owner alone has the other end. When that is closed, by the owner or by whatever
-kills it, PROGRAM gets SIGTERM, and what is left of it and of its descendants after GRACE_S seconds gets SIGKILL. When
-PROGRAM ends by itself, so do its descendants. SOCKET is a Unix socket in a folder of its own: an owner that is gone
-leaves neither. The exit code is PROGRAM's own, 128 + N where signal N ended it, and 127 where it cannot be run.
-Nothing but the standard library, and little of that: it costs 10 MB for as long as an engine runs.
+Standard input is a pipe of which the owner alone has the other end. PROGRAM is started after PAUSE_S seconds. When the
+pipe is closed, by the owner or by whatever kills it, PROGRAM gets SIGTERM, what is left of it and of its descendants
+after GRACE_S seconds gets SIGKILL, and SOCKET, a Unix socket in a folder of its own, is removed with that. When PROGRAM
+ends by itself, so do its descendants. The exit code is PROGRAM's own, 128 + N where signal N ended it, that of SIGTERM
+where it never began, and 127 where it cannot be run. Nothing but the standard library, and little of that: it costs
+10 MB for as long as an engine runs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(words: Sequence[str]) -> int:
-    grace, socket, argv = float(words[0]), words[1], list(words[2:])
-    owner = os.getppid()
+    pause, grace, socket, argv = float(words[0]), float(words[1]), words[2], list(words[3:])
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     for number in _HANDLED:
@@ -38,7 +38,18 @@ def main(words: Sequence[str]) -> int:
     if _LINUX:
         # Orphans become ours, so that a descendant is found wherever it went, sessions of its own included.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = _start(argv)
+    if pause and select.select([told, 0], [], [], pause)[0]:
+        code = 128 + signal.SIGTERM
+    else:
+        code = _hold(_start(argv), told, grace)
+    # Not whether the parent is another now: an owner that is killed closes its files first.
+    if _closed():
+        _remove(socket)
+    return code
+
+
+def _hold(child: int, told: int, grace: float) -> int:
+    """Until it has ended, and all it started: its exit code. `told` is read where a signal has come."""
     family = _Family(child)
     ends: float | None = None  # when patience does
     while family.status is None:
@@ -48,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         watched = [told] if ends is not None else [told, 0]
         ready, _, _ = select.select(watched, [], [], None if ends is None else ends - now)
         signals = os.read(told, 512) if told in ready else b""
-        if ends is None and ((0 in ready and not os.read(0, 512)) or set(signals) - {signal.SIGCHLD}):
+        if ends is None and ((0 in ready and _closed()) or set(signals) - {signal.SIGCHLD}):
             ends = time.monotonic() + grace
             family.signal([child], signal.SIGTERM)
         family.reap()
@@ -56,15 +67,18 @@ def main(words: Sequence[str]) -> int:
         family.signal(family.members(), signal.SIGTERM)
         family.wait(_AFTERMATH_S)
     family.kill()
-    if os.getppid() != owner:
-        _remove(socket)
     return 128 + signal.SIGKILL if family.status is None else _exit_code(family.status)
 
 
+def _closed() -> bool:
+    """Whether nobody holds the other end of the pipe any more."""
+    return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 512)
+
+
 def _remove(socket: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(socket)
     with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket)
         os.rmdir(os.path.dirname(socket))
 
 

@@ -6,10 +6,12 @@ A drafter that was left out, or that never proposes anything, costs no error any
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 import msgspec
 
-from dovetail.completion import Completion, Engine, Sampling
+from dovetail.completion import Completion, EngineInfo, Sampling, TokenBatch
 from dovetail.errors import DovetailError
 
 TOKENS = 24  # long enough for lookups to find something too
@@ -25,7 +27,18 @@ class Finding(msgspec.Struct, frozen=True):
     warning: str | None = None
 
 
-async def probe(engine: Engine, prompt: tuple[int, ...], method: str | None) -> Finding:
+class Probed(Protocol):
+    """An engine, or one of the servers that are one."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]: ...
+
+    def gauges(self) -> dict[str, float]: ...
+
+
+async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> Finding:
     """Continue `prompt`, ids of a text that repeats itself, greedily, and see what the engine drafts by `method`.
 
     Others' requests meanwhile count too: they were drafted for as well. Raises nothing: a probe that fails is a
@@ -51,7 +64,7 @@ async def probe(engine: Engine, prompt: tuple[int, ...], method: str | None) -> 
     return Finding(warning=_reason(engine, method))
 
 
-def _counted(engine: Engine) -> tuple[float, float]:
+def _counted(engine: Probed) -> tuple[float, float]:
     """Draft tokens verified and accepted so far, over all servers."""
     gauges = engine.gauges()
     drafted, accepted = (
@@ -61,7 +74,7 @@ def _counted(engine: Engine) -> tuple[float, float]:
     return drafted, accepted
 
 
-def _reason(engine: Engine, method: str | None) -> str:
+def _reason(engine: Probed, method: str | None) -> str:
     if not engine.info.draft_tokens:
         return (
             "it has no counters of drafted tokens, so it was started without speculation, or took no part of its "

@@ -88,6 +88,7 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
             elif value is not None and value is not False:  # its switches are off unless named
                 arguments.append((word, shown(value)))
     settings = variables(account, {}, "VLLM_")
+    account.leave("grammar_backend", "Dovetail's grammars go to SGLang as structural tags, for its xgrammar")
     account.leave("gpu_memory_utilization", "SGLang's --mem-fraction-static counts weights and KV cache alone")
     return Command(start=start, arguments=tuple(arguments), variables=settings, notes=account.close())
 

@@ -66,6 +66,11 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
     account = Account(plan, "vLLM")
     start = ("vllm", "serve", account.take("target"))
     speculation, gate = _speculation(account, flavour)
+    if account.peek("grammar_backend") == "guidance" and account.peek("format") in PARSERS:
+        account.notes.append(
+            "guidance is for `dovetail serve --engine URL` in front of vLLM: vLLM's own chat endpoint refuses with it "
+            "what its tool parsers make of `required` and `strict`, which is for xgrammar"
+        )
     arguments: list[tuple[str, ...]] = []
     for option in OPTIONS:
         word = option.words.get("vllm", "")

@@ -1,0 +1,118 @@
+"""What vLLM's llguidance is given, and what not, though ours takes it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+import dovetail
+from dovetail.backends.remote import Vocabulary, guidance
+from dovetail.errors import SchemaRefused
+from dovetail.formats.registry import FAMILIES
+from dovetail.grammar import Grammar, JsonSchema, matcher
+from tests.grammar.test_matcher import TOOLS, allowed
+from tests.reading.families import controls
+
+ORIGIN = "tools[3].function.parameters"
+VOCABULARY = Vocabulary(100, (2,), {"[end]": 2})
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_masks_are_those_of_our_matcher(name: str, tmp_path: Path) -> None:
+    """Along what is drawn and rolled back, ends included, for a tokenizer as vLLM gives it to the library."""
+    fmt = dovetail.format(name)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
+    literals = dict.fromkeys((*controls(name), *fmt.end_of_turn, "[EOS]"))
+    tokens.add_tokens([AddedToken(literal, special=True, normalized=False) for literal in literals])
+    tokens.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = dovetail.tokenizer(tmp_path)
+    size, own = tokens.get_vocab_size(), tokenizer.control["[EOS]"]
+    ends = tuple(tokenizer.control[literal] for literal in fmt.end_of_turn)
+    library = llguidance.LLTokenizer(tokens.to_str(), n_vocab=size, eos_token=own)
+
+    for thinking in (True, False):
+        grammar = fmt.grammar(TOOLS, thinking=thinking)
+        assert grammar is not None
+        text = guidance.write(grammar, Vocabulary(size, ends, tokenizer.control))
+        theirs = llguidance.LLMatcher(library, llguidance.grammar_from("grammar", text), log_level=0)
+        ours, rng, taken = matcher.compile(grammar, tokenizer, ends), random.Random(0), 0
+        for _ in range(150):
+            row = theirs.compute_bitmask()
+            options = {token for token in range(size) if row[token // 8] >> token % 8 & 1}
+            expected = allowed(ours, tokenizer)
+            assert options - {own} == expected - {own}
+            assert own not in options or expected & {own, *ends}, "the tokenizer's own end is none elsewhere"
+            marked = sorted(expected & tokenizer.control_literals.keys())
+            token = rng.choice(marked if marked and rng.random() < 0.4 else sorted(expected))
+            assert ours.advance(token) and theirs.consume_tokens([token])
+            taken += 1
+            back = rng.randint(1, taken) if token in ends else rng.choice((0, 0, 0, min(2, taken)))
+            ours.rollback(back)
+            assert theirs.rollback(back)
+            taken -= back
+
+
+def written(schema: Any) -> str:
+    return guidance.write(Grammar(JsonSchema(schema, ORIGIN)), VOCABULARY)
+
+
+def lists(*lengths: float, key: str = "maxItems") -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "array", key: most} for i, most in enumerate(lengths)}}
+
+
+def keys(count: int, *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(count)}, "required": [*required]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        (lists(guidance.MOST_ITEMS + 1), "#/properties/p0 is where lists"),
+        (lists(10**9, key="minItems"), "#/properties/p0 is where lists"),
+        (lists(1e9), "#/properties/p0 is where lists"),
+        (lists(*[guidance.MOST_ITEMS // 2] * 3), "#/properties/p"),
+        ({"anyOf": [{"$defs": {"a/b": lists(10**300)}}]}, "#/anyOf/0/$defs/a~1b/properties/p0 is where lists"),
+        (keys(guidance.MOST_OPTIONAL + 1), "# has more than 450 properties"),
+        ({"items": keys(guidance.MOST_OPTIONAL + 2, "p0")}, "#/items has more than 450 properties"),
+    ],
+)
+def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer: str) -> None:
+    with pytest.raises(SchemaRefused) as caught:
+        written(schema)
+    assert f"{ORIGIN} cannot be enforced by vLLM's guidance backend: {pointer}" in caught.value.message
+    assert caught.value.param == ORIGIN
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        lists(guidance.MOST_ITEMS // 2, guidance.MOST_ITEMS // 2),
+        keys(guidance.MOST_OPTIONAL),
+        keys(guidance.MOST_OPTIONAL + 2, "p0", "p1"),
+        {"properties": {"maxItems": {"type": "null"}, "properties": {"type": "null"}}, "required": 7},
+        True,
+    ],
+)
+def test_what_is_within_is_written(schema: Any) -> None:
+    assert "%json" in written(schema)
+
+
+def test_every_tool_of_a_request_counts() -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"t{i}", "parameters": lists(guidance.MOST_ITEMS // 2)}}
+        for i in range(3)
+    ]
+    for name in ("kimi_k25", "glm45", "pythonic"):
+        grammar = dovetail.format(name).grammar(tools)
+        assert grammar is not None
+        control = {literal: number for number, literal in enumerate(("[end]", "<|python_start|>", "<|python_end|>"))}
+        with pytest.raises(SchemaRefused, match="is where lists get to have more than 10,000 items"):
+            guidance.write(grammar, Vocabulary(100, (0,), control))
