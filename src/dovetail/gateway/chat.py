@@ -234,20 +234,20 @@ class Chat:
         held: list[Step] = []  # of the last attempt that came to an end, what the client has not seen
         dropped: list[Step] = []
         for retry in range(turn.retries + 1):
-            if retry:  # in threads, as thousands of tokens may have been shown
-                completion, reader = await asyncio.to_thread(turn.again, choice, retry, shown)
-            detokenizer = Detokenizer(self._tokenizer)
-            output = _Output(turn, choice, completion, reader, detokenizer, self._end_ids, self._speller)
-            if shown:
-                await output.replay(shown)
             may_retry = retry < turn.retries
             # A retry may fail, and then it is the attempt before that goes on from what is shown. And what an engine is
             # given as a grammar is that of a whole answer, and cannot be gone on with.
             holding = retry > 0 or (may_retry and self._engine.info.heeds != "constraint")
             attempt: list[Step] = []
-            # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
-            batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
             try:
+                if retry:  # in threads, as thousands of tokens may have been shown
+                    completion, reader = await asyncio.to_thread(turn.again, choice, retry, shown)
+                detokenizer = Detokenizer(self._tokenizer)
+                output = _Output(turn, choice, completion, reader, detokenizer, self._end_ids, self._speller)
+                if shown:
+                    await output.replay(shown)
+                # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
+                batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
                 async with aclosing(batches):
                     async for batch in batches:
                         step = await output.take(batch)

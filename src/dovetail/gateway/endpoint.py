@@ -126,13 +126,16 @@ def _told(turn: Turn) -> list[tuple[bytes, bytes]]:
 
 def _listed(places: Sequence[str]) -> bytes:
     """As many places as fit, percent-encoded as a JSON pointer in a URI is, and how many more there are."""
-    spelled = [quote(place, safe="/#[]$~:@!&'()*+=?") for place in places]
     shown: list[str] = []
-    for place in spelled:
-        if sum(map(len, shown)) + len(place) > _LONGEST_LIST:
+    left = _LONGEST_LIST
+    for place in places:
+        if len(place) > left:  # encoding makes nothing shorter, and there may be very many
             continue
-        shown.append(place)
-    rest = len(spelled) - len(shown)
+        spelled = quote(place, safe="/#[]$~:@!&'()*+=?")
+        if len(spelled) <= left:
+            shown.append(spelled)
+            left -= len(spelled)
+    rest = len(places) - len(shown)
     return ", ".join((*shown, *([f"{rest} more"] if rest else []))).encode()
 
 
