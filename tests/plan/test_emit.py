@@ -417,6 +417,15 @@ def test_the_versions_own_words(version: str | None, flag: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "newer"),
+    [("0.32.1+cpu", False), ("v0.33.0", False), (None, False), ("0.34.0rc1", True), ("0.330", True), ("1.0", True)],
+)
+def test_a_version_that_nobody_has_tried_is_said(version: str | None, newer: bool) -> None:
+    notes = vllm.command(plan(), version).notes
+    assert (f"vLLM {version} is newer than any that was tried, so this is written for 0.33" in notes) == newer
+
+
+@pytest.mark.parametrize(
     ("version", "message"), [("0.19.1", "vLLM 0.19.1 is older than any"), ("new", "'new' is no version of vLLM")]
 )
 def test_a_version_that_cannot_be_written_for(version: str, message: str) -> None:

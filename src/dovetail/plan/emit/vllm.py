@@ -60,10 +60,12 @@ _GONE = {
 def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Command:
     """`vllm serve` for the plan; `version` of vLLM is the newest known unless said.
 
-    Raises `PlanError` for a version older than those known; a newer one is taken for the newest known.
+    Raises `PlanError` for a version older than those known; a newer one is taken for the newest known, and a note says so.
     """
     flavour = flavour_of(version)
     account = Account(plan, "vLLM")
+    if version is not None and not re.match(rf"v?{re.escape(flavour)}(?!\d)", version):
+        account.notes.append(f"vLLM {version} is newer than any that was tried, so this is written for {flavour}")
     start = ("vllm", "serve", account.take("target"))
     speculation, gate = _speculation(account, flavour)
     if account.peek("grammar_backend") == "guidance" and account.peek("format") in PARSERS:
