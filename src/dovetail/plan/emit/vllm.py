@@ -60,7 +60,7 @@ _GONE = {
 def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Command:
     """`vllm serve` for the plan; `version` of vLLM is the newest known unless said.
 
-    Raises `PlanError` for a version older than those known; a newer one is taken for the newest known, and a note says so.
+    Raises `PlanError` for a version older than those known; a newer one is taken for the newest known, as a note says.
     """
     flavour = flavour_of(version)
     account = Account(plan, "vLLM")
