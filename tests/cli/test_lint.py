@@ -40,6 +40,30 @@ def test_what_is_not_enforced_and_what_is_refused(dovetail: Dovetail) -> None:
     assert "1 of 5 tools are enforced in full" in text
 
 
+NULLABLE = tool("nullable")
+NULLABLE["function"] |= {"strict": True, "parameters": {"type": ["object", "null"]}}
+DEEP = tool("deep", a={"multipleOf": 999_999_937})
+NAMELESS = {"type": "function", "function": {"name": "no name"}}
+
+
+@pytest.mark.parametrize("language", [(), ("--format", "kimi_k2"), ("--format", "pythonic")])
+def test_a_refusal_without_a_place_is_told_in_full(dovetail: Dovetail, language: tuple[str, ...]) -> None:
+    done = dovetail("lint", "-", *language, input=json.dumps([FINE, NULLABLE, DEEP, NAMELESS]))
+    assert done.returncode == 1
+    text = " ".join(done.stdout.split())
+    assert 'nullable refused: parameters must be of type "object": arguments have names' in text
+    assert "deep refused: #/properties/a/multipleOf needs more than 50000 states" in text
+    assert "no name refused: name 'no name' must be 1 to 128 letters" in text
+    assert "1 of 4 tools are enforced in full" in text
+
+
+def test_what_refers_to_itself_is_told(dovetail: Dovetail) -> None:
+    """And not with an error of Python's."""
+    itself = tool("itself", a={"type": "string", "allOf": [{"$ref": "#/properties/a"}]})
+    done = dovetail("lint", "-", "--format", "pythonic", "--for", "lark", input=json.dumps([itself]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 of 1 tools are enforced in full\n", "")
+
+
 def test_nothing_to_tell(dovetail: Dovetail, tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps({"messages": [], "tools": [FINE]}))
     done = dovetail("lint", tmp_path / "request.json")

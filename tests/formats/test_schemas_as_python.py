@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import SchemaRefused
 from dovetail.formats import python_grammar
-from dovetail.grammar import Wider
+from dovetail.grammar import Choice, Pattern, Ref, Sequence, Wider
 
 
 def of(schema: Any, **definitions: Any) -> dict[str, Any]:
@@ -59,7 +59,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"type": "string", "minLength": None}, "#/properties/a/minLength is no number"),
     ({"allOf": [3]}, "#/properties/a is made of what is no JSON Schema"),
     ({"type": "array", "prefixItems": 3}, "#/properties/a/prefixItems is no list"),
-    ({"$ref": "#/properties/a"}, "#/properties/a refers to itself"),
     ({"anyOf": [{"enum": [{"k": i}]} for i in range(31_000)]}, "# is too large"),
 ]
 
@@ -73,6 +72,39 @@ def test_what_of_several_schemas_is_kept(schema: dict[str, Any], definitions: di
     item, _ = python_grammar.arguments(of(schema, **definitions), "tools[0]", "t")
     told = item.pointers if isinstance(item, Wider) else ()
     assert list(told) == [f"#/properties/a/{keyword}" for keyword in lost]
+
+
+ITSELF: list[dict[str, Any]] = [
+    {"$ref": "#/properties/a"},
+    {"type": "string", "allOf": [{"$ref": "#/properties/a"}]},
+    {"required": ["x"], "allOf": [{"required": ["y"], "allOf": [{"$ref": "#/properties/a"}]}]},
+    {"properties": {"x": NULL}, "allOf": [{"properties": {"y": NULL}, "allOf": [{"$ref": "#/properties/a"}]}]},
+    {"type": "string", "anyOf": [{"$ref": "#/properties/a"}]},
+]
+
+
+@pytest.mark.parametrize("schema", ITSELF, ids=shortened)
+def test_what_refers_to_itself_at_once_is_never_written(schema: dict[str, Any]) -> None:
+    """It has no value: left out where it may be, refused where it is required."""
+    whole = {**of(schema), "additionalProperties": False}
+    _, rules = python_grammar.arguments(whole, "tools[0]", "t")
+    assert rules["t1"] == Sequence(())  # there are no arguments but none
+    with pytest.raises(SchemaRefused, match="nothing can be valid to #/properties/a"):
+        python_grammar.arguments({**whole, "required": ["a"]}, "tools[0]", "t")
+
+
+def test_what_refers_to_itself_or_to_another_is_the_other() -> None:
+    schema = of({"type": "string", "anyOf": [{"$ref": "#/properties/a"}, {"minLength": 1}]})
+    _, rules = python_grammar.arguments(schema, "tools[0]", "t")
+    itself, other = next(rule.options for rule in rules.values() if isinstance(rule, Choice))
+    assert isinstance(itself, Ref) and isinstance(other, Pattern)
+    assert rules[itself.name] == Choice((itself, other))
+
+
+def test_a_chain_that_is_too_long_is_refused() -> None:
+    chain: dict[str, Any] = {str(i): {"minLength": 1, "allOf": [{"$ref": f"#/$defs/{i + 1}"}]} for i in range(400)}
+    with pytest.raises(SchemaRefused, match="too many levels"):
+        python_grammar.arguments(of({"$ref": "#/$defs/0"}, **chain, **{"400": STRING}), "tools[0]", "t")
 
 
 @pytest.mark.parametrize(("schema", "told"), REFUSED, ids=shortened)

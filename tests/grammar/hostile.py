@@ -88,6 +88,16 @@ CASES: dict[str, tuple[Schema, str | None]] = {
         None,
     ),
     "a name of its own": (refers({"b": {"$id": "http://x.test/y", "type": "null"}}, "http://x.test/y"), None),
+    "many hold together with many": (
+        refers(
+            {**{f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 60} for i in range(30)}, "d30": {}}, "#/$defs/d0"
+        ),
+        "#/",
+    ),
+    "a long name of its own, for many references": (
+        {"$id": f"http://x.test/{'y/' * 500}", "$defs": {"a": {}}, "prefixItems": [A] * 3_000},
+        "#/prefixItems",
+    ),
     # Contradictions.
     "nothing fits": (prop({"type": "integer", "minimum": 3, "maximum": 1}, required=["a"]), "#"),
     "no type fits": (prop({"allOf": [{"type": "string"}, {"type": "null"}]}, required=["a"]), "#"),

@@ -138,9 +138,112 @@ def test_each_draft_is_read_as_itself(draft: str, schema: Any, valid: Any, inval
     assert checker.fault(json.dumps(invalid)) is not None
 
 
+#: What each says in words of an older draft holds, and so does what only 2020-12 has.
+_TUPLE = {"items": [{"type": "number"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid", "detail"),
+    [
+        ({"dependentRequired": {"a": ["b"]}, "$defs": {"x": _TUPLE}}, {}, {"a": 1}, " against #/dependentRequired"),
+        (
+            {"properties": {"p": _TUPLE, "u": {"format": "uuid"}}},
+            {"p": [1]},
+            {"u": "x"},
+            "/u against #/properties/u/format",
+        ),
+        ({"properties": {"p": _TUPLE}}, {"p": [1, "x"]}, {"p": ["x"]}, "/p/0 against #/properties/p/items/0/type"),
+        (
+            {"properties": {"p": {**_TUPLE, "additionalItems": False}, "q": {"prefixItems": [False]}}},
+            {"p": [1], "q": []},
+            {"p": [1, 2]},
+            "/p/1 against #/properties/p/additionalItems",
+        ),
+        (
+            {"properties": {"p": _TUPLE, "q": {"prefixItems": [False]}}},
+            {"q": []},
+            {"q": [1]},
+            "/q/0 against #/properties/q/prefixItems/0",
+        ),
+        (
+            {"properties": {"p": {"minimum": 0, "exclusiveMinimum": True}, "q": {"exclusiveMaximum": 0}}},
+            {"p": 1, "q": -1},
+            {"p": 0},
+            "/p against #/properties/p/exclusiveMinimum",
+        ),
+        (
+            {"properties": {"p": {"maximum": 0, "exclusiveMaximum": False}, "q": {"const": 1}}},
+            {"p": 0},
+            {"q": 2},
+            "/q against #/properties/q/const",
+        ),
+        ({"properties": {"p": {"exclusiveMaximum": True}}}, {"p": 9}, [], None),
+        (
+            {"properties": {"p": _TUPLE, "q": {"$ref": "#/properties/p/items/0"}}},
+            {"q": 1},
+            {"q": "x"},
+            "/q against #/properties/p/items/0/type",
+        ),
+        (
+            {
+                "$defs": {"a b": {"items": [{}], "additionalItems": {"type": "null"}}},
+                "properties": {"q": {"$ref": "#/$defs/a%20b/additionalItems", "const": None}},
+            },
+            {"q": None},
+            {"q": 1},
+            None,
+        ),
+        ({"$ref": "#/$defs/A b[c]", "$defs": {"A b[c]": {"required": ["a"]}}}, {"a": 1}, {}, None),
+        (
+            {"properties": {"items": _TUPLE, "default": {**_TUPLE, "default": {"items": [1]}}}},
+            {"items": [1]},
+            {"default": ["x"]},
+            "/default/0 against #/properties/default/items/0/type",
+        ),
+        (
+            {"dependencies": {"a": ["b"], "b": {"required": ["c"]}}, "$defs": {"x": _TUPLE}},
+            {"b": 1, "c": 1},
+            {"a": 1},
+            None,
+        ),
+        (
+            {"$id": "http://x/", "properties": {"p": {"$id": "y", **_TUPLE, "additionalItems": {"$ref": "#/items/0"}}}},
+            {"p": [1, 2]},
+            {"p": [1, "x"]},
+            None,
+        ),
+    ],
+)
+def test_an_old_word_changes_nothing_but_itself(schema: Any, valid: Any, invalid: Any, detail: str | None) -> None:
+    checker = Checker({**schema, "type": "object"} if isinstance(valid, dict) else schema, "x")
+    assert checker.fault(json.dumps(valid)) is None
+    fault = checker.fault(json.dumps(invalid))
+    assert fault is not None and fault.kind == "schema_mismatch"
+    assert detail is None or fault.detail.endswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"type": "array", **_TUPLE, "additionalItems": {"$ref": "#/$defs/s"}}, ["[1]", '["x"]', '[1, "x"]', "[1, 2]"]),
+        ({"type": "array", **_TUPLE, "prefixItems": [False]}, ["[1]", '["x"]', "[]"]),
+        ({"type": "array", "items": {"type": "null"}, "additionalItems": False}, ["[null]", "[1]"]),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, ["3", "4", "2"]),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": False, "exclusiveMaximum": 5}, ["3", "5", "2", "4"]),
+        ({"type": "integer", "exclusiveMinimum": True}, ["-9", "9"]),
+    ],
+)
+def test_the_grammar_reads_old_words_as_the_check_does(schema: Any, texts: list[str]) -> None:
+    schema = {**schema, "$defs": {"s": {"type": "string"}, "new": {"prefixItems": [{}]}}}
+    checker = Checker(schema, "x")
+    assert [takes(schema, text) for text in texts] == [checker.fault(text) is None for text in texts]
+
+
 @pytest.mark.parametrize(
     ("schema", "pointer"),
     [
+        ({"properties": {"a": {"items": [3]}}}, "#/properties/a/items/0"),
+        ({"properties": {"a": {"items": [{}], "additionalItems": 3}}}, "#/properties/a/additionalItems"),
         ({"properties": {"a": {"type": "strin"}}}, "#/properties/a/type"),
         ({"properties": {"a": {"minLength": -1}}}, "#/properties/a/minLength"),
         ({"properties": {"a": {"pattern": "("}}}, "#/properties/a/pattern"),
@@ -260,6 +363,7 @@ def test_a_pattern_in_another_dialect_is_the_grammars_alone() -> None:
     assert checker.fault('{"a": "y", "pattern": null}') is None
     assert checker.fault('{"a": 1}') is not None
     assert checker.fault('{"pattern": 1}') is not None
+    assert Checker({"properties": {"default": {"pattern": "(?i)^x$"}}}, "x").fault('{"default": "y"}') is None
     assert takes({"type": "string", "pattern": "(?i)^x$"}, '"X"')
     assert not takes({"type": "string", "pattern": "(?i)^x$"}, '"y"')
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import Grammar, JsonSchema
+from dovetail.grammar import Grammar, JsonSchema, Sequence, culprit, lark_schema
 from dovetail.grammar.lark_schema import written
 from dovetail.grammar.other_keys import other_keys
+from dovetail.grammar.schemas import separate
 from dovetail.grammar.schemas.check import Checker
+from dovetail.grammar.schemas.references import References
 from tests.grammar.walks import takes, walk
 
 _INTEGER = {"type": "integer"}
@@ -392,3 +396,128 @@ def test_every_schema_of_walle_is_taken_and_walks_through_it_are_valid(shared_da
 def test_pointers_are_the_fields() -> None:
     inner = JsonSchema({"$ref": "#/$defs/x", "not": {}, "$defs": {"x": {"not": {}}}}, "field", "#/properties/a")
     assert list(Grammar(inner).unenforced("lark")) == [("field", "#/properties/a/not"), ("field", "#/$defs/x/not")]
+
+
+# -- what is left out because it cannot be merged, and how long that is looked for -----------------------------------
+
+
+def circular(number: int, count: int = 100) -> dict[str, Any]:
+    """Two properties that the library cannot merge, behind others that it can; not the same for two numbers."""
+    again = {name: {"properties": {"n": {"$ref": f"#/properties/{name}", "required": ["v"]}}} for name in ("r", "s")}
+    fine = {f"p{i}": {"$ref": "#/$defs/s", "maxLength": number * count + i} for i in range(count)}
+    return {"type": "object", "properties": {**fine, **again}, "$defs": {"s": {"type": "string"}}}
+
+
+CIRCULAR = ("#/properties/r/properties/n/$ref", "#/properties/s/properties/n/$ref")
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
+@settings(deadline=None)
+def test_few_are_those_that_are_needed(drawn: tuple[int, set[int]]) -> None:
+    """Whatever the number of trials, what is found is enough and no trial is beyond that number."""
+    count, needed = drawn
+    assert set(lark_schema._few(count, lambda some: needed <= {*some}, 10_000)) == needed
+    asked: list[set[int]] = []
+
+    def enough(some: Iterable[int]) -> bool:
+        asked.append({*some})
+        return needed <= asked[-1]
+
+    for trials in range(24):
+        asked.clear()
+        assert needed <= {*lark_schema._few(count, enough, trials)} <= {*range(count)}
+        assert len(asked) <= trials
+
+
+def test_where_nothing_is_enough_all_is_left_out_at_once() -> None:
+    asked: list[set[int]] = []
+
+    def enough(some: Iterable[int]) -> bool:
+        asked.append({*some})
+        return False
+
+    assert lark_schema._few(3, enough, 64) == [0, 1, 2]
+    assert asked == [{0, 1, 2}]
+
+
+def test_no_more_is_left_out_than_is_needed() -> None:
+    assert written(circular(1)).unenforced == CIRCULAR
+
+
+@pytest.mark.parametrize("trials", range(0, 20, 3))
+def test_with_fewer_trials_more_is_left_out_and_listed(trials: int) -> None:
+    schema = circular(2, 12)
+    found = written(schema, trials)
+    assert set(CIRCULAR) <= set(found.unenforced) <= set(written(schema, 0).unenforced)
+    said = json.loads(found.text)
+    for i in range(12):
+        if f"#/properties/p{i}/maxLength" not in found.unenforced:
+            assert said["properties"][f"p{i}"]["maxLength"] == 24 + i
+    assert not llguidance.LLMatcher.validate_grammar(
+        llguidance.LLMatcher.grammar_from_lark(f"start: %json {found.text}")
+    )
+
+
+def test_all_tools_share_their_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+    fits = lark_schema._fits_text
+
+    def counted(text: str) -> bool:
+        compiled.append(len(text))
+        return fits(text)
+
+    monkeypatch.setattr(lark_schema, "_fits_text", counted)
+    tools = Grammar(Sequence(tuple(JsonSchema(circular(i), f"tools[{i}]") for i in range(20, 45))))
+    text = tools.lark()
+    once = sum(len(written(circular(i), 0).text) for i in range(20, 45))
+    assert sum(compiled) < 12 * once + lark_schema._LETTERS
+    # What they leave out is listed, and the same whenever it is asked for.
+    listed = list(tools.unenforced("lark"))
+    for kept in (lark_schema._KEPT, lark_schema._LOOSENED):
+        kept.cache_clear()
+    assert list(tools.unenforced("lark")) == listed
+    assert tools.lark() == text
+    assert {(f"tools[{i}]", at) for i in range(20, 45) for at in CIRCULAR} < set(listed)
+    # And one of them is alone what it would have been.
+    alone = Grammar(JsonSchema(circular(20), "tools[0]"))
+    assert [at for _, at in alone.unenforced("lark")] == list(CIRCULAR)
+
+
+def test_who_looks_for_a_culprit_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept in ("_KEPT", "_LOOSENED"):
+        monkeypatch.setattr(lark_schema, kept, None)
+    low = {"type": "integer", "minimum": 5, "maximum": 3}
+    found = culprit.find({"type": "object", "properties": {"a": low}, "required": ["a"]})
+    assert found is not None and found[0].startswith("#/properties/a")
+
+
+def test_comparing_branches_is_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    read = separate._types
+    apart = separate._Compared._two_apart
+
+    def counted(self: Any, one: Any, other: Any, depth: int) -> bool:
+        compared.append(depth)
+        return apart(self, one, other, depth)
+
+    def once(schema: Any) -> frozenset[str]:
+        assert id(schema) not in seen  # a list of values is not read for every pair
+        seen.add(id(schema))
+        return read(schema)
+
+    monkeypatch.setattr(separate._Compared, "_two_apart", counted)
+    monkeypatch.setattr(separate, "_types", once)
+    alike = {"type": "object", "required": ["x", "y"], "properties": {"x": _INTEGER, "y": _INTEGER}}
+    last = [{**alike, "required": ["a", "b", "k"]} for _ in range(64)]
+    branches = [
+        {**it, "properties": {"a": {"$ref": "#/$defs/o"}, "b": {"$ref": "#/$defs/o"}, "k": {"const": i}}}
+        for i, it in enumerate(last)
+    ]
+    for number in (64, 8, 2):
+        seen: set[int] = set()
+        root: dict[str, Any] = {"$defs": {"o": alike}, "oneOf": branches[:number]}
+        references = References(root)
+        found = separate.separate(references, references.root, root["oneOf"])
+        assert found == (number < 64)
+        assert len(compared) <= 101 * number + 100
+        compared.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,9 @@ from jsonschema_rs import Draft202012Validator
 import dovetail
 from dovetail.errors import SchemaRefused
 from dovetail.grammar import matcher
+from dovetail.grammar.schemas import drafts
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.schemas.mending import mended
+from dovetail.grammar.schemas.mending import Budget, mended
 from dovetail.grammar.schemas.references import pointer
 from dovetail.tokens import Tokenizer
 from tests.conftest import SHARED
@@ -64,7 +66,43 @@ SLOPPY: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (of({"items": []}), of({}), ["#/properties/a/items"]),
     ({"properties": ["a"], "additionalProperties": False}, {}, ["#/properties", "#/additionalProperties"]),
     (of({"contains": {}, "minContains": "0"}), of({}), ["#/properties/a/minContains", "#/properties/a/contains"]),
+    (of(1), of(True), ["#/properties/a"]),
+    (of(0), of(True), ["#/properties/a"]),
+    (of({"prefixItems": [1]}), of({"prefixItems": [True]}), ["#/properties/a/prefixItems/0"]),
+    (of({"items": [1, {}]}), of({"items": [True, {}]}), ["#/properties/a/items/0"]),
+    (of({"items": [{}], "additionalItems": 3}), of({"items": [{}]}), ["#/properties/a/additionalItems"]),
+    ({"$defs": {"old": {"type": "array", "items": 3}}}, {"$defs": {"old": {"type": "array"}}}, ["#/$defs/old/items"]),
+    (
+        of({"minimum": "0", "exclusiveMinimum": True}),
+        of({"exclusiveMinimum": True}),
+        ["#/properties/a/minimum"],
+    ),
+    (
+        {"$schema": "http://json-schema.org/draft-04/schema#", **of(3)},
+        {"$schema": "http://json-schema.org/draft-04/schema#", **of({})},
+        ["#/properties/a"],
+    ),
+    # Identifiers.
+    (of({"$id": "my id", "type": "string"}), of({"type": "string"}), ["#/properties/a/$id"]),
+    (of({"$id": "http://[", "type": "string"}), of({"type": "string"}), ["#/properties/a/$id"]),
+    (
+        of({"$id": "my id", "$defs": {"x": {}}, "$ref": "#/$defs/x"}, **{"$defs": {"x": {"type": "string"}}}),
+        of({"$defs": {"x": {}}}, **{"$defs": {"x": {"type": "string"}}}),
+        ["#/properties/a/$id", "#/properties/a/$ref"],
+    ),
     # References.
+    (
+        {"properties": {"a": {"$ref": "#/properties/b/const"}, "b": {"const": {"type": "any"}}}},
+        {"properties": {"a": {}, "b": {"const": {"type": "any"}}}},
+        ["#/properties/a/$ref"],
+    ),
+    ({"$id": "my id", **of({"$ref": "my id"})}, {"$id": "my id", **of({})}, ["#/properties/a/$ref"]),
+    (
+        {"$schema": "http://json-schema.org/draft-04/schema#", **of({"$ref": ["a"]})},
+        {"$schema": "http://json-schema.org/draft-04/schema#", **of({})},
+        ["#/properties/a/$ref"],
+    ),
+    (of({"$recursiveRef": "#/nowhere"}), of({}), ["#/properties/a/$recursiveRef"]),
     (of({"$ref": "#/$defs/x", "type": "string"}), of({"type": "string"}), ["#/properties/a/$ref"]),
     (of({"$ref": "http://127.0.0.1:1/x"}), of({}), ["#/properties/a/$ref"]),
     (of({"$dynamicRef": "#x"}), of({}), ["#/properties/a/$dynamicRef"]),
@@ -126,6 +164,10 @@ AS_THEY_ARE: list[dict[str, Any]] = [
     of({"pattern": "(?i)x"}),
     of({"pattern": "(?P<a>x)"}),
     {"type": ["object", "null"]},
+    of({"minimum": 0, "exclusiveMinimum": True}, **{"$defs": {"y": {"exclusiveMinimum": 0}}}),
+    of({"exclusiveMinimum": True}),
+    of({"items": [{"$ref": "#/properties/a/items/1"}, {}], "additionalItems": {"$ref": "#/properties/a/items/0"}}),
+    of({"$ref": "#/properties/default"}, properties={"default": {}, "a": {"$ref": "#/properties/default"}}),
     of({"$ref": "#/components/x"}, components={"x": {"type": "string"}}),
     of({"oneOf": [{"$ref": "#/$defs/x"}]}, **{"$defs": {"x": {"not": {}}}}),
     of({"$ref": "#/properties/type"}, properties={"type": {}, "a": {"$ref": "#/properties/type"}}),
@@ -300,6 +342,45 @@ def test_what_is_left_can_be_used(small_tokenizer: Tokenizer) -> None:
         usable(worse, small_tokenizer)
 
 
+#: Keywords, each with what may stand behind it; a function: of a schema.
+RUBBISH: Any = [None, True, False, 0, 2.5, "x", [], {}, [1], ["a", "a"], {"a": 1}]
+KEYWORDS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    **dict.fromkeys(("items", "prefixItems", "anyOf"), lambda one: [one(), one()]),
+    **dict.fromkeys(("additionalItems", "not", "if", "then", "contains", "unevaluatedItems"), lambda one: one()),
+    **dict.fromkeys(
+        ("properties", "$defs", "dependencies", "patternProperties"), lambda one: {"a": one(), "if": one()}
+    ),
+    **dict.fromkeys(("minimum", "minContains", "maximum", "const", "default"), lambda _: 1),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), lambda _: True),
+    "type": lambda _: ["array", "int"],
+    "pattern": lambda _: "(",
+    "$id": lambda _: "my id",
+}
+POINTERS = ("#", "#/$defs/a", "#/properties/a/items/0", "#/items/1", "#/properties/if/additionalItems", "#/not/const")
+
+
+def any_schema(rng: random.Random, depth: int) -> Any:
+    """Of older drafts and of the newest, with rubbish here and there."""
+    if not depth or rng.random() < 0.1:
+        return rng.choice([True, {}, *RUBBISH])
+    schema: dict[str, Any] = {"$ref": rng.choice(POINTERS)} if rng.random() < 0.2 else {}
+    for keyword in rng.sample([*KEYWORDS], 4):
+        well = KEYWORDS[keyword](lambda: any_schema(rng, depth - 1))
+        schema[keyword] = rng.choice(RUBBISH) if rng.random() < 0.1 else well
+    return schema
+
+
+def test_whatever_it_is_the_check_takes_what_is_left() -> None:
+    rng = random.Random(7)
+    for _ in range(2_000):
+        schema = any_schema(rng, 3)
+        if isinstance(schema, dict):
+            found, left_out = mended(schema)
+            assert found is not None and "#" not in left_out
+            assert mended(found).schema is found
+            Checker({**found, "type": "object"}, "tools")
+
+
 def places(held: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, list) else ()
     for step, value in inner:
@@ -327,12 +408,13 @@ LARGE: dict[str, tuple[dict[str, Any], int]] = {
     "faults": (wide({"items": 3, "exclusiveMinimum": "x"}, 2_000), 4_000),
     "more faults": (wide({"type": "strin", "title": None}, 6_000), 0),
     "names": ({"required": [5] * 9_990}, 1),
+    "a property like a value": ({"if": of({}, properties={"default": wide({"type": "any"}, 30_000)})}, 0),
     "the same from many references": (
         {
             "elsewhere": hostile.nested(45, hostile.prop, wide({"type": "strin"}, 2_500)),
             **wide(lambda i: {"$ref": "#/elsewhere" + "/properties/a" * (45 - i)}, 46),
         },
-        1,
+        2_500,
     ),
     "references": (wide(lambda i: {"$ref": f"#/nowhere{i}" + "/a" * 100}), 0),
     "a chain of not": (
@@ -351,6 +433,30 @@ def test_however_large_it_is_it_comes_to_an_end(name: str) -> None:
     found, left_out = mended(schema)
     assert len(left_out) == count
     assert (found is schema) is (count == 0)
+
+
+def test_all_schemas_of_a_request_are_looked_into_so_far_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted(schema: Any, draft: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_of(schema, draft)
+
+    is_of = drafts.is_of
+    monkeypatch.setattr(drafts, "is_of", counted)
+    for again in range(2):
+        budget = Budget()
+        sizes = [
+            len(mended({"title": f"{i}", **wide({"type": "any", "required": True}, 1_500)}, budget).left_out)
+            for i in range(30)
+        ]
+        assert sizes[0] == 3_000 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 0, again
+        assert set(sizes) == {3_000, 0}
+    assert looks < 150_000  # 450,000 without a budget
+    usual = [of({"type": "string", "title": f"{i}", "minLength": "1"}) for i in range(1_000)]
+    budget = Budget()
+    assert all(mended(schema, budget).left_out for schema in usual), "which are small"
 
 
 @pytest.mark.parametrize("name", [name for name, (_, count) in LARGE.items() if not count])

@@ -13,7 +13,7 @@ from rich.text import Text
 import dovetail
 from dovetail.cli.files import read_json
 from dovetail.cli.screen import PROBLEM, visible
-from dovetail.conversation import Tool, check_tool_types
+from dovetail.conversation import Tool, check_tool_types, check_tools
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
 from dovetail.formats.tool_choice import usable
@@ -50,6 +50,10 @@ def _tools(path: str) -> list[dict[str, Any]]:
 def _lint(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...]) -> ToolLint:
     """As a server takes the tool whose level is `schema`."""
     function = tool["function"]
+    try:
+        check_tools([{"type": "function", "function": function}])
+    except InvalidRequest as refusal:
+        return ToolLint(function["name"], {}, {}, refusal.message.removeprefix("tools[0].function."))
     strict = function.get("strict") is True
     held, left_out = usable(Tool(function["name"], parameters=function.get("parameters"), strict=strict))
     schema = {"type": "object", **(held.parameters or {})}
@@ -71,6 +75,8 @@ def _show(found: list[ToolLint], console: Console) -> None:
     for each in found:
         if each.problem is not None:
             pointer, _, why = each.problem.partition(": ")
+            if not (why and pointer.startswith("#")):
+                pointer, why = "", each.problem  # of the tool, or a sentence with the pointer in it
             table.add_row(visible(each.tool), Text(visible(pointer)), Text(f"refused: {visible(why)}", PROBLEM))
         for pointer in dict.fromkeys(pointer for pointers in each.unenforced.values() for pointer in pointers):
             writers = [writer for writer, pointers in each.unenforced.items() if pointer in pointers]

@@ -39,6 +39,7 @@ from dovetail.grammar import (
 from dovetail.grammar import Literal as Exactly
 from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.schemas import bounds
+from dovetail.grammar.schemas.mending import Budget
 from dovetail.reading import Asked, CallReader, Reader
 from dovetail.tokens import Prompt, Tokenizer
 
@@ -224,7 +225,8 @@ class Format(ABC):
         choice, allowed = resolve_tool_choice(tool_choice, declared)
         wanted = check_response_format(response_format)
         asked = wanted is not None or tool_choice not in (None, "auto") or not parallel_tool_calls
-        enforced = {i: enforceable(tool, strict) for i, tool in allowed.items()}
+        budget = Budget()
+        enforced = {i: enforceable(tool, strict, budget) for i, tool in allowed.items()}
         held = {i: tool for i, (tool, _) in enforced.items()}
         if strict == "off" and not asked and not any(tool.strict for tool in allowed.values()):
             return None

@@ -73,7 +73,11 @@ def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node
 
 def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
     writer = _Writer(schema, origin, prefix)
-    written = writer.value(schema, "#", KEYWORDS)
+    try:
+        written = writer.value(schema, "#", KEYWORDS)
+    except RecursionError:
+        told = f"{origin} cannot be enforced: # is put together through too many levels to be written as Python"
+        raise SchemaRefused(told, param=origin) from None
     if written is None:
         told = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
         raise SchemaRefused(told, param=origin)
@@ -95,6 +99,8 @@ class _Writer:
         self.never = ["#"]
         #: By the identity of what is written (which is kept for that) and its keys; its node once it is there.
         self._made: dict[tuple[int, int], tuple[Any, Ref, Node | None, bool]] = {}
+        #: What was put together, by its keywords and the identity of what they have: written once as well.
+        self._whole: dict[frozenset[tuple[str, int]], dict[str, Any]] = {}
         self._names = self._merges = self._members = 0
 
     def value(self, schema: Any, pointer: str, keys: Keys = STRINGS) -> Node | None:
@@ -115,8 +121,8 @@ class _Writer:
         rule = self._new()
         self._made[made] = (schema, rule, None, False)
         node = self._written(schema, pointer, keys)
-        if node == rule:
-            self._refuse(pointer, "refers to itself")
+        if node == rule:  # it refers to itself at once: no value comes to an end
+            node = None
         if node is None:
             self.never.insert(-1, pointer)
         # One of which there is no value may have been referred to from within: then that never ends.
@@ -254,11 +260,13 @@ class _Writer:
             if key not in base or base[key] == part[key]:
                 said[key] = part[key]
             elif key == "required" and isinstance(base[key], list) and isinstance(part[key], list):
-                said[key] = [*base[key], *(name for name in part[key] if name not in base[key])]
+                more: Any = [name for name in part[key] if name not in base[key]]
+                said[key] = [*base[key], *more] if more else base[key]
             elif key == "properties" and isinstance(base[key], Mapping) and isinstance(part[key], Mapping):
                 if any(base[key][name] != it for name, it in part[key].items() if name in base[key]):
                     return None
-                said[key] = {**base[key], **part[key]}
+                more = part[key].keys() - base[key].keys()
+                said[key] = {**base[key], **part[key]} if more else base[key]
             else:
                 return None
         if "$ref" in said:
@@ -266,7 +274,9 @@ class _Writer:
         # What is allowed beside the properties of one is not what is beside those of both.
         closed = base.get("additionalProperties", True), part.get("additionalProperties", True)
         apart = base.get("properties", {}) != part.get("properties", {})
-        return None if apart and closed != (True, True) and "properties" in part else said
+        if apart and closed != (True, True) and "properties" in part:
+            return None
+        return self._whole.setdefault(frozenset((key, id(value)) for key, value in said.items()), said)
 
     def _referred(self, reference: Any, pointer: str) -> Place:
         place = self._references.resolved(self._references.root, reference)

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
-from dovetail.grammar.schemas.mending import mended
+from dovetail.grammar.schemas.mending import Budget, mended
 
 Strict = Literal["off", "names", "schema"]
 
@@ -19,21 +19,21 @@ def held_to_schema(tool: Tool, strict: Strict) -> bool:
     return strict == "schema" if tool.strict is None else tool.strict
 
 
-def usable(tool: Tool) -> tuple[Tool, Mapping[str, str]]:
+def usable(tool: Tool, budget: Budget | None = None) -> tuple[Tool, Mapping[str, str]]:
     """`tool` with what can be used of its schema, and JSON pointers to what was left out, each with why ("#": all of
-    it; its arguments may be any then).
+    it; its arguments may be any then). The tools of a request share a `budget`; None: one of its own.
 
     Nothing is of a tool that says itself that it is strict: whoever asks for that is told what is wrong.
     """
     if tool.strict or tool.parameters is None:
         return tool, {}
-    parameters, left_out = mended(tool.parameters)
+    parameters, left_out = mended(tool.parameters, budget)
     return msgspec.structs.replace(tool, parameters=parameters), left_out
 
 
-def enforceable(tool: Tool, strict: Strict) -> tuple[Tool, Mapping[str, str]]:
+def enforceable(tool: Tool, strict: Strict, budget: Budget) -> tuple[Tool, Mapping[str, str]]:
     """`tool` with what its arguments are held to, and what had to be left out of that, as `usable` has it."""
-    return usable(tool) if held_to_schema(tool, strict) else (tool.unpinned, {})
+    return usable(tool, budget) if held_to_schema(tool, strict) else (tool.unpinned, {})
 
 
 def resolve_tool_choice(

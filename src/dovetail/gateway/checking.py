@@ -16,6 +16,7 @@ from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, 
 from dovetail.formats.tool_choice import usable
 from dovetail.gateway.requests import ChatRequest
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, checker
+from dovetail.grammar.schemas.mending import Budget
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -45,9 +46,10 @@ def checks(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> Checks:
     """
     found: dict[str, Checker] = {}
     unchecked: list[str] = []
+    budget = Budget()
     for i, tool in enumerate(check_tools(tools)):
         origin = f"tools[{i}].function.parameters"
-        held, left_out = usable(tool)
+        held, left_out = usable(tool, budget)
         checked = "#" not in left_out
         try:
             found[tool.name] = checker({**(held.parameters or {}), **_OBJECT}, origin)

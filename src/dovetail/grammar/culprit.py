@@ -68,7 +68,7 @@ def first_line(error: str) -> str:
 
 
 def _complaint(schema: Mapping[str, Any]) -> str | None:
-    grammar = llguidance.LLMatcher.grammar_from_lark(f"start: %json {lark_schema.written(schema).text}")
+    grammar = llguidance.LLMatcher.grammar_from_lark(f"start: %json {lark_schema.once(schema)[0].text}")
     error = llguidance.LLMatcher.validate_grammar(grammar)
     return first_line(error) if error else None
 

@@ -5,12 +5,12 @@ The end of the turn is not part of a grammar: a model may end where the grammar 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from dovetail.grammar import ebnf, lark, structural_tag
+from dovetail.grammar import ebnf, lark, lark_schema, structural_tag
 from dovetail.grammar.nodes import (
     Choice,
     JsonSchema,
@@ -37,7 +37,7 @@ class Grammar(msgspec.Struct, frozen=True):
 
         `control` are the tokenizer's control tokens with their ids, for those that the dialect cannot name otherwise.
         """
-        return lark.write(self.root, control or {})
+        return lark.write(self.root, control or {}, self._trials())
 
     def structural_tag(self, control: Mapping[str, int]) -> dict[str, Any]:
         """The grammar for xgrammar (the default of vLLM and SGLang), as JSON data.
@@ -50,13 +50,17 @@ class Grammar(msgspec.Struct, frozen=True):
         """What a writer leaves to be checked afterwards, each once: the field of the request that a schema came from,
         and a keyword in it by its JSON pointer."""
         found: dict[tuple[str, str], None] = {}
+        trials = self._trials() if writer == "lark" else 0
         written = lark if writer == "lark" else structural_tag
         rules = {id(it) for node in self._nodes() if isinstance(node, Rules) for it in Grammar(node)._nodes()}
         for node in self._nodes():
             match node:
                 case JsonSchema(schema, origin, at):
-                    in_rules = written is structural_tag and id(node) in rules
-                    lost = ebnf.unenforced(schema) if in_rules else written.unenforced(schema)
+                    lost: Iterable[str]
+                    if writer == "lark":
+                        lost = lark.unenforced(schema, trials)
+                    else:
+                        lost = ebnf.unenforced(schema) if id(node) in rules else structural_tag.unenforced(schema)
                     found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
                 case TextBefore(_, _, _, origin, at):
                     lost = written.unenforced_of_text(node)
@@ -79,6 +83,9 @@ class Grammar(msgspec.Struct, frozen=True):
                     yield JsonSchema({"type": "string", **schema}, origin, at)
                 case _:
                     pass
+
+    def _trials(self) -> int:
+        return lark_schema.trials(node.schema for node in self._nodes() if isinstance(node, JsonSchema))
 
     def _nodes(self) -> Iterator[Node]:
         """Each node once, wherever it stands."""

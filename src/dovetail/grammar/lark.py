@@ -44,17 +44,20 @@ _SPELLED = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n"}
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
 
 
-def write(root: Node, control: Mapping[str, int]) -> str:
-    """The Lark text whose `start` is `root`. Raises `ValueError` for a control token without name or id."""
+def write(root: Node, control: Mapping[str, int], trials: int) -> str:
+    """The Lark text whose `start` is `root`; `trials` are what each schema may take (`lark_schema.trials`).
+
+    Raises `ValueError` for a control token without name or id.
+    """
     rules: dict[str, str] = {}  # the names of rules and terminals by what they are
-    start = _expression(root, rules, control)
+    start = _expression(root, rules, control, trials)
     named = (f"{name}: {body}" for body, name in rules.items())
     return "\n".join((f"start: {start}", *named, "INDEX: /0|[1-9][0-9]{0,8}/", "TEXT: /(.|\\n)+/")) + "\n"
 
 
-def unenforced(schema: Any) -> tuple[str, ...]:
+def unenforced(schema: Any, trials: int) -> tuple[str, ...]:
     """JSON pointers of the keywords in a schema that its text does not keep, or not all of it."""
-    return lark_schema.written(schema).unenforced
+    return lark_schema.written(schema, trials).unenforced
 
 
 def unenforced_of_text(node: TextBefore) -> Iterator[str]:
@@ -64,7 +67,7 @@ def unenforced_of_text(node: TextBefore) -> Iterator[str]:
             yield f"#/{keyword}"
 
 
-def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -> str:
+def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int], trials: int) -> str:
     match node:
         case Literal(text):
             return _string(text)
@@ -84,31 +87,31 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -
         case Index():
             return "INDEX"
         case JsonSchema(schema):
-            return _named("json_", f"%json {lark_schema.written(schema).text}", rules)
+            return _named("json_", f"%json {lark_schema.written(schema, trials).text}", rules)
         case Pattern(regex):
             return _named("PATTERN_", f"/{_in_slashes(regex)}/", rules)
         case Rules(item, inner):
             for name, rule in inner.items():
                 # The name stands in it too: two rules that say the same are two.
-                rules.setdefault(f"{_expression(rule, rules, control)} // {name}", _rule(name))
-            return _expression(item, rules, control)
+                rules.setdefault(f"{_expression(rule, rules, control, trials)} // {name}", _rule(name))
+            return _expression(item, rules, control, trials)
         case Ref(name):
             return _rule(name)
         case Wider(item) | Spelled(item):
-            return _expression(item, rules, control)
+            return _expression(item, rules, control, trials)
         case Choice(options) if len(options) > 1 and all(isinstance(option, Literal) for option in options):
             # As one terminal, because the library cannot tell very many from each other.
-            words = (_expression(option, rules, control) for option in options)
+            words = (_expression(option, rules, control, trials) for option in options)
             return _named("WORD_", " | ".join(words), rules)
         case Choice(options):
-            return "(" + " | ".join(_expression(option, rules, control) for option in options) + ")"
+            return "(" + " | ".join(_expression(option, rules, control, trials) for option in options) + ")"
         case Sequence(items):
-            return " ".join(_expression(item, rules, control) for item in items) or _string("")
+            return " ".join(_expression(item, rules, control, trials) for item in items) or _string("")
         case Optional(item):
-            return f"({_expression(item, rules, control)})?"
+            return f"({_expression(item, rules, control, trials)})?"
         case Repeat(item, least, most):
             times = _TIMES.get((least, most)) or f"{{{least},{'' if most is None else most}}}"
-            return f"({_expression(item, rules, control)}){times}"
+            return f"({_expression(item, rules, control, trials)}){times}"
 
 
 def _text_before(node: TextBefore) -> str:

@@ -14,10 +14,10 @@ Where the library's own reading is wider than JSON Schema's it is given another 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import llguidance
@@ -25,8 +25,10 @@ import msgspec
 
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.other_keys import other_keys
+from dovetail.grammar.schemas.bounds import MAX_GROWN
 from dovetail.grammar.schemas.check import is_regex
 from dovetail.grammar.schemas.endings import Endings
+from dovetail.grammar.schemas.growth import Grown
 from dovetail.grammar.schemas.keywords import ABOUT, TYPE_OF, asserts, is_old
 from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 from dovetail.grammar.schemas.separate import separate
@@ -35,7 +37,10 @@ _CACHED, _CACHED_CHARACTERS = 1024, 16 * 2**20
 #: Doubles hold every integer up to here; beyond, the library rounds, or dies of endless recursion (-2**63).
 _LARGEST, _SMALLEST = 2**53, 1e-20
 _LONGEST = 2**32 - 1
-_SECONDS = 0.5  # that may be spent on finding which one thing to leave out
+#: Compiles that may be spent on finding which things to leave out: of one schema, and of all in a grammar, in letters
+#: that are compiled (about a microsecond each; a copy that the library makes of a schema counts as some). They are
+#: counted, not timed: what is left out has to be the same whenever it is asked for, or else the list would not be true.
+_MOST_TRIALS, _LETTERS, _LETTERS_OF_COPY = 64, 500_000, 16
 
 _SCHEMA = ("additionalProperties", "additionalItems", "items")
 _LISTS = ("allOf", "anyOf", "prefixItems")
@@ -81,24 +86,41 @@ class Written(msgspec.Struct, frozen=True):
 
 #: White space as pretty printers write it, and no more: a model may be fond of it, and would never come to an end.
 _OPTIONS = {"whitespace_pattern": r"[ \t]{1,4}|\r?\n[ \t]{0,32}"}
-_KEPT: Kept[Written] = Kept(_CACHED, _CACHED_CHARACTERS)
+#: By the schema: without all that might be in the way, and how many letters a trial compiles; 0: nothing is in the way.
+_KEPT: Kept[tuple[Written, int]] = Kept(_CACHED, _CACHED_CHARACTERS)
+#: By the schema and its trials.
+_LOOSENED: Kept[Written] = Kept(_CACHED, _CACHED_CHARACTERS)
 
 
-def written(schema: Any) -> Written:
+def written(schema: Any, trials: int = _MOST_TRIALS) -> Written:
     """What is no schema at all stays as it is, for others to refuse. Raises `RecursionError` for one nested deeper than
     `bounds` allows."""
     asked = spelled(schema)
-    return _KEPT.get(asked, len(asked), lambda: _written(schema))
+    least, letters = _KEPT.get(asked, len(asked), lambda: once(schema))
+    if not letters or not trials:
+        return least
+    return _LOOSENED.get((asked, trials), len(asked), lambda: once(schema, trials)[0])
 
 
-def _written(schema: Any) -> Written:
+def trials(schemas: Iterable[Any]) -> int:
+    """How many trials each of a grammar's schemas may take, so that all of them end in half a second."""
+    letters = 0
+    for schema in schemas:
+        asked = spelled(schema)
+        letters += _KEPT.get(asked, len(asked), functools.partial(once, schema))[1]
+    return min(_MOST_TRIALS, _LETTERS // letters) if letters else _MOST_TRIALS
+
+
+def once(schema: Any, trials: int = 0) -> tuple[Written, int]:
+    """As `written`, and how many letters a trial compiles (0: none is needed), for a schema that is not asked for
+    again: nothing is kept."""
     writing = _Writing(schema)
-    whole = writing.whole()
+    whole = writing.whole(trials)
     if whole is True:
         whole = {}
     if isinstance(whole, dict):
         whole["x-guidance"] = _OPTIONS
-    return Written(json.dumps(whole), tuple(writing.lost))
+    return Written(json.dumps(whole), tuple(writing.lost)), writing.letters
 
 
 class _Writing:
@@ -113,8 +135,10 @@ class _Writing:
         self._dangling = False
         #: In order, each once.
         self.lost: dict[str, None] = {}
+        #: That a trial compiles, where the library does not take the whole.
+        self.letters = 0
 
-    def whole(self) -> Any:
+    def whole(self, trials: int) -> Any:
         said = self._schema(self._references.root)
         definitions: dict[str, Any] = {}
         while self._pending:
@@ -128,7 +152,7 @@ class _Writing:
         merging, keyed = _merged(said)
         self._close(keyed)
         if merging and not self._dangling:
-            self._loosen(said, merging)
+            self._loosen(said, merging, trials)
         return said
 
     def _end(self, whole: dict[str, Any]) -> None:
@@ -334,31 +358,57 @@ class _Writing:
                 if keys is None or any(map(_SPELLED_TWICE.search, declared)):
                     self._lose(place, "properties")
 
-    def _loosen(self, whole: dict[str, Any], merging: set[int]) -> None:
+    def _loosen(self, whole: dict[str, Any], merging: set[int], trials: int) -> None:
         """Leave out what the library cannot merge: overlapping patterns, references that come back to themselves.
 
-        One thing, where that is enough; else one after the other.
+        As little as is found in so many trials. What does not fit even so is refused where it is compiled.
         """
-        until = time.monotonic() + _SECONDS
-        if _fits(whole):
+        text = json.dumps(whole)
+        if _fits_text(text):
             return
+        grown = Grown(lambda said: _target(whole, said["$ref"]), MAX_GROWN)
+        copies = sum(grown.of([said]) for said, _ in self._places if id(said) in merging)
+        self.letters = len(text) + _LETTERS_OF_COPY * min(copies, MAX_GROWN)
+        merged = [(said, dict(said)) for said, _ in self._places if id(said) in merging]
         parts = [(said, place, part) for said, place in self._places if id(said) in merging for part in _parts(said)]
-        for said, place, part in parts:
-            if time.monotonic() > until:
-                break
-            before = dict(said)
-            for keyword in part:
-                del said[keyword]
-            if _fits(whole):
-                self._lose(place, *part, "oneOf")
-                return
-            said.clear()
-            said.update(before)
-        for said, place, part in parts:
-            for keyword in part:
-                said.pop(keyword, None)
+
+        def leave_out(numbers: Iterable[int]) -> None:
+            for said, before in merged:
+                said.clear()
+                said.update(before)
+            for said, _, part in (parts[i] for i in numbers):
+                for keyword in part:
+                    del said[keyword]
+
+        def fits(numbers: Iterable[int]) -> bool:
+            leave_out(numbers)
+            return _fits_text(json.dumps(whole))
+
+        out = _few(len(parts), fits, trials)
+        leave_out(out)
+        for _, place, part in (parts[i] for i in out):
             self._lose(place, *part, "oneOf")
-        # What does not fit even so is refused where it is compiled.
+
+
+def _few(count: int, enough: Callable[[Iterable[int]], bool], trials: int) -> list[int]:
+    """A few of the first `count` numbers that are `enough`, as all are, in so many trials; all if there are none such.
+
+    The last of the fewest first ones is needed; then again with what is before it, until those found are enough.
+    """
+    found: list[int] = []
+    low, high = 0, count  # with those found the first `high` are enough, and the first `low` are not
+    if not trials or not enough(range(count)):
+        return [*range(count)]
+    for _ in range(1, trials):
+        if high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough((*range(middle), *found)) else (middle, high)
+        else:
+            found.append(high - 1)
+            low, high = 0, high - 1
+            if high == 0 or enough(found):
+                return sorted(found)
+    return sorted((*range(high), *found))
 
 
 def _stand_together(said: dict[str, Any]) -> None:

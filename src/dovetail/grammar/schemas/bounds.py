@@ -36,6 +36,9 @@ MAX_BRANCHES = 2_000  # of `anyOf`, `oneOf` and `allOf`
 MAX_PARTS = 100_000  # objects and lists
 MAX_LETTERS = 200_000  # of names, of texts among values, of patterns
 MAX_BITS = 1_100  # of an integer: beyond, it is none to any reader of JSON
+#: The validator joins each reference to the identifiers around it, and keeps three times as much: 20,000 and one of
+#: 100,000 letters end the process.
+MAX_JOINED = 500_000
 #: Schemas that it has when it has merged those that hold together.
 MAX_GROWN = 10_000
 #: States of the automata for `multipleOf`: for each divisor the least common multiple of all in its schema, which may
@@ -87,6 +90,7 @@ class _Counted:
         self._origin, self._at = held.origin, held.at
         self._references: dict[str, int] = {}  # and how deep in the schema each stands
         self._divisors, self._multiple = 0, 1
+        self._longest = self._relative = self._joined = 0
         schemas: list[tuple[Mapping[str, Any], _Path]] = []
         pending: list[tuple[Any, _Path, int]] = [(held.schema, (), 0)]
         while pending:
@@ -136,6 +140,15 @@ class _Counted:
             self._multiple = math.lcm(self._multiple, digits)
             if self._states + self._divisors * self._multiple > MAX_STATES:
                 self._refuse((path, "multipleOf"), f"needs more than {MAX_STATES} states with the divisors before it")
+        named = [name for key in ("$id", "id") if isinstance(name := schema.get(key), str)]
+        for name in named:
+            if "://" in name:
+                self._longest = max(self._longest, len(name))
+            else:  # which adds to those around it
+                self._relative += len(name)
+        self._joined += len(named) + sum(key in schema for key in ("$ref", "$dynamicRef", "$recursiveRef"))
+        if (self._longest + self._relative) * self._joined > MAX_JOINED:
+            self._refuse(path, f"is where references get to be more than {MAX_JOINED} letters with their identifiers")
         if isinstance(target := schema.get("$ref"), str):
             self._refer(target, depth, (path, "$ref"))
 

@@ -1,7 +1,7 @@
 """The check after: whether a call's arguments validate against its tool's schema, whatever let the model write them.
 
-JSON Schema 2020-12, or the draft that `$schema` names, formats included; a schema that names none and is none of
-2020-12 is read as draft 7 or 4, as older tools mean it. References to other documents are never fetched.
+JSON Schema 2020-12, or the draft that `$schema` names, formats included; in a schema that names none, words of older
+drafts are read as these mean them. References to other documents are never fetched.
 
 Schemas come from clients and arguments from models, so the time is bounded: regexes are linear, or give up; and where a
 schema may look at one value many times over (references in the branches of a choice), the looks are counted first.
@@ -23,8 +23,8 @@ import msgspec
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.nodes import JsonSchema
-from dovetail.grammar.schemas import bounds
-from dovetail.grammar.schemas.drafts import READ_OTHERWISE
+from dovetail.grammar.schemas import bounds, drafts
+from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
 from dovetail.grammar.schemas.looks import Looks
 from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 
@@ -49,7 +49,6 @@ _CACHE_SIZE = 2**21
 _MOST, _EXPLAINED, _QUICK = 5_000, 100, 1_000
 _LONGEST_EXPLAINED = 20_000  # characters; where a fault is takes longer to find than that there is one
 
-_VALUES = ("const", "enum", "default", "examples", "example")
 _IDENTIFIER = re.compile(r"[^\s#<>\"{}|\\^`]+#?")
 
 
@@ -64,8 +63,9 @@ class Checker:
     """One schema, ready to check. Raises `SchemaRefused`, naming `origin` and a JSON pointer, for what is none."""
 
     def __init__(self, schema: Any, origin: str) -> None:
+        self._schema = schema
         self._validator, self._turning = _validator(schema, origin)
-        self._looks = Looks(schema, turning=self._turning)
+        self._looks = Looks(drafts.newest(schema), turning=self._turning)
 
     def is_quick(self, arguments: str) -> bool:
         """Whether to wait for `fault` takes less than about a millisecond. Else it is for a thread."""
@@ -99,7 +99,7 @@ class Checker:
         except jsonschema_rs.ValidationError as error:
             if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
                 return Fault("unchecked_arguments", "a regex would take too long")
-            return Fault("schema_mismatch", _told(error))
+            return Fault("schema_mismatch", _told(error, self._schema))
         return None
 
 
@@ -109,6 +109,17 @@ def is_regex(text: Any) -> bool:
         return isinstance(text, str) and _REGEX.is_valid(text)
     except UnicodeEncodeError:  # half a character
         return False
+
+
+def is_identifier(name: str) -> bool:
+    """Whether it is an `$id` that the library takes."""
+    if not _IDENTIFIER.fullmatch(name):
+        return False
+    try:
+        jsonschema_rs.Draft202012Validator({"$id": name}, offline=True)
+    except (ValueError, jsonschema_rs.ValidationError):
+        return False
+    return True
 
 
 _REGEX = jsonschema_rs.Draft202012Validator({"format": "regex"}, validate_formats=True, offline=True)
@@ -129,24 +140,21 @@ def checker(schema: Any, origin: str) -> Checker:
 
 def _validator(schema: Any, origin: str) -> tuple[Any, bool]:
     """The library's validator, and whether it has regexes that are not linear."""
-    if isinstance(schema, Mapping) and isinstance(schema.get("$id"), str) and not _IDENTIFIER.fullmatch(schema["$id"]):
+    if isinstance(schema, Mapping) and isinstance(name := schema.get("$id"), str) and not is_identifier(name):
         schema = {keyword: value for keyword, value in schema.items() if keyword != "$id"}
     names_draft = isinstance(schema, Mapping) and "$schema" in schema
-    drafts = (jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft7Validator, jsonschema_rs.Draft4Validator)
+    make: Any = jsonschema_rs.validator_for if names_draft else jsonschema_rs.Draft202012Validator
     linear = jsonschema_rs.RegexOptions(_REGEX_SIZE, _CACHE_SIZE)
     turning = jsonschema_rs.FancyRegexOptions(_TURNS, _LARGEST_SIZE, _CACHE_SIZE)
     first: jsonschema_rs.ValidationError | None = None
-    schema = _without_dialects(schema)
-    for make in (jsonschema_rs.validator_for,) if names_draft else drafts:
-        if first is not None and not READ_OTHERWISE.intersection(first.instance_path[-1:]):
-            break
-        for may_turn, regexes in ((False, linear), (True, turning)):
-            try:
-                return make(schema, validate_formats=True, offline=True, pattern_options=regexes), may_turn
-            except jsonschema_rs.ValidationError as error:
-                first = first or error
-            except (ValueError, TypeError, RecursionError) as error:
-                raise SchemaRefused(f"{origin} cannot be enforced: {error}"[:500], param=origin) from error
+    said = _without_dialects(drafts.newest(schema))
+    for may_turn, regexes in ((False, linear), (True, turning)):
+        try:
+            return make(said, validate_formats=True, offline=True, pattern_options=regexes), may_turn
+        except jsonschema_rs.ValidationError as error:
+            first = first or error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SchemaRefused(f"{origin} cannot be enforced: {error}"[:500], param=origin) from error
     assert first is not None
     raise SchemaRefused(f"{origin} cannot be enforced: {_refused(schema, first)}", param=origin) from first
 
@@ -158,7 +166,12 @@ def _without_dialects(schema: Any) -> Any:
         return [_without_dialects(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept = {key: value if key in _VALUES else _without_dialects(value) for key, value in schema.items()}
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in BY_NAME and isinstance(value, Mapping):
+            kept[key] = {name: _without_dialects(inner) for name, inner in value.items()}
+        else:
+            kept[key] = value if key in VALUES else _without_dialects(value)
     if isinstance(kept.get("pattern"), str) and not is_regex(kept["pattern"]):
         with contextlib.suppress(re.error):
             re.compile(kept["pattern"])
@@ -167,7 +180,7 @@ def _without_dialects(schema: Any) -> Any:
 
 
 def _refused(schema: Any, error: jsonschema_rs.ValidationError) -> str:
-    path = tuple(map(str, error.instance_path))
+    path = drafts.as_sent(schema, tuple(map(str, error.instance_path)))
     if not path:
         unknown = isinstance(schema, Mapping) and "meta-schema" in error.message
         path = ("$schema",) if unknown else next((place.path for place in _dangling(References(schema))), ())
@@ -183,15 +196,16 @@ def _dangling(references: References) -> Iterator[Place]:
         if isinstance(place.schema, Mapping):
             if "$ref" in place.schema and references.resolved(place, place.schema["$ref"]) is None:
                 yield references.below(place, "$ref")
-            pending += (references.below(place, key) for key in place.schema if key not in _VALUES)
+            pending += (references.below(place, key) for key in place.schema if key not in VALUES)
         elif isinstance(place.schema, list):
             pending += (references.below(place, i) for i in range(len(place.schema)))
 
 
-def _told(error: jsonschema_rs.ValidationError) -> str:
-    """Where a value is wrong, and which keyword says so."""
+def _told(error: jsonschema_rs.ValidationError, schema: Any) -> str:
+    """Where a value is wrong, and which keyword of `schema` says so."""
     where = "".join(f"/{_step(step)}" for step in error.instance_path) or "the arguments"
-    return f"{_short(where)} against {_short(pointer(tuple(map(str, error.schema_path))))}"
+    path = drafts.as_sent(schema, tuple(map(str, error.schema_path)))
+    return f"{_short(where)} against {_short(pointer(path))}"
 
 
 def _step(step: str | int) -> str:

@@ -18,6 +18,9 @@ _SILENT = (
 #: What holds no schemas, or none that are copied.
 _NO_SCHEMAS = ("enum", "const", "required", *_SILENT[2:])
 
+#: Finding out which hold together takes time too: so many that are found count as a copy.
+_WALKED = 10
+
 Resolve = Callable[[Mapping[str, Any]], Any]
 _Parts = Sequence[Mapping[str, Any]]
 
@@ -32,13 +35,16 @@ class Grown:
         self._met: set[frozenset[int]] = set()
 
     def of(self, schemas: Iterable[Any]) -> int:
-        """How many schemas are made where `schemas` hold together, at most; something above `most` where that is more.
-        None for those that were asked for before."""
+        """How many schemas are made where `schemas` hold together, at most, and what is counted for finding that out;
+        something above `most` where that is more. Nothing for those that were asked for before."""
         parts = list(self._together(schemas))
         met = frozenset(map(id, parts))
         if met in self._met:
             return 0
         self._met.add(met)
+        return len(parts) // _WALKED + self._copies(parts)
+
+    def _copies(self, parts: _Parts) -> int:
         saying = [part for part in parts if not set(part).issubset(_SILENT)]
         unions = [part[key] for part in saying for key in _UNIONS if isinstance(part.get(key), list)]
         if len(saying) < 2 and (not unions or (len(unions) == 1 and set(saying[0]).issubset((*_SILENT, *_UNIONS)))):

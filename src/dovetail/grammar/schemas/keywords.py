@@ -28,6 +28,9 @@ TYPE_OF = {keyword: kind for kind, keywords in ABOUT.items() for keyword in keyw
 COMPOUND = ("$ref", "allOf", "anyOf", "oneOf")
 ABOUT_ALL = ("type", "enum", "const", "not", "if", "$dynamicRef", "$recursiveRef", *COMPOUND)
 ASSERTIONS = frozenset((*ABOUT_ALL, *TYPE_OF))
+#: Those that hold schemas by name, and those that hold values, in which nothing is a schema.
+BY_NAME = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
+VALUES = frozenset(("enum", "const", "default", "examples", "example"))
 #: Values with which a keyword asserts nothing.
 _IDLE: Mapping[str, tuple[Any, ...]] = {
     "not": (False,),

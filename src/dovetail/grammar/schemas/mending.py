@@ -15,22 +15,24 @@ from dovetail.conversation import TYPE_NAMES
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.schemas import drafts
 from dovetail.grammar.schemas.bounds import MAX_DEPTH, MAX_REFERENCES
-from dovetail.grammar.schemas.check import is_regex
+from dovetail.grammar.schemas.check import is_identifier, is_regex
+from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
 from dovetail.grammar.schemas.references import Place, References, pointer, spelled
 
 _ROUNDS = 8  # what stands in something that was left out is seen only then
-#: Keywords, names and parts of lists. What has more, or is out of bounds, stays as it is, for others to refuse.
-_MOST = 10_000
+#: Keywords, names and parts of lists, of one schema and of all in a request, which count as often as they are looked
+#: at. What has more, or is out of bounds, stays as it is, for others to refuse.
+_MOST, _MOST_IN_ALL = 10_000, 60_000
+_LEAST = 20  # that a schema counts
 _CACHED, _CACHED_CHARACTERS = 1_024, 8 * 2**20
 
-_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
 _LISTED = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 _SINGLE = frozenset(
     ("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
 ).union(_UNEVALUATED)
-_REFERENCES = ("$ref", "$dynamicRef")
-_VALUES = ("enum", "const", "default", "examples")
+_HOLDING = BY_NAME | _LISTED | _SINGLE
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 #: What would say more without a keyword beside it.
 _DEPENDENT: Mapping[str, tuple[str, ...]] = {
     "properties": ("additionalProperties",),
@@ -49,6 +51,7 @@ _DIALECT = re.compile(r"^\(\?[ims]+\)|(?<=\(\?)P(?=<)")
 _NO_SCHEMA = "is no JSON Schema"
 _NOWHERE = "refers to nothing in the schema"
 _NO_REGEX = "is no regular expression"
+_NO_URI = "is no URI"
 _NO_OBJECT = "is not the type of arguments, object"
 _RESTS = "rests on what is left out"
 
@@ -63,48 +66,74 @@ class Mended(NamedTuple):
     left_out: Mapping[str, str]
 
 
-def mended(schema: Mapping[str, Any]) -> Mended:
+class Budget:
+    """How much of a request's schemas is still looked into."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_IN_ALL
+
+    def spend(self, cost: int) -> None:
+        self._left -= cost
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left <= 0
+
+
+def mended(schema: Mapping[str, Any], budget: Budget | None = None) -> Mended:
     """The schema of a tool's arguments without what cannot be used in it; `schema` itself where that is nothing.
 
-    The draft is that of `$schema`, else 2020-12, or an older one for what only that has. Types may have the names that
-    other languages have for them. Takes a second at most, as what is too large is not looked into.
+    The draft is that of `$schema`, else 2020-12, with what older ones say in other words. Types may have the names that
+    other languages have for them. Takes a second at most, for all that have one `budget`: what is too large, and what
+    comes when that is spent, is not looked into.
     """
+    budget = budget or Budget()
+    if budget.is_spent:
+        return Mended(schema, {})
     try:
         key = spelled(schema)
     except (ValueError, RecursionError):  # half a character, nested too deeply
         return Mended(schema, {})
-    return _KEPT.get(key, len(key), lambda: _mended(schema)) or Mended(schema, {})
+    found, cost = _KEPT.get(key, len(key), lambda: _mended(schema))
+    budget.spend(cost)
+    return found or Mended(schema, {})
 
 
-_KEPT: Kept[Mended | None] = Kept(_CACHED, _CACHED_CHARACTERS)
+_KEPT: Kept[tuple[Mended | None, int]] = Kept(_CACHED, _CACHED_CHARACTERS)
 
 
-def _mended(schema: Mapping[str, Any]) -> Mended | None:
-    """None: as it is."""
-    if not _is_small(schema):
-        return None
+def _mended(schema: Mapping[str, Any]) -> tuple[Mended | None, int]:
+    """None: as it is. And how much was looked at."""
+    is_small, size = _measured(schema)
+    cost = max(size, _LEAST)
+    if not is_small:
+        return None, cost
     try:
-        found = _Mending(schema).done()
-        return None if found.schema == schema else found
+        mending = _Mending(schema)
+        found = mending.done()
     except (ValueError, RecursionError):  # a value that is nested too deeply
-        return None
+        return None, cost
+    return found if mending.changed else None, cost * mending.rounds
 
 
-def _is_small(schema: Any) -> bool:
+def _measured(schema: Any) -> tuple[bool, int]:
+    """Whether it may be looked into, and its size."""
     count, references = 0, set[str]()
-    pending = [(schema, 0)]
+    pending = [(schema, 0, False)]
     while pending:
-        held, depth = pending.pop()
+        held, depth, by_name = pending.pop()
         count += len(held)
         if count > _MOST or depth > MAX_DEPTH:
-            return False
-        if isinstance(held, Mapping):
+            return False, count
+        if isinstance(held, Mapping) and not by_name:
             references.update(it for key in _REFERENCES if isinstance(it := held.get(key), str))
             if len(references) > MAX_REFERENCES:
-                return False
-        inner = held if isinstance(held, list) else [value for key, value in held.items() if key not in _VALUES]
-        pending += ((it, depth + 1) for it in inner if isinstance(it, Mapping | list))
-    return True
+                return False, count
+            inner = [(it, key in BY_NAME) for key, it in held.items() if key not in VALUES]
+        else:
+            inner = [(it, False) for it in (held if isinstance(held, list) else held.values())]
+        pending += ((it, depth + 1, named) for it, named in inner if isinstance(it, Mapping | list))
+    return True, count
 
 
 class _Mending:
@@ -112,14 +141,17 @@ class _Mending:
         self._whole: Any = _copied(schema)
         self._left_out: dict[str, str] = {}
         #: The schemas that say less than before.
-        self._changed: set[_Path] = set()
+        self._widened: set[_Path] = set()
+        #: Whether anything is not as it was, and how often all was looked at.
+        self.changed, self.rounds = False, 0
 
     def done(self) -> Mended:
         held = _Held(self._whole)
         for place in held.places.values():
-            if "type" in place.schema:
-                place.schema["type"] = _type(place.schema["type"])
+            if "type" in place.schema and (said := _type(place.schema["type"])) != place.schema["type"]:
+                place.schema["type"], self.changed = said, True
         for _ in range(_ROUNDS):
+            self.rounds += 1
             faults = self._faults(held)
             if not faults:
                 return Mended(self._whole, self._left_out)
@@ -128,6 +160,7 @@ class _Mending:
             for path, (why, is_schema) in faults.items():
                 self._leave_out(path, why, is_schema)
             held = _Held(self._whole)
+        self.changed = True
         return Mended(None, {"#": _NO_SCHEMA})
 
     def _faults(self, held: _Held) -> dict[_Path, tuple[str, bool]]:
@@ -137,18 +170,12 @@ class _Mending:
         except ValueError:
             return {("$schema",): (_NO_SCHEMA, False)}
         found: dict[_Path, tuple[str, bool]] = {}
-        count = 0
-        for root in held.roots:
-            paths = drafts.faults(root.schema, draft)
-            count += len(paths)
-            if count > _MOST:  # the same are found from many roots
-                return {(): (_NO_SCHEMA, True)}
-            for path in paths:
-                at, is_schema = _place(path)
-                found[root.path + at] = _NO_SCHEMA, is_schema
+        for place in held.places.values():
+            for below, is_schema in _wrong(place.schema, draft):
+                found[place.path + below] = _NO_SCHEMA, is_schema
         for path, why in held.unusable():
             found.setdefault(path, (why, False))
-        return found or {path: (_RESTS, False) for path in held.resting_on(self._changed)}
+        return found or {path: (_RESTS, False) for path in held.resting_on(self._widened)}
 
     def _leave_out(self, path: _Path, why: str, is_schema: bool) -> None:
         """A keyword goes, with what would say more without it; a schema behind a name or in a list becomes any."""
@@ -158,18 +185,23 @@ class _Mending:
             held = held[int(step)] if isinstance(held, list) else held.get(step)
             if not isinstance(held, dict | list):
                 return  # it stood in what has gone
+        self.changed = True
         for keyword in (last, *(() if is_schema else _DEPENDENT.get(last, ()))):
             if isinstance(held, list):
-                held[int(keyword)] = True
+                held[int(keyword)] = self._any
             elif keyword not in held:
                 continue
             elif is_schema:
-                held[keyword] = True
+                held[keyword] = self._any
             else:
                 del held[keyword]
             if is_schema or keyword not in _ANNOTATIONS:
                 self._left_out.setdefault(pointer((*above, keyword)), why if keyword == last else _RESTS)
-                self._changed.add(path if is_schema else tuple(above))
+                self._widened.add(path if is_schema else tuple(above))
+
+    @property
+    def _any(self) -> Any:
+        return _any(drafts.named(self._whole))
 
 
 class _Held:
@@ -181,6 +213,8 @@ class _Held:
         self.roots: list[Place] = [references.root]
         self.places: dict[_Path, Place] = {}
         self._dangling: list[_Path] = []
+        #: Where references stand, each with the URI that it starts from.
+        self._referring: list[tuple[_Path, str]] = []
         #: By path, the schemas that hold a schema or refer to it.
         self._above: dict[_Path, list[_Path]] = {}
         referred: list[Place] = []
@@ -196,7 +230,9 @@ class _Held:
                         key = place.base, reference
                         if key not in known:
                             known[key] = references.resolved(place, reference)
-                        if (target := known[key]) is None or not isinstance(target.schema, dict | bool):
+                        self._referring.append(((*place.path, keyword), place.base))
+                        target = known[key]
+                        if target is None or not _can_be_referred_to(target, reference):
                             self._dangling.append((*place.path, keyword))
                         else:
                             referred.append(target)
@@ -214,8 +250,17 @@ class _Held:
         kind = self.roots[0].schema.get("type", "object")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind):
             yield ("type",), _NO_OBJECT
+        top = self.roots[0].base
         yield from ((path, _NOWHERE) for path in self._dangling)
         for path, place in self.places.items():
+            for keyword in _REFERENCES:
+                if not isinstance(place.schema.get(keyword, ""), str):
+                    yield (*path, keyword), _NO_SCHEMA
+            # The root's own stands for nothing here.
+            if path and isinstance(name := place.schema.get("$id"), str) and not is_identifier(name):
+                yield (*path, "$id"), _NO_URI
+                # What starts from it would be about something else without it.
+                yield from ((at, _RESTS) for at, base in self._referring if base == place.base != top)
             if not _is_pattern(place.schema.get("pattern", "")):
                 yield (*path, "pattern"), _NO_REGEX
             if isinstance(named := place.schema.get("patternProperties"), dict) and not all(map(_is_pattern, named)):
@@ -242,7 +287,7 @@ class _Held:
 def _inside(schema: Mapping[str, Any]) -> Iterator[tuple[str | int, ...]]:
     """Where schemas are in a schema, as keys."""
     for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, dict):
+        if keyword in BY_NAME and isinstance(value, dict):
             yield from ((keyword, name) for name in value)
         elif keyword in _LISTED and isinstance(value, list):
             yield from ((keyword, i) for i in range(len(value)))
@@ -250,18 +295,70 @@ def _inside(schema: Mapping[str, Any]) -> Iterator[tuple[str | int, ...]]:
             yield (keyword,)
 
 
-def _place(path: _Path) -> tuple[_Path, bool]:
-    """The keyword that a fault is part of, or the schema behind a name or in a list, and whether it is such a one."""
+def _wrong(schema: Mapping[str, Any], draft: str | None) -> list[tuple[_Path, bool]]:
+    """Keywords of one schema that a draft has not (None: 2020-12, with what older ones say in other words), and what
+    stands for a schema behind a name or in a list and is none (True). Schemas in it are not looked into.
+    """
+    found: list[tuple[_Path, bool]] = []
+    anything = _any(draft)
+    alone: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        alone[keyword] = value
+        if keyword in BY_NAME and isinstance(value, dict):
+            alone[keyword] = {}
+            for name, held in value.items():
+                is_list = keyword == "dependencies" and isinstance(held, list)
+                alone[keyword][name] = held if is_list else anything
+                if not is_list and not _is_schema(held, draft):
+                    found.append(((keyword, name), True))
+        elif keyword in _LISTED and isinstance(value, list):
+            alone[keyword] = [anything] * len(value)
+            found += (((keyword, str(i)), True) for i, held in enumerate(value) if not _is_schema(held, draft))
+        elif keyword in _SINGLE and isinstance(value, dict):
+            alone[keyword] = anything
+    if not _is_of(alone, draft):
+        # Draft 4's `exclusiveMinimum` is a word about the bound beside it.
+        beside = {"exclusiveMinimum": {"minimum": 0}, "exclusiveMaximum": {"maximum": 0}}
+        wrong = [key for key, value in alone.items() if not _is_of({**beside.get(key, {}), key: value}, draft)]
+        if not wrong and draft is None and not isinstance(alone.get("additionalItems", True), bool | dict):
+            wrong = ["additionalItems"]  # which says nothing without a tuple beside it
+        found += [((keyword,), False) for keyword in wrong] or [((), True)]
+    return found
+
+
+def _any(draft: str | None) -> Any:
+    """The schema that takes anything."""
+    return {} if draft == drafts.OLDEST else True
+
+
+def _is_schema(held: Any, draft: str | None) -> bool:
+    return isinstance(held, dict) or (isinstance(held, bool) and draft != drafts.OLDEST)
+
+
+def _is_of(schema: Mapping[str, Any], draft: str | None) -> bool:
+    if draft is None:
+        drafts.in_newest_words(schema := {**schema})
+    return drafts.is_of(schema, draft or drafts.NEWEST)
+
+
+def _can_be_referred_to(target: Place, reference: str) -> bool:
+    document = reference.partition("#")[0]
+    is_uri = not document or is_identifier(document)
+    return is_uri and isinstance(target.schema, dict | bool) and not _is_value(target.path)
+
+
+def _is_value(path: _Path) -> bool:
+    """Whether it is in what a keyword holds for a value."""
     at = 0
     while at < len(path):
-        keyword, inner = path[at], path[at + 1 : at + 2]
-        if inner and (keyword in _NAMED or (keyword in _LISTED and inner[0].isdecimal())):
-            at += 2
-        elif inner and keyword in _SINGLE:
-            at += 1
-        else:
-            return path[: at + 1], False
-    return path, True
+        keyword = path[at]
+        if keyword in VALUES:
+            return True
+        if keyword not in _HOLDING:
+            return False
+        inner = path[at + 1 : at + 2]
+        at += 2 if keyword in BY_NAME or (keyword in _LISTED and inner and inner[0].isdecimal()) else 1
+    return False
 
 
 def _copied(value: Any) -> Any:

@@ -11,7 +11,7 @@ from dovetail.grammar.schemas.keywords import TYPES
 from dovetail.grammar.schemas.references import Place, References
 
 _MOST = 64  # branches that are compared each with each
-_COMPARISONS = 20_000
+_COMPARISONS = 100  # for each of these: a grammar has 2,000 in all (`bounds`), and a comparison takes some microseconds
 _DEEPEST = 6  # properties in properties
 _TYPES = frozenset(TYPES)
 
@@ -20,15 +20,20 @@ def separate(references: References, place: Place, branches: Sequence[Any]) -> b
     """True where every two of the `branches` of the `oneOf` at `place` are shown to have no value in common."""
     if len(branches) > _MOST:
         return False
-    return _Compared(references).all_apart([references.below(place, "oneOf", i) for i in range(len(branches))])
+    return _Compared(references, len(branches) * _COMPARISONS).all_apart(
+        [references.below(place, "oneOf", i) for i in range(len(branches))]
+    )
 
 
 class _Compared:
     """Comparisons of schemas, as far as there are not too many of them."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, most: int) -> None:
         self._references = references
-        self._left = _COMPARISONS
+        self._left = most
+        #: By identity, what is read of a schema; by path and key, what it says of the key.
+        self._read: dict[int, _Read] = {}
+        self._said: dict[tuple[tuple[str, ...], str], list[Place] | None] = {}
 
     def all_apart(self, branches: Sequence[Place]) -> bool:
         read = [list(_conjuncts(self._references, branch)) for branch in branches]
@@ -44,21 +49,37 @@ class _Compared:
             return True
         if not isinstance(a, Mapping) or not isinstance(b, Mapping) or self._left < 0:
             return False
-        types = _types(a) & _types(b)
+        (kinds, these, names), (others, those, keys) = self._reading(a), self._reading(b)
+        types = kinds & others
         if not types:
             return True
-        these, those = _values(a), _values(b)
         if these is not None and those is not None and these.isdisjoint(those):
             return True
         if types != {"object"} or depth > _DEEPEST:
             return False
-        if any(_forbids(b, name) for name in _required(a)) or any(_forbids(a, name) for name in _required(b)):
+        if any(_forbids(b, name) for name in names) or any(_forbids(a, name) for name in keys):
             return True
-        for name in dict.fromkeys((*_required(a), *_required(b))):
-            here, there = _declared(self._references, one, name), _declared(self._references, other, name)
+        for name in dict.fromkeys((*names, *keys)):
+            here, there = self._declared(one, name), self._declared(other, name)
             if here is not None and there is not None and self._apart(here, there, depth + 1):
                 return True
         return False
+
+    def _reading(self, schema: Mapping[str, Any]) -> _Read:
+        found = self._read.get(id(schema))
+        if found is None:
+            found = self._read[id(schema)] = (_types(schema), _values(schema), _required(schema))
+        return found
+
+    def _declared(self, place: Place, name: str) -> list[Place] | None:
+        asked = place.path, name
+        if asked not in self._said:
+            self._said[asked] = _declared(self._references, place, name)
+        return self._said[asked]
+
+
+#: Types, the only values there are, and names that are required.
+_Read = tuple[frozenset[str], "frozenset[tuple[str, str]] | None", list[str]]
 
 
 def _conjuncts(references: References, place: Place) -> Iterator[Place]:
