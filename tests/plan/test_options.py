@@ -284,6 +284,10 @@ def test_paths_start_where_they_are_written_and_hub_ids_stay(tmp_path: Path) -> 
             "--structured-outputs-config is a setting here: say --grammar",
         ),
         ("--model other", "the model is said first, without a flag"),
+        ("--skip_tokenizer", "with --skip-tokenizer vLLM could not hold answers to a grammar"),
+        ("--tokens-only", "with --tokens-only vLLM could not hold answers to a grammar"),
+        ("--scheduler-cls x.Y", "--scheduler-cls is how Dovetail's gate gets into vLLM: --gate and its limits say"),
+        ("--additional-config.dovetail.gate off", "--additional-config is how Dovetail's gate"),
     ],
 )
 def test_options_of_vllms_are_known_by_their_other_names_and_beginnings(words: str, complaint: str) -> None:

@@ -50,6 +50,10 @@ _APART = (
     *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
     "--data-parallel-multi-port-external-lb",
 )
+#: What takes its tokenizer from vLLM, without which it can hold no answer to a grammar.
+_WITHOUT_TOKENIZER = ("--skip-tokenizer-init", "--tokens-only")
+#: What the plan says with Dovetail's gate, where the last word counts.
+_GATED = ("--scheduler-cls", "--additional-config")
 #: Other names that vLLM has for some of its options.
 _OTHERWISE = {
     "-tp": "--tensor-parallel-size",
@@ -82,6 +86,10 @@ def _engine_args(value: str) -> None:
             raise PlanError("the model is said first, without a flag")
         if flag in _APART:
             raise PlanError(f"with {said} Dovetail could not reach it")
+        if flag in _WITHOUT_TOKENIZER:
+            raise PlanError(f"with {said} vLLM could not hold answers to a grammar")
+        if flag in _GATED:
+            raise PlanError(f"{said} is how Dovetail's gate gets into vLLM: --gate and its limits say what it does")
         for option in OPTIONS:
             if flag in _theirs(option):
                 raise PlanError(f"{said} is a setting here: say {option.flags[0]}")
@@ -100,7 +108,8 @@ def _whole(flag: str) -> str:
         return flag  # a value
     if flag.startswith("-q"):
         return _OTHERWISE["-q"]  # with its value, perhaps, as in -qfp8
-    names = (*_APART, "--reasoning-parser", *_OTHERWISE, *(name for option in OPTIONS for name in _theirs(option)))
+    own = ("--reasoning-parser", *_WITHOUT_TOKENIZER, *_GATED)
+    names = (*_APART, *own, *_OTHERWISE, *(name for option in OPTIONS for name in _theirs(option)))
     if flag not in (*names, "-", "-dc"):  # -dc is whole, and another option
         flag = next((name for name in names if name.startswith(flag)), flag)
     return _OTHERWISE.get(flag, flag)

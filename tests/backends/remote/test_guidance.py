@@ -68,8 +68,35 @@ def lists(*lengths: float, key: str = "maxItems") -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{i}": {"type": "array", key: most} for i, most in enumerate(lengths)}}
 
 
-def keys(count: int, *required: str) -> dict[str, Any]:
-    return {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(count)}, "required": [*required]}
+def keys(count: int, *required: str, start: str = "p") -> dict[str, Any]:
+    named = {f"{start}{i}": {"type": "null"} for i in range(count)}
+    return {"type": "object", "properties": named, "required": [*required]}
+
+
+def many(objects: int, count: int) -> list[dict[str, Any]]:
+    return [keys(count, start=f"k{i}_") for i in range(objects)]
+
+
+def held(key: str, inner: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: inner}, "required": [key], "additionalProperties": False}
+
+
+LIST = {"type": "array", "maxItems": 9_000}
+REFERRED = {"$ref": "#/$defs/a", "default": None}
+#: As many as there is room for: 7 entries for an open object, and 4 for each.
+MOST = (guidance.MOST_ENTRIES - 7) // 4
+#: In a row of llguidance 1.7.6 they have 2,484, 4,140, 4,821, 4,807, 3,207, 16,220, 3,621, 3,000 and 3,600 entries.
+TOO_MANY: list[Any] = [
+    {"anyOf": many(12, 50)},
+    {"oneOf": many(20, 50)},
+    {"anyOf": many(3, 400)},
+    {"allOf": many(3, 400)},
+    {**REFERRED, "$defs": {"a": keys(400)}, **keys(400, start="k")},
+    {**keys(200), "anyOf": [{"properties": {f"z{i}": {}}} for i in range(20)]},
+    {"anyOf": [held("a", inner) for inner in many(3, 300)]},
+    {"anyOf": many(200, 2)},
+    {"anyOf": [{"type": "array", "items": {"const": i}} for i in range(600)]},
+]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +105,16 @@ def keys(count: int, *required: str) -> dict[str, Any]:
         (lists(guidance.MOST_ITEMS + 1), "#/properties/p0 is where lists"),
         (lists(10**9, key="minItems"), "#/properties/p0 is where lists"),
         (lists(1e9), "#/properties/p0 is where lists"),
-        (lists(*[guidance.MOST_ITEMS // 2] * 3), "#/properties/p"),
-        ({"anyOf": [{"$defs": {"a/b": lists(10**300)}}]}, "#/anyOf/0/$defs/a~1b/properties/p0 is where lists"),
-        (keys(guidance.MOST_OPTIONAL + 1), "# has more than 450 properties"),
-        ({"items": keys(guidance.MOST_OPTIONAL + 2, "p0")}, "#/items has more than 450 properties"),
+        (lists(*[guidance.MOST_ITEMS // 2] * 3), "# is where lists"),
+        ({"anyOf": [{"items": {"a/b": 1}}, lists(10**300)]}, "#/anyOf/1/properties/p0 is where lists"),
+        ({"$defs": {"a/b": lists(10**5)}, "items": {"$ref": "#/$defs/a~1b"}}, "#/$defs/a~1b/properties/p0 is where"),
+        ({"$defs": {"a": LIST}, "prefixItems": [LIST, REFERRED]}, "# is where lists"),
+        ({**lists(5000, -5000), "maxItems": 6000, "minItems": -6000}, "# is where lists"),
+        ({"maxItems": 5000, "anyOf": [{"items": {"const": i}} for i in range(20)]}, "# is where lists"),
+        ({"$defs": {"a": LIST}, "anyOf": [{**REFERRED, "minItems": i} for i in range(20)]}, "# is where lists"),
+        (keys(MOST + 1), "# has too many properties"),
+        ({"items": keys(MOST + 3, "p0")}, "#/items has too many properties"),
+        *((schema, "# has too many properties") for schema in TOO_MANY),
     ],
 )
 def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer: str) -> None:
@@ -95,8 +128,15 @@ def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer:
     "schema",
     [
         lists(guidance.MOST_ITEMS // 2, guidance.MOST_ITEMS // 2),
-        keys(guidance.MOST_OPTIONAL),
-        keys(guidance.MOST_OPTIONAL + 2, "p0", "p1"),
+        lists(9_000, -9_000, 900),
+        {"$defs": {"a": LIST}, "prefixItems": [REFERRED] * 20},
+        {"$defs": {"unused": lists(10**9)}, "default": {"maxItems": 10**9}},
+        keys(MOST),
+        keys(MOST + 2, "p0", "p1"),
+        {"anyOf": many(9, 50)},
+        {"anyOf": [held(f"a{i}", inner) for i, inner in enumerate(many(12, 50))]},
+        {"$defs": {"a": {**keys(3), "anyOf": [{"items": REFERRED}, REFERRED]}}, "anyOf": [REFERRED, *many(1, 300)]},
+        {"anyOf": [{"const": f"v{i}"} for i in range(1_900)]},
         {"properties": {"maxItems": {"type": "null"}, "properties": {"type": "null"}}, "required": 7},
         True,
     ],

@@ -179,13 +179,48 @@ def test_what_it_takes_a_grammar_as_is_found_out_without_using_one(backend: str,
     run(main)
 
 
-@pytest.mark.parametrize("page", [(400, b"no"), (404, b""), (429, b"full"), (500, b"no"), (200, b"{}")])
+@pytest.mark.parametrize("page", [(400, b"no"), (404, b""), (200, b"{}")])
 def test_one_that_does_not_say_is_sent_tags(page: tuple[int, bytes]) -> None:
     async def main() -> None:
         async with Fake(**{"v1/completions": page}) as fake:
             server = fake.server()
             await server.open()
             assert server.limits == Limits("m", 512, 0)
+            await server.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [(path, status) for path in ("v1/completions", "tokenize") for status in (408, 429, 503)]
+    + [("v1/completions", 500), ("v1/completions", 502)],
+)
+def test_one_that_cannot_say_now_is_asked_again(path: str, status: int) -> None:
+    async def main() -> None:
+        async with Fake(backend="guidance", **{path: (status, b"later")}) as fake:
+            server = fake.server()
+            with pytest.raises(ServerLost, match=f"cannot say now .* HTTP status {status}: later"):
+                await server.open()
+            fake.pages |= {"/tokenize": {}, "/v1/completions": None}
+            await server.open()
+            assert server.limits == Limits("m", 512, 0, None, "lark")
+            await server.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("page", [(400, b"no tokenizer"), (404, b""), (500, b"no tokenizer"), (501, b"")])
+def test_one_without_a_tokenizer_is_sent_no_such_token(page: tuple[int, bytes]) -> None:
+    def computed(body: dict[str, Any]) -> object:
+        raise AssertionError(body)
+
+    async def main() -> None:
+        async with Fake(tokenize=page, **{"v1/completions": computed}) as fake:
+            server = fake.server()
+            await server.open()
+            assert server.limits == Limits("m", 512, 0)
+            assert not any(head.startswith("POST /v1/completions") for head in fake.headers)
             await server.close()
 
     run(main)
@@ -328,9 +363,10 @@ def test_a_status_has_its_error(status: int, body: str, kind: type[DovetailError
     for page in (body.encode(), json.dumps({"error": {"message": body, "code": status}}).encode()):
 
         async def main(page: bytes = page) -> None:
-            async with Fake(**{"v1/completions": (status, page)}) as fake:
+            async with Fake() as fake:
                 server = fake.server()
                 await server.open()
+                fake.pages["/v1/completions"] = (status, page)
                 with pytest.raises(kind, match=message) as caught:
                     await whole(server, completion())
                 assert type(caught.value) is kind and len(caught.value.message) < 600

@@ -1,7 +1,7 @@
 """vLLM's dialect: POST /v1/completions with prompt ids (0.11 and later, for `return_token_ids`).
 
 A grammar goes as a structural tag; to a vLLM that was started with its guidance backend, which takes no tag of ours, as
-llguidance's Lark. Which of the two it takes is asked once.
+llguidance's Lark. Which of the two it takes is asked whenever it is found well.
 
 What vLLM cannot be asked over HTTP is left out: `draft_tokens` of one request. What was drafted for one request it says
 where it was started with --per-request-spec-decode-metrics summary, and what of the prompt was in its cache with
@@ -10,7 +10,7 @@ where it was started with --per-request-spec-decode-metrics summary, and what of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from dovetail.backends.remote import guidance
 from dovetail.backends.remote.counters import Counted, Table, translated
 from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
-from dovetail.backends.remote.faults import ErrorBody, refusal, words
+from dovetail.backends.remote.faults import ErrorBody, ServerLost, refusal, words
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
@@ -28,6 +28,8 @@ _ID = "token_id:"
 _DIGITS = 10  # of an id, at most
 #: An id beyond every vocabulary. vLLM looks at the grammar first, and so says what it thinks of that, and no more.
 _NO_TOKEN = 2**31 - 1
+#: HTTP status codes that are for a while only, the others of a page that it is known to have.
+_BUSY, _FAILED = (408, 429, 503), range(500, 600)
 _TAG = '{"type": "structural_tag", "format": {"type": "any_text"}}'
 _LARK = "start: /(.|\\n)*/\n"
 
@@ -56,7 +58,7 @@ class VLLM:
         own = next((model for model in models.data if model.parent is None), None)
         if own is None or own.max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
-        no_grammar, grammar = await _grammar(self.path, own.id, page)
+        no_grammar, grammar = await _grammar(server, self.path, own.id, page)
         return Limits(own.id, own.max_model_len, await self._draft_tokens(page), no_grammar, grammar)
 
     async def _draft_tokens(self, page: Page) -> int | None:
@@ -107,18 +109,29 @@ class VLLM:
         return VLLMReader(completion, server)
 
 
-async def _grammar(path: str, model: str, page: Page) -> tuple[str | None, Writer]:
-    """Why it takes no grammar, None where it does, and what it takes one as.
+async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str | None, Writer]:
+    """Why it takes no grammar, None where it does, and what it takes one as. Raises `ServerLost` where it has no time
+    to say.
 
     It is never asked to use one: with its backend on auto the first grammar decides which library it is for good.
     """
 
+    async def asked(path: str, passing: Container[int], **body: object) -> tuple[int, bytes]:
+        status, said = await page(path, {"model": model, **body})
+        if status in passing:
+            why = f"{server} cannot say now what it takes a grammar as: HTTP status {status}: {words(said)}"
+            raise ServerLost(why)
+        return status, said
+
     async def said(**outputs: str) -> str | None:
-        """Why it refuses this, None where it does not, or has no time to look at it."""
-        asked = {"model": model, "prompt": [_NO_TOKEN], "max_tokens": 1}
-        status, body = await page(path, asked | ({"structured_outputs": outputs} if outputs else {}))
+        """Why it refuses this, None where it does not."""
+        held = {"structured_outputs": outputs} if outputs else {}
+        status, body = await asked(path, (*_BUSY, *_FAILED), prompt=[_NO_TOKEN], max_tokens=1, **held)
         return words(body) if status == 400 else None
 
+    # Without a tokenizer (--skip-tokenizer-init) 0.32 does not look at ids, and computes what there is no row for.
+    if (await asked("/tokenize", _BUSY, prompt="a"))[0] != 200:
+        return None, "structural_tag"
     otherwise = await said()
     if await said(structural_tag=_TAG) in (None, otherwise):
         return None, "structural_tag"
