@@ -142,16 +142,48 @@ def test_its_socket_is_nobody_elses(listens: bool) -> None:
     assert not Path(where.path).parent.exists()
 
 
-def test_a_socket_has_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for length, short in ((80, True), (81, False)):
-        folder = "/tmp/".ljust(length, "x")
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        path = vllm.Socket().path
-        assert Path(path).parents[1] == Path(folder if short else "/tmp")
-        assert len(path) <= 103, "as macOS has it"
+def test_a_socket_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as own:
+        for length, short in ((80, True), (81, False)):
+            folder = f"{own}/".ljust(length, "x")
+            os.mkdir(folder)
+            monkeypatch.setattr(tempfile, "tempdir", folder)
+            path = vllm.Socket().path
+            assert Path(path).parents[1] == Path(folder if short else "/tmp")
+            assert len(path) <= 103, "as macOS has it"
+        monkeypatch.setattr(launching, "_ELSEWHERE", ())
+        with pytest.raises(PlanError, match=r"x is too long for the name of a socket: TMPDIR names another folder"):
+            vllm.Socket()
+
+
+def test_a_socket_is_where_its_folder_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, locked, file, good = (tmp_path / name for name in ("shared", "locked", "file", "good"))
+    for folder, mode in ((shared, 0o777), (locked, 0o500), (good, 0o700)):
+        folder.mkdir()
+        folder.chmod(mode)
+    file.touch()
+    unfit = [tmp_path / "no", file]
+    if not os.access(locked, os.W_OK):  # root may write everywhere
+        unfit.append(locked)
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    monkeypatch.setattr(launching, "_ELSEWHERE", (*map(str, unfit), str(good)))
+    where = vllm.Socket()
+    assert Path(where.path).parents[1] == good
+    where.open()
+    where.close()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
+    monkeypatch.setattr(launching, "_ELSEWHERE", (str(shared),))
+    with pytest.raises(PlanError, match=r"no is no folder that can be written to: TMPDIR names another folder"):
+        vllm.Socket()
+
+
+def test_a_socket_s_folder_may_have_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    where = vllm.Socket()
+    (tmp_path / "own").rmdir()
     with pytest.raises(PlanError, match=r"cannot be made: No such file or directory; TMPDIR"):
-        vllm.Socket().open()
+        where.open()
 
 
 def test_a_socket_is_where_nobody_else_can_put_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

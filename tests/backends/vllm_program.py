@@ -39,8 +39,8 @@ class Run:
 
     `dies_after`: killed by itself once it has sent so many tokens. `stubborn`: does not listen to SIGTERM. `silent`:
     neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters; none are where a
-    request has `below` tokens or more. `tokens`: the ids of whatever it is to tokenize. `held`: whether grammars are
-    heeded.
+    request has `below` tokens or more. `tokens`: the ids of whatever it is to tokenize (None: it does not say).
+    `held`: whether grammars are heeded.
     """
 
     log: tuple[str, ...] = LOADING
@@ -186,8 +186,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
-            tokens = self.run["tokens"]
-            self._answer(404 if tokens is None else 200, json.dumps({"tokens": tokens}).encode())
+            self._answer(200, json.dumps({"tokens": self.run["tokens"]}).encode())
             return
         if body["prompt"] == NO_PROMPT:
             self._answer(*vllm_refusal(body, self.run["backend"]))

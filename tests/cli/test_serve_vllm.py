@@ -3,8 +3,10 @@ code that is not zero, and nothing left running."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
+import io
 import json
 import os
 import shutil
@@ -14,15 +16,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from rich.console import Console
 
+import dovetail
 from dovetail.backends import vllm
+from dovetail.cli import behind
 from dovetail.cli.watching import Watching
+from dovetail.completion import Engine
+from dovetail.errors import EngineError
+from dovetail.plan import resolve
+from tests.backends.remote.fake import Broken, Fake, until
+from tests.backends.remote.fake import run as limited
 from tests.backends.vllm_program import Run, alive, runs, write
 from tests.cli.test_serve import free_port
 from tests.plan.pair import DRAFTER
@@ -141,7 +151,7 @@ def test_it_is_started_with_the_guidance_backend_and_tried_out(pair: Path, tmp_p
     ("run", "complaint"),
     [
         (Run(backend="slow"), "'guidance' structured output backend only supports fast Hugging Face tokenizers (--"),
-        (Run(backend="guidance", held=False), "it was started with a reasoning parser"),
+        (Run(backend="guidance", held=False), "it did not heed the grammar of a trial; say --grammar-backend xgrammar"),
     ],
 )
 def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
@@ -149,6 +159,20 @@ def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
 ) -> None:
     said = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
     assert "does not hold calls to their schemas: " in said and complaint in said
+    assert "reasoning parser" not in said
+
+
+def test_one_that_was_tried_out_is_not_again_when_it_is_back(pair: Path, tmp_path: Path) -> None:
+    """It is started with the same words, and requests wait for it."""
+    served = Served(tmp_path, Run(backend="guidance"), Run(backend="guidance", held=False))
+    with served.running(pair / "target", "--grammar-backend", "guidance") as child:
+        os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
+        while httpx.get(f"{served.url}/health", timeout=60).status_code == 200:
+            time.sleep(0.02)
+        assert ask(served).status_code == 200
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=60)
+    assert child.returncode == 0
 
 
 def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
@@ -514,6 +538,75 @@ def test_one_that_comes_later_is_tried_out_too(pair: Path, tmp_path: Path, run: 
                 assert child.wait(60) == 0
             finally:
                 child.kill()
+
+
+def test_a_signal_while_a_server_is_tried_out_leaves_nothing(pair: Path) -> None:
+    async def main() -> None:
+        async with Fake(answer=unheard) as fake:
+            words = ["serve", str(pair / "target"), "--engine", fake.url, "--port", str(free_port())]
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "dovetail", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            try:
+                while not fake.running:
+                    assert child.returncode is None
+                    await asyncio.sleep(0.02)
+                child.send_signal(signal.SIGINT)
+                printed = (await child.communicate())[0].decode()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+            assert child.returncode == 130, printed
+            assert f"trying out {fake.name}" in printed
+            assert "Unclosed" not in printed
+
+    limited(main)
+
+
+async def unheard(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+def test_another_name_is_said_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.server._WRONG_S", 0.01)
+    monkeypatch.setattr("dovetail.backends.remote.engine._POLL_S", 0.02)
+    said = io.StringIO()
+
+    def times(fake: Fake) -> int:
+        return sum(head.split()[1] == "/tokenize" for head in fake.headers)
+
+    async def main() -> None:
+        async with Fake() as here, Fake(tokenize={"tokens": [1]}) as late:
+            late.pages["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm", "max_model_len": 512}]}
+            await late.stop()
+            engine = attaching(pair, f"{here.url},{late.url}", said)
+            await engine.start()
+            await late.start()
+            await until(lambda: times(late) == 4)
+            await engine.stop()
+            for fake, name in ((here, "m"), (late, "other")):
+                assert said.getvalue().count(f"{fake.name} serves {name}") == 1
+
+    limited(main)
+
+
+def test_one_that_is_lost_while_it_is_asked_is_not_taken(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(body: object) -> object:
+        raise Broken
+
+    async def main() -> None:
+        async with Fake(tokenize=broken) as fake:
+            with pytest.raises(EngineError, match=f"{fake.name} cannot be tried out: {fake.name} broke off"):
+                await attaching(pair, fake.url, io.StringIO()).start()
+
+    limited(main)
+
+
+def attaching(pair: Path, urls: str, said: io.StringIO) -> Engine:
+    console = Console(file=said, width=1000)
+    plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": "none"})
+    return behind.engine(plan, dovetail.tokenizer(pair / "target"), Watching(console), console)
 
 
 def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,13 @@ _PATIENCE_S = 900.0
 #: A text that repeats itself, so that a lookup has something to find in it, and is shorter than most limits.
 _REPEATS = "one two three four five six seven eight nine ten " * 4
 _COMPARED = 24
-#: Why a grammar does not hold from the first token on.
+#: Why a grammar does not hold from the first token on: of a server that runs, and of one that is started here, which
+#: has no reasoning parser.
 _WHY_NOT = (
     "it was started with a reasoning parser, and holds them only behind the reasoning; start it without, or with "
     "--structured-outputs-config.enable_in_reasoning=true, or say --strict off"
 )
+_WHY_NOT_OURS = "it did not heed the grammar of a trial; say --grammar-backend xgrammar, or --strict off"
 
 
 def engine(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> Engine:
@@ -46,9 +49,12 @@ def engine(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Consol
     if plan.value("engine") == "vllm":
         return _started(plan, tokenizer, watching, console)
     vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), key_file(plan, "engine_api_key_file")
-    check = partial(_check, plan, tokenizer, watching)
+    # Once for each text: a server that is left out is looked at again and again.
+    check = partial(_check, plan, tokenizer, cache(watching.say))
     urls = [url.strip() for url in plan.value("engine").split(",")]
-    return RemoteEngine([Server(url, vocabulary, key=key, check=check) for url in urls])
+    servers = [Server(url, vocabulary, key=key, check=check) for url in urls]
+    console.print(Text(f"trying out {', '.join(server.name for server in servers)}", "dim"), soft_wrap=True)
+    return RemoteEngine(servers)
 
 
 def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Console) -> vllm.VLLMEngine:
@@ -65,7 +71,7 @@ def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Cons
     console.print(Text(f"vLLM {version} ({program}) writes to {log}", "dim"), soft_wrap=True)
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
     guided = plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance"
-    check = partial(_hold, plan, tokenizer) if guided else None
+    check = _first(partial(_hold, plan, tokenizer, why_not=_WHY_NOT_OURS)) if guided else None
     server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check)
     client = RemoteEngine([server], patience_s=_PATIENCE_S)
     return vllm.VLLMEngine(launch, client, socket, log, watching, fetched=_fetching(plan))
@@ -100,21 +106,34 @@ async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Conso
             console.print(Text(warning, "bold red"))
 
 
-async def _check(plan: Plan, tokenizer: Tokenizer, watching: Watching, server: Server) -> None:
+def _first(check: Callable[[Server], Awaitable[None]]) -> Callable[[Server], Awaitable[None]]:
+    """`check` until it was passed: what is started again has the same words, and requests wait for it."""
+    passed = False
+
+    async def first(server: Server) -> None:
+        nonlocal passed
+        if not passed:
+            await check(server)
+            passed = True
+
+    return first
+
+
+async def _check(plan: Plan, tokenizer: Tokenizer, warn: Callable[[str], None], server: Server) -> None:
     """See that a server has the plan's model, and holds calls to their schemas. Raises `EngineError`."""
-    await _same_model(plan, tokenizer, watching, server)
+    await _same_model(plan, tokenizer, warn, server)
     if plan.value("strict") != "off":
         await _hold(plan, tokenizer, server)
 
 
-async def _hold(plan: Plan, tokenizer: Tokenizer, server: Server) -> None:
+async def _hold(plan: Plan, tokenizer: Tokenizer, server: Server, *, why_not: str = _WHY_NOT) -> None:
     """See that a server holds an answer to its grammar from the first token on. Raises `EngineError`."""
     found = plan.settings["format"].source == "default"
     fmt = dovetail.format(Path(plan.folders["target"]) if found else plan.value("format"))
     literal = next((each for each, token in tokenizer.control.items() if token not in server.vocabulary.eos_ids), None)
     if literal is None:
         return
-    told = f"{server.name} does not hold calls to their schemas: {_WHY_NOT}"
+    told = f"{server.name} does not hold calls to their schemas: {why_not}"
     try:
         # A prompt inside its reasoning, where the format has any.
         prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
@@ -135,7 +154,7 @@ async def _hold(plan: Plan, tokenizer: Tokenizer, server: Server) -> None:
         raise EngineError(told)
 
 
-async def _same_model(plan: Plan, tokenizer: Tokenizer, watching: Watching, server: Server) -> None:
+async def _same_model(plan: Plan, tokenizer: Tokenizer, warn: Callable[[str], None], server: Server) -> None:
     """Hold what a server has against the model that prompts are rendered for.
 
     Warns about another name. Raises `EngineError` for another vocabulary: ids would mean something else there.
@@ -148,7 +167,7 @@ async def _same_model(plan: Plan, tokenizer: Tokenizer, watching: Watching, serv
     ours = {plan.value("served_model_name"), plan.value("target"), plan.folders["target"]}
     if not ({_last(each) for each in served} & {_last(each) for each in ours}):
         others = _shown(", ".join(sorted(served))) or "nothing"
-        watching.say(f"warning: {server.name} serves {others}, prompts are {plan.value('target')}'s")
+        warn(f"warning: {server.name} serves {others}, prompts are {plan.value('target')}'s")
     control = dict(itertools.islice(tokenizer.control.items(), _COMPARED))
     theirs = await _tokenized(server, models[0].id if models else "", "".join(control))
     if theirs is not None and theirs != list(control.values()):
@@ -167,6 +186,8 @@ async def _tokenized(server: Server, model: str, text: str) -> list[int] | None:
     try:
         status, body = await server.page("/tokenize", asked)
         return msgspec.json.decode(body, type=_Tokens).tokens if status == 200 and text else None
+    except ServerLost:
+        raise
     except (EngineError, *UNREADABLE):
         return None
 

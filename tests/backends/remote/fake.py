@@ -90,6 +90,8 @@ class Fake:
             "/nothing": {"content": "", "tokens": [], "stop": True, "stop_type": "limit"},
             "/server_info": {"speculative_algorithm": None},
             "/metrics": (200, b""),
+            # Of vLLM's it only matters whether there is one.
+            **({"/tokenize": {}} if owner == "vllm" else {}),
         } | {f"/{name}": page for name, page in pages.items()}
         self._server: asyncio.Server | None = None
         self._port = 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dovetail.backends.remote import RemoteEngine, Server
+from dovetail.backends.remote.faults import ServerLost
 from dovetail.backends.remote.routing import BLOCK
 from dovetail.completion import Completion, Engine
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest
@@ -31,6 +32,7 @@ from tests.backends.remote.fake import (
     vllm_chunk,
     whole,
 )
+from tests.backends.vllm_program import NO_PROMPT
 
 Test = Callable[[RemoteEngine, list[Fake]], Awaitable[None]]
 
@@ -484,7 +486,13 @@ def test_each_is_tried_out_when_it_is_first_found_well(
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
             await late.start()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
-            assert len(tried) == tries, "once"
+            assert tried[tries:] == [late.name], "it may have been started with other words"
+            good.remove(late.name)
+            await late.stop()
+            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
+            await late.start()
+            await until(lambda: len(tried) > tries + 2)
+            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
             await engine.stop()
 
     run(main)
@@ -511,6 +519,59 @@ def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_la
             full[0] = False
             await until(lambda: engine.gauges()[f'server_up{{server="{other.name}"}}'] == 1)
             await engine.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("full", "why"), [(True, "takes no more requests now: full"), (False, "broke off")])
+def test_one_that_cannot_be_tried_out_is_said_once_and_joins_later(
+    full: bool, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.engine._POLL_S", 0.02)
+    tried: list[str] = []
+
+    async def check(server: Server) -> None:
+        tried.append(server.name)
+        await whole(server, completion(4))
+
+    def busy(body: dict[str, Any]) -> object:
+        return None if body["prompt"] == NO_PROMPT else (503, b"full")
+
+    async def main() -> None:
+        async with Fake() as here, Fake(answer=broken) as late:
+            await late.stop()
+            if full:
+                late.pages["/v1/completions"] = busy
+            engine = RemoteEngine([here.server(check=check), late.server(check=check)])
+            await engine.start()
+            await late.start()
+            await until(lambda: tried.count(late.name) == 3)
+            said = [record.message for record in caplog.records if f"{late.name} is left out: " in record.message]
+            assert len(said) == 1 and f"{late.name} cannot be tried out: " in said[0] and why in said[0]
+            late.answer = vllm_answer
+            late.pages.pop("/v1/completions", None)
+            await until(lambda: len(engine.servers) == 2)
+            await engine.stop()
+
+    run(main)
+
+
+def test_a_start_that_is_given_up_closes_its_servers() -> None:
+    async def check(server: Server) -> None:
+        await whole(server, completion(10**6))
+
+    async def main() -> None:
+        async with Fake(answer=endless) as one, Fake() as other:
+            servers = [one.server(check=check), other.server()]
+            starting = asyncio.create_task(RemoteEngine(servers).start())
+            await until(lambda: one.running == 1)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            for server in servers:
+                with pytest.raises(ServerLost, match="is closed"):
+                    await server.page("/health")
+            await until(lambda: one.running == 0)
 
     run(main)
 

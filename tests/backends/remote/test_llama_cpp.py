@@ -219,7 +219,7 @@ def test_metrics() -> None:
     async def main() -> None:
         async with Fake("llamacpp", counting, metrics=(200, _METRICS)) as fake:
             server = fake.server()
-            await server.poll()
+            await server.open()
             await server.measure()
             assert server.gauges() == {
                 "running": 1,

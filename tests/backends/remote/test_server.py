@@ -132,8 +132,10 @@ def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> N
     [({"id": "other", "max_model_len": 512}, "came back with 'other'"), ({"id": "m", "max_model_len": 255}, "context")],
 )
 def test_what_comes_back_as_another_is_left_out_and_said_once(
-    model: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+    model: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.server._WRONG_S", 0.0)
+
     async def main() -> None:
         async with Fake() as fake:
             server = fake.server()
@@ -154,6 +156,23 @@ def test_what_comes_back_as_another_is_left_out_and_said_once(
             fake.pages["/v1/models"] = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 256}]}
             await server.poll()
             assert server.up
+            await server.close()
+
+    run(main)
+
+
+def test_what_came_back_as_another_is_not_asked_all_the_time() -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            server.lost()
+            fake.pages["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm", "max_model_len": 512}]}
+            await server.poll()
+            asked = len(fake.headers)
+            for _ in range(3):
+                await server.poll()
+            assert not server.up and len(fake.headers) == asked
             await server.close()
 
     run(main)

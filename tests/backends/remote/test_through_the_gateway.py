@@ -34,12 +34,13 @@ def test_clients_are_not_told_what_servers_say_of_themselves(
     small_tokenizer: Tokenizer, status: int, told: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with Fake(context=4096, **{"v1/completions": (status, b"secret at 10.0.0.7")}) as fake:
+        async with Fake(context=4096) as fake:
             end = (small_tokenizer.control["<|im_end|>"],)
             engine = RemoteEngine(
                 [Server(fake.url, Vocabulary(small_tokenizer.vocab_size, end, small_tokenizer.control))]
             )
             await engine.start()
+            fake.pages["/v1/completions"] = (status, b"secret at 10.0.0.7")
             body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
             async with in_process(engine, small_tokenizer) as client:
                 response = await client.post("/v1/chat/completions", json=body)

@@ -56,19 +56,18 @@ class RemoteEngine:
         return self._info
 
     async def start(self) -> None:
-        """Find the servers. Those that do not answer join later, if one does now. Raises `EngineError`."""
+        """Find the servers. Those that do not answer join later, if one does now. Raises `EngineError`.
+
+        Closes them where it fails, or is cancelled.
+        """
         if self._info is not None:
             raise EngineError("the engine was started already")
         servers = list(self._servers.values())
-        opened = await asyncio.gather(*(server.open() for server in servers), return_exceptions=True)
-        failed = [error for error in opened if error is not None]
-        wrong = [error for error in failed if not isinstance(error, ServerLost)]
-        if wrong or len(failed) == len(servers):
+        try:
+            found = await self._open(servers)
+        except BaseException:
             await asyncio.gather(*(server.close() for server in servers))
-            raise wrong[0] if wrong else EngineError("; ".join(str(error) for error in failed))
-        for error in failed:
-            _log.warning("%s; it joins when it answers", error)
-        found = [server.info for server in servers if server.up]
+            raise
         self._info = EngineInfo(
             min(each.context for each in found),
             found[0].vocab_size,
@@ -80,6 +79,19 @@ class RemoteEngine:
             server.least_context = self._info.context
         self._some_up.set()
         self._watches = [asyncio.create_task(self._watch(server)) for server in servers]
+
+    async def _open(self, servers: Sequence[Server]) -> list[EngineInfo]:
+        """What those allow that are up. Raises `EngineError` where none is, or one is not to be used."""
+        opened = await asyncio.gather(*(server.open() for server in servers), return_exceptions=True)
+        failed = [error for error in opened if error is not None]
+        wrong = [error for error in failed if not isinstance(error, ServerLost)]
+        if wrong:
+            raise wrong[0]
+        if len(failed) == len(servers):
+            raise EngineError("; ".join(str(error) for error in failed))
+        for error in failed:
+            _log.warning("%s; it joins when it answers", error)
+        return [server.info for server in servers if server.up]
 
     async def stop(self) -> None:
         """End running completions, each with `EngineBusy`, and close all connections."""

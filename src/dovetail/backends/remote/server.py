@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 #: How long to wait for what follows the last tokens: the usage, and the stream's end.
 _REST_S = 1.0
 _METRICS_S = 2.0
-#: Until a server that was checked in vain is looked at again.
+#: Until a server that is well, and not to be used, is looked at again.
 _WRONG_S = 10.0
 #: Events without a token, one after another, after which none will come.
 _MOST_EMPTY = 4096
@@ -37,8 +37,8 @@ _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": L
 class Server:
     """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` and `path` as in `Http`.
 
-    `check` is done when the server is first found well, before it is `up`; it raises `EngineError` for one that is not
-    to be used. What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text,
+    `check` is done whenever the server is found well, before it is `up`; it raises `EngineError` for one that is not to
+    be used. What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text,
     of which each has a detokenizer of its own, and closing the completion ends it as well.
     """
 
@@ -75,29 +75,34 @@ class Server:
         if not await self.healthy():
             await self._http.page("/health")  # raises where nobody answers
             raise ServerLost(f"{self.name} is not well: its /health says so")
+        await self._try()
+
+    async def _try(self) -> None:
+        """Find out what it is, which is well, and check it. Raises as `open` does."""
+        before = self.limits
+        try:
+            self._dialect, self.limits = await self._look(before)
+            if self._check is not None:
+                await self._check(self)
+        except BaseException as error:
+            self.limits = before  # what never served has promised nothing
+            if isinstance(error, (EngineBusy, ServerLost)):
+                raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
+            self._again = asyncio.get_running_loop().time() + _WRONG_S
+            raise
+        self.up, self._left_out = True, ""
+
+    async def _look(self, before: Limits | None) -> tuple[Dialect, Limits]:
         dialect = await self._ask_what_it_is()
         self._http.keeps = dialect.keeps
         limits = await dialect.limits(self.name, self._http.page)
-        if self.limits is not None and limits.model != self.limits.model:
-            raise EngineError(
-                f"{self.name} came back with {limits.model!r:.80}, where it had {self.limits.model!r:.80}"
-            )
+        if before is not None and limits.model != before.model:
+            raise EngineError(f"{self.name} came back with {limits.model!r:.80}, where it had {before.model!r:.80}")
         if limits.context < self.least_context:
             raise EngineError(
                 f"{self.name} has a context of {limits.context} tokens, and {self.least_context} are promised"
             )
-        self._dialect, self.limits = dialect, limits
-        if self._check is not None:
-            try:
-                await self._check(self)
-            except EngineBusy as error:
-                self.limits = None  # what never served has promised nothing
-                raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
-            except BaseException:
-                self.limits, self._again = None, asyncio.get_running_loop().time() + _WRONG_S
-                raise
-            self._check = None
-        self.up, self._left_out = True, ""
+        return dialect, limits
 
     @property
     def info(self) -> EngineInfo:
@@ -127,15 +132,12 @@ class Server:
     async def poll(self) -> None:
         """See whether it is well. A server that is not is not `up`."""
         try:
-            if not self.up:
-                if asyncio.get_running_loop().time() < self._again:
-                    return
-                await self.open()
+            if self.up:
+                if not await self.healthy():
+                    self.lost()
+            elif asyncio.get_running_loop().time() >= self._again and await self.healthy():
+                await self._try()
                 _log.info("%s is up", self.name)
-            elif not await self.healthy():
-                self.lost()
-        except ServerLost:
-            self.lost()
         except DovetailError as error:
             self.lost(error.message)
 

@@ -73,14 +73,14 @@ class Socket:
     """
 
     def __init__(self) -> None:
-        """Raises `PlanError` where there is no folder for it whose name is short enough, and which is safe."""
+        """Raises `PlanError` where there is no folder for it that can be written to, is safe, and has a short name."""
         name = f"dovetail-{secrets.token_hex(4)}"
         folders = (tempfile.gettempdir(), *_ELSEWHERE)
-        paths = [os.path.join(folder, name, "vllm") for folder in folders if not _replaceable(Path(folder))]
-        path = next((path for path in paths if len(os.fsencode(path)) <= _LONGEST), None)
+        paths = {os.path.join(folder, name, "vllm"): folder for folder in folders}
+        unfit = {path: _unfit(folder, path) for path, folder in paths.items()}
+        path = next((path for path, why in unfit.items() if why is None), None)
         if path is None:
-            why = "too long for the name of a socket" if paths else "open to others, who could replace what is in it"
-            raise PlanError(f"{folders[0]} is {why}: TMPDIR names another folder")
+            raise PlanError(f"{folders[0]} is {next(iter(unfit.values()))}: TMPDIR names another folder")
         self.path: str = path
 
     def open(self) -> None:
@@ -108,15 +108,25 @@ class Socket:
             os.rmdir(os.path.dirname(self.path))
 
 
+def _unfit(folder: str, path: str) -> str | None:
+    """Why a socket cannot be at `path`, two levels below `folder`; None where it can."""
+    if len(os.fsencode(path)) > _LONGEST:
+        return "too long for the name of a socket"
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        return "no folder that can be written to"
+    if _replaceable(Path(folder)):
+        return "open to others, who could replace what is in it"
+    return None
+
+
 def _replaceable(folder: Path) -> bool:
     """Whether others may rename what is in it, or it itself: there, "sticky" says that they may not."""
-    with contextlib.suppress(OSError):
+    try:
         folder = folder.resolve()
-        for each in (folder, *folder.parents):
-            mode = each.stat().st_mode
-            if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-                return True
-    return False
+        modes = [each.stat().st_mode for each in (folder, *folder.parents)]
+    except OSError:  # it has just gone
+        return True
+    return any(mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX for mode in modes)
 
 
 def log_path(said: str | None, port: int) -> Path:
