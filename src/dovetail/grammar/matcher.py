@@ -202,8 +202,8 @@ class _Wrapped:
 def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Matcher:
     """A fresh matcher of `grammar` over the tokenizer's vocabulary; `eos_ids` (at least one) end a satisfied turn.
 
-    Takes about a millisecond for a new grammar, half a second for the worst that is within `bounds`, and a few tens of
-    microseconds for one that was compiled before; what several threads ask for at once is compiled once. Raises
+    Takes about a millisecond for a new grammar, a second and a half for the worst that is within `bounds`, and a few
+    tens of microseconds for one that was compiled before; what several threads ask for at once is compiled once. Raises
     `SchemaRefused`, naming the request's field and the place in its schema, for a schema that is not valid, has a
     keyword that cannot be enforced, or is out of bounds.
     """
