@@ -35,6 +35,7 @@ PUT_TOGETHER: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         [],
     ),
     ({"properties": {"b": NULL}, "allOf": [{"properties": {"b": STRING}}]}, {}, ["allOf"]),
+    ({"properties": {"b": NULL}, "additionalProperties": False, "allOf": [{"properties": {"c": NULL}}]}, {}, ["allOf"]),
     ({"type": "string", "anyOf": [{"minLength": 1}, {"maxLength": 0}]}, {}, []),
     ({"type": "string", "anyOf": [{"type": "integer"}]}, {}, ["anyOf"]),
     ({"oneOf": [STRING, {"type": "string", "minLength": 1}]}, {}, ["oneOf"]),
