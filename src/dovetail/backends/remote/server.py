@@ -176,13 +176,15 @@ class Server:
         if completion.grammar is not None and limits.no_grammar is not None:
             raise InvalidRequest(f"this cannot be constrained on this engine: {limits.no_grammar}")
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
-        body = dialect.body(completion, self.vocabulary, limits, request_id)
-        reader = dialect.reader(completion, self.name, self._http.page)
+        words = completion, self.vocabulary, limits, request_id
         left, empty = completion.max_tokens, 0
         drafted = 0 if limits.draft_tokens == 0 else None
         self.running += 1
         self.sent += 1
         try:
+            # In a thread: the largest grammars that are within bounds take half a second to be written.
+            body = dialect.body(*words) if completion.grammar is None else await asyncio.to_thread(dialect.body, *words)
+            reader = dialect.reader(completion, self.name, self._http.page)
             async with aclosing(self._http.events(dialect.path, body, self.healthy)) as events:
                 async for data in events:
                     batch = await self._fed(reader, data)
