@@ -51,45 +51,45 @@ train: $(VENV)/.dev
 	@$(BIN)/python -m training $(ARGS)
 
 bench: $(VENV)/.dev
-	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Beside other engines' parsers, each in an environment of its own below $(PEERS) (2.5 GB, made once).
 bench-reading: $(VENV)/.dev
-	@bench/reading/setup.sh $(PEERS) $(PYTHON)
-	@$(BIN)/python -m bench.reading --peers $(PEERS) $(ARGS)
+	@benchmarks/reading/setup.sh $(PEERS) $(PYTHON)
+	@$(BIN)/python -m benchmarks.reading --peers $(PEERS) $(ARGS)
 
 # Beside templates in other libraries and vLLM's renderers (2.2 GB, of which bench-reading made nearly all).
 bench-rendering: $(VENV)/.dev
-	@bench/rendering/setup.sh $(PEERS) $(PYTHON)
-	@$(BIN)/python -m bench.rendering --peers $(PEERS) $(ARGS)
+	@benchmarks/rendering/setup.sh $(PEERS) $(PYTHON)
+	@$(BIN)/python -m benchmarks.rendering --peers $(PEERS) $(ARGS)
 
 # Dovetail's parsers inside vLLM beside vLLM's own, in the environment of bench-reading.
 bench-plugins: $(VENV)/.dev
-	@bench/reading/setup.sh $(PEERS) $(PYTHON) vllm
-	@$(BIN)/python -m bench.plugins $(PEERS)/vllm/bin/python $(ARGS)
+	@benchmarks/reading/setup.sh $(PEERS) $(PYTHON) vllm
+	@$(BIN)/python -m benchmarks.plugins $(PEERS)/vllm/bin/python $(ARGS)
 
 # Beside transformers and vLLM on CPU (2.5 GB), with a Llama of 349 M random weights that is written once (700 MB).
 bench-engine: $(VENV)/.dev
-	@bench/engine/setup.sh $(PEERS)
-	@$(BIN)/python -m bench.engine --peers $(PEERS) $(ARGS)
+	@benchmarks/engine/setup.sh $(PEERS)
+	@$(BIN)/python -m benchmarks.engine --peers $(PEERS) $(ARGS)
 
 # Where drafting pays and whether the gate finds it, drawn into $(PEERS)/speculation; then beside transformers and vLLM.
 bench-speculation: $(VENV)/.dev
-	@bench/engine/setup.sh $(PEERS)
-	@$(BIN)/python -m bench.speculation --peers $(PEERS) --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
+	@benchmarks/engine/setup.sh $(PEERS)
+	@$(BIN)/python -m benchmarks.speculation --peers $(PEERS) --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
 
 # What a constraint costs and what it keeps, beside xgrammar alone and vLLM's structured outputs (as bench-engine has it).
 bench-constraint: $(VENV)/.dev
-	@bench/engine/setup.sh $(PEERS)
-	@$(BIN)/python -m bench.constraint --peers $(PEERS) $(ARGS)
+	@benchmarks/engine/setup.sh $(PEERS)
+	@$(BIN)/python -m benchmarks.constraint --peers $(PEERS) $(ARGS)
 
 # Models of random weights call tools, at every schema of walle's 100 times: what is finished is valid (20 minutes).
 prove-constraint: $(VENV)/.dev
-	@$(BIN)/python -m bench.constraint.prove $(ARGS)
+	@$(BIN)/python -m benchmarks.constraint.prove $(ARGS)
 
 # Whether the demo pair calls as well with the constraint as without it (five minutes).
 bench-accuracy: $(VENV)/.dev
-	@$(BIN)/python -m bench.constraint.accuracy $(ARGS)
+	@$(BIN)/python -m benchmarks.constraint.accuracy $(ARGS)
 
 # The same properties as in `make test`, with many more examples; outputs are split at random 100,000 times.
 fuzz: $(VENV)/.dev

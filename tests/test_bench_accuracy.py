@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.constraint import accuracy
-from bench.constraint.accuracy import Turn
-from bench.constraint.weights import DEMO
+from benchmarks.constraint import accuracy
+from benchmarks.constraint.accuracy import Turn
+from benchmarks.constraint.weights import DEMO
 
 RIGHT, WRONG, NONE = Turn(1, 1, 1, True, 0), Turn(1, 1, 0, False, 1), Turn(0, 0, 0, True, 0)
 

@@ -13,13 +13,13 @@ import dovetail
 
 pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
-from bench import tables
-from bench.constraint import __main__ as command
-from bench.constraint import coverage, decode, plot, report, tools
-from bench.constraint.instances import instances
-from bench.constraint.keywords import KEYWORDS, Case
-from bench.constraint.model_tags import MODEL_TAGS
-from bench.constraint.vocabulary import CONTROL, Vocabulary
+from benchmarks import tables
+from benchmarks.constraint import __main__ as command
+from benchmarks.constraint import coverage, decode, plot, report, tools
+from benchmarks.constraint.instances import instances
+from benchmarks.constraint.keywords import KEYWORDS, Case
+from benchmarks.constraint.model_tags import MODEL_TAGS
+from benchmarks.constraint.vocabulary import CONTROL, Vocabulary
 from dovetail.grammar.matcher import compile
 
 _SMALL = 2000

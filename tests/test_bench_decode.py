@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from bench.constraint import decode
+from benchmarks.constraint import decode
 
 
 @pytest.fixture(autouse=True)

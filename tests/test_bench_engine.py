@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import load_file
 
 import dovetail
-from bench.engine import figures, shapes
-from bench.engine.cases import Case, Reads, cases
+from benchmarks.engine import figures, shapes
+from benchmarks.engine.cases import Case, Reads, cases
 
 TINY = shapes.LLAMA | {
     "vocab_size": 400,
@@ -100,7 +100,17 @@ def test_prompts_are_others_in_each_turn_and_long_enough(tmp_path: Path) -> None
 def test_an_engine_that_is_absent_has_its_row(tmp_path: Path) -> None:
     command = "--cases demo --dtypes float32 --threads 1 --batches 1 2 --turns 1 --tokens 12 --json"
     done = subprocess.run(
-        [sys.executable, "-m", "bench.engine", *command.split(), "--only", "Dovetail", "vLLM", "--peers", tmp_path],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.engine",
+            *command.split(),
+            "--only",
+            "Dovetail",
+            "vLLM",
+            "--peers",
+            tmp_path,
+        ],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         encoding="utf-8",

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import tables
-from bench.engine import shapes
-from bench.speculation import __main__ as command
-from bench.speculation import beside, models, report
-from bench.speculation.frozen import Frozen
-from bench.speculation.measure import Measurement, Plan, Way, ways
+from benchmarks import tables
+from benchmarks.engine import shapes
+from benchmarks.speculation import __main__ as command
+from benchmarks.speculation import beside, models, report
+from benchmarks.speculation.frozen import Frozen
+from benchmarks.speculation.measure import Measurement, Plan, Way, ways
 from dovetail.completion import TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.gate import Gate, Limits

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from bench.rendering import injection
+from benchmarks.rendering import injection
 from dovetail.formats.template import pattern
 
 

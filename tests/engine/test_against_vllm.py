@@ -1,6 +1,6 @@
 """Greedy ids equal those of vLLM 0.32 on CPU: Llama and DeepSeek-V3's architecture, with EAGLE-3 and without.
 
-DOVETAIL_VLLM_CPU names the Python of an environment with it (`bench/engine/setup.sh FOLDER` makes FOLDER/vllm-cpu).
+DOVETAIL_VLLM_CPU is the Python of an environment with vLLM; `benchmarks/engine/setup.sh FOLDER` makes one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.constraint import prove, schemas
+from benchmarks.constraint import prove, schemas
 
 
 def tool(name: str, parameters: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.constraint.model_tags import MODEL_TAGS
+from benchmarks.constraint.model_tags import MODEL_TAGS
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
 from dovetail.grammar.matcher import compile

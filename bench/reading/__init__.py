@@ -1,1 +1,0 @@
-"""Dovetail's readers beside other engines' own streaming parsers: `python -m bench.reading --help`."""

@@ -1,1 +1,0 @@
-"""Where drafting pays, and whether the gate finds it: `python -m bench.speculation --help`."""

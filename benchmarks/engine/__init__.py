@@ -1,0 +1,1 @@
+"""The embedded engine beside transformers and vLLM: `python -m benchmarks.engine --help`."""

@@ -1,0 +1,1 @@
+"""Dovetail's readers beside other engines' own streaming parsers: `python -m benchmarks.reading --help`."""
