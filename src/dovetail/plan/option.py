@@ -20,7 +20,8 @@ class Option(msgspec.Struct, frozen=True):
     is spelled `none`. `words` maps an engine to what it calls the setting: a flag (``--flag``, ``--flag.member`` for a
     member of a flag's JSON) or a key of its own file (``key.member``); an engine that is absent has no word for it.
     `gateway`: Dovetail sees to it itself, whichever engine completes. `path` says that relative ones start where they
-    are written: a file, or a checkpoint, which may be a hub id instead. `valid` raises for what no type can say.
+    are written: a file, or a checkpoint, which may be a hub id instead. `common`: `--help` shows it; `--help-all`
+    shows every option. `valid` raises for what no type can say.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Option(msgspec.Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     path: Literal["file", "checkpoint"] | None = None
     command_line: bool = True
+    common: bool = False
     valid: Callable[[Any], object] | None = None
 
     @property

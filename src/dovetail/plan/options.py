@@ -140,6 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("model",),
         path="checkpoint",
         command_line=False,  # there it has no flag: it comes first
+        common=True,
     ),
     Option(
         "drafter",
@@ -154,6 +155,7 @@ OPTIONS: tuple[Option, ...] = (
         },
         metavar="PATH|none",
         path="checkpoint",
+        common=True,
     ),
     Option(
         "tokenizer",
@@ -188,6 +190,7 @@ OPTIONS: tuple[Option, ...] = (
         gateway=True,
         metavar="embedded|vllm|URL[,URL]",
         valid=_engine,
+        common=True,
     ),
     Option(
         "method",
@@ -200,6 +203,7 @@ OPTIONS: tuple[Option, ...] = (
             "sglang": "--speculative-algorithm",
             "trtllm": "speculative_config.decoding_type",
         },
+        common=True,
     ),
     Option(
         "draft_tokens",
@@ -213,6 +217,7 @@ OPTIONS: tuple[Option, ...] = (
             "trtllm": "speculative_config.max_draft_len",
         },
         metavar="K",
+        common=True,
     ),
     Option(
         "gate",
@@ -221,6 +226,7 @@ OPTIONS: tuple[Option, ...] = (
         "always (embedded: measured); the limits below hold for both",
         "drafting",
         {"embedded": "gated"},
+        common=True,
     ),
     Option(
         "max_draft_tokens",
@@ -328,6 +334,7 @@ OPTIONS: tuple[Option, ...] = (
         "engine",
         {"embedded": "options.quantization", "vllm": "--quantization", "sglang": "--quantization"},
         metavar="NAME",
+        common=True,
     ),
     Option(
         "load_format",
@@ -385,6 +392,7 @@ OPTIONS: tuple[Option, ...] = (
         },
         metavar="TOKENS",
         aliases=("max_model_len",),
+        common=True,
     ),
     Option(
         "max_batch",
@@ -399,6 +407,7 @@ OPTIONS: tuple[Option, ...] = (
         },
         metavar="N",
         aliases=("max_num_seqs",),
+        common=True,
     ),
     Option(
         "max_batched_tokens",
@@ -559,6 +568,7 @@ OPTIONS: tuple[Option, ...] = (
         "machine",
         {"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "trtllm": "--tp_size"},
         metavar="N",
+        common=True,
     ),
     Option(
         "pipeline_parallel_size",
@@ -600,6 +610,7 @@ OPTIONS: tuple[Option, ...] = (
         {"vllm": "--tool-call-parser", "sglang": "--tool-call-parser", "trtllm": "--tool_parser"},
         gateway=True,
         metavar="NAME",
+        common=True,
     ),
     Option(
         "strict",
@@ -607,6 +618,7 @@ OPTIONS: tuple[Option, ...] = (
         "what calls keep to unless tool or request says: nothing, tool names, or names and schemas (default: schema)",
         "serving",
         gateway=True,
+        common=True,
     ),
     Option(
         "retry_invalid",
@@ -634,6 +646,7 @@ OPTIONS: tuple[Option, ...] = (
         {"vllm": "--served-model-name", "sglang": "--served-model-name"},
         gateway=True,
         metavar="NAME",
+        common=True,
     ),
     Option(
         "host",
@@ -643,6 +656,7 @@ OPTIONS: tuple[Option, ...] = (
         {"vllm": "--host", "sglang": "--host", "trtllm": "--host"},
         gateway=True,
         metavar="HOST",
+        common=True,
     ),
     Option(
         "port",
@@ -652,6 +666,7 @@ OPTIONS: tuple[Option, ...] = (
         {"vllm": "--port", "sglang": "--port", "trtllm": "--port"},
         gateway=True,
         metavar="PORT",
+        common=True,
     ),
     Option(
         "api_key_file",
@@ -662,6 +677,7 @@ OPTIONS: tuple[Option, ...] = (
         gateway=True,
         metavar="FILE",
         path="file",
+        common=True,
     ),
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
