@@ -1,7 +1,7 @@
 """Serves open agentic models so that tool calls stay exact at speculative speed.
 
-This is the public face: `format`, `tokenizer` and `fold`. Names are looked up when they are first used, so that
-importing the package costs nothing.
+The public names are `format`, `tokenizer`, `fold` and `DovetailError`. Each is imported at its first use, so that
+`import dovetail` is fast.
 """
 
 from __future__ import annotations

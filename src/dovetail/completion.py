@@ -1,7 +1,7 @@
-"""The contract between those who want tokens and those who make them: `Completion` in, `TokenBatch` out.
+"""The contract between a front end and an engine: a `Completion` goes in, `TokenBatch`es come out.
 
-An engine speaks token ids and nothing else. It never sees a message, a tool or a format: a `Constraint` tells it which
-tokens may come next, or the same as a `Grammar`, and stop strings are the only text it is given.
+An engine works on token ids and never sees messages, tools or formats. A `Constraint` (or the same rules as a
+`Grammar`) tells it which tokens may come next; stop strings are the only text that it receives.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from dovetail.grammar import Grammar
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How to choose among the tokens that may come next.
+    """How the next token is chosen. The fields apply in this order:
 
-    In this order: the penalties change logits, then `temperature` divides them (0 is greedy: the likeliest that is
-    left), then `min_p`, `top_k` and `top_p` cut. `min_p` cuts what is less likely than that share of the likeliest;
-    0, None and 1.0 cut nothing. `repetition_penalty` divides the positive and multiplies the negative logits of tokens
-    in prompt or output (1: as they are); `frequency_penalty` is subtracted for each time a token is in the output,
-    `presence_penalty` once. The same `seed` gives the same tokens for the same prompt on the same engine, unless
-    others' load changes how much is drafted for it; the distribution is the same always.
+    `repetition_penalty`: divides the positive and multiplies the negative logits of tokens that the prompt or the
+    output contains; 1 changes nothing.
+    `frequency_penalty`: subtracted from a token's logit once for each time the output contains that token.
+    `presence_penalty`: subtracted once if the output contains the token.
+    `temperature`: divides the logits; 0 is greedy, which takes the likeliest allowed token.
+    `min_p`: drops tokens less likely than `min_p` times the likeliest; 0 drops none.
+    `top_k`: keeps the `top_k` likeliest tokens; None keeps all.
+    `top_p`: keeps the likeliest tokens whose probabilities add up to `top_p`; 1 keeps all.
+    `seed`: the same seed, prompt and engine give the same tokens, unless the load of other requests changes how many
+    tokens are drafted. The distribution never changes.
     """
 
     temperature: float = 1.0
@@ -36,8 +40,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class Constraint(Protocol):
-    """What may come next, in the engine's own vocabulary. A matcher for one sequence; not shared, not thread-safe: an
-    engine may call it from two threads, never at once."""
+    """Decides which tokens may come next in one sequence.
+
+    It speaks the engine's vocabulary. An engine may call it from two threads, but never from both at once.
+    """
 
     def fill(self, row: memoryview) -> None:
         """Write the bit mask of allowed tokens into `row`: bit ``i % 32`` of the 32-bit word ``i // 32`` is token i.
@@ -46,25 +52,33 @@ class Constraint(Protocol):
         """
 
     def advance(self, token: int) -> bool:
-        """Take `token`; False (and no change of state) when it is not allowed here."""
+        """Accept `token` as the next one. False, without a change of state, when it is not allowed."""
 
     def rollback(self, count: int) -> None:
-        """Forget the last `count` tokens taken."""
+        """Undo the last `count` accepted tokens."""
 
     def forced(self, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that spell what must come next, if one text must; an engine may draft them. The same
-        text may have other spellings, so they are a guess, and the state is as it was."""
+        """At most `limit` tokens that spell the only text that may come next; empty when several texts may.
+
+        The state does not change. An engine may use the tokens as drafts, and verifies them like any others: the same
+        text may be spelled by other tokens.
+        """
 
 
 class Completion(msgspec.Struct, frozen=True):
     """One prompt to continue.
 
-    `max_tokens` bounds the new tokens. `stop` are strings that end the output where their last character is decoded; an
-    engine behind HTTP leaves them to its caller, who has the text and closes the stream there.
-    `logprobs` asks for each new token's log probability, and for that many of the likeliest at its place (0: none).
-    `grammar` is what `constraint` enforces, as data, for an engine that brings a grammar library of its own; an engine
-    heeds one of the two. `draft_tokens` caps how many tokens are drafted a step for this request (0: none; None: as the
-    engine is set up); an engine behind HTTP cannot be told so, and drafts as it does: that changes speed, never text.
+    `prompt`: the token ids to continue.
+    `max_tokens`: the most new tokens.
+    `stop`: strings that end the output as soon as the last character of one is decoded. An engine behind HTTP ignores
+    them: its caller sees the text and closes the stream.
+    `logprobs`: None for no log probabilities; n for the log probability of each new token and of the n likeliest
+    tokens at its position.
+    `constraint`, `grammar`: the same rules as a matcher and as data. An engine enforces the one that
+    `EngineInfo.enforces` names.
+    `draft_tokens`: the most tokens to draft in a step; None for the engine's own setting. An engine behind HTTP
+    ignores it, which changes the speed and never the text.
+    `request_id`: the request's name in logs and records.
     """
 
     prompt: tuple[int, ...]
@@ -82,9 +96,11 @@ Finish = Literal["stop", "length"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """What the model itself made of a token: natural logarithms, before penalties, temperature, cuts and constraint.
+    """The model's own log probability of one token, before penalties, temperature, cuts and constraint.
 
-    `top` are the likeliest tokens of its place with theirs, best first.
+    `token`: the token id.
+    `logprob`: its natural logarithm.
+    `top`: the likeliest tokens at this position with their log probabilities, likeliest first.
     """
 
     token: int
@@ -93,16 +109,18 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenBatch(msgspec.Struct, frozen=True):
-    """What one engine step added to one sequence; over HTTP, where several may come in one piece, at least one step.
+    """What one engine step added to one sequence. Over HTTP, one batch may cover several steps.
 
-    `ids` are the new tokens, in order; an end-of-turn token is the last of them when it was generated.
-    `finish` is set on the last batch: "stop" (end token or stop string) or "length".
-    `drafted` counts the draft tokens proposed for this step, those that the constraint then cut off included, and
-    `accepted` those of them that stood (0 of both in a step without drafting); `forced` of those proposed are what the
-    constraint forced, and no drafter's merit. `cached` says on one batch, the first or the last, how many of the
-    prompt's tokens were found in the engine's cache. An engine behind HTTP tells `drafted` and `cached` with the last
-    batch: until then both are None, and `drafted` there too where it drafts and does not say what; of `forced` it says
-    nothing. `logprobs` has one entry for each of `ids` where the completion asked for them.
+    `ids`: the new tokens in order, with the end-of-turn token if the model wrote one.
+    `finish`: set on the last batch only: "stop" (end-of-turn token or stop string) or "length".
+    `drafted`: how many draft tokens were proposed, with those that the constraint rejected; 0 without drafting.
+    `accepted`: how many of `drafted` the target accepted.
+    `forced`: how many of `drafted` came from the constraint and not from the drafter.
+    `cached`: how many prompt tokens were in the engine's cache, reported on one batch, the first or the last.
+    `logprobs`: one entry for each of `ids` if the completion asked for them.
+
+    An engine behind HTTP reports `drafted` and `cached` on the last batch; both are None before it. `drafted` stays
+    None if that engine drafts without reporting how much. Such an engine never reports `forced`.
     """
 
     ids: tuple[int, ...]
@@ -115,44 +133,47 @@ class TokenBatch(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a front end must know of an engine: limits in tokens, the vocabulary's size and the ids that end a turn.
+    """What a front end has to know about an engine.
 
-    `draft_tokens` is the most that it drafts a step, 0 also for an engine behind HTTP that does not say so. `heeds` is
-    what it enforces of a completion: its `constraint`, or its `grammar` as one of its writers writes it.
+    `context`: the most tokens of a prompt and its output together.
+    `vocab_size`: the number of token ids, which is the width of a constraint's mask.
+    `eos_ids`: the tokens that end a turn.
+    `draft_tokens`: the most tokens that the engine drafts in a step; 0 also when an engine behind HTTP does not say.
+    `enforces`: what the engine enforces of a completion: its `constraint`, or its `grammar` in one of two notations.
     """
 
     context: int
     vocab_size: int
     eos_ids: tuple[int, ...]
     draft_tokens: int
-    heeds: Literal["constraint", "lark", "structural_tag"] = "constraint"
+    enforces: Literal["constraint", "lark", "structural_tag"] = "constraint"
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Anything that continues token ids: embedded, vLLM, remote."""
+    """Anything that continues token ids: the embedded engine, vLLM, or a server behind a URL."""
 
     @property
     def info(self) -> EngineInfo: ...
 
     async def start(self) -> None:
-        """Load and get ready; raises `CheckpointError` or `EngineError` with one message for the operator."""
+        """Load the model. Raises `CheckpointError` or `EngineError` with a message for the operator."""
 
     async def stop(self) -> None:
-        """End running sequences and free everything."""
+        """End all running sequences and free everything."""
 
     def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        """Stream the continuation. Closing the iterator (or cancelling its task) frees the sequence before the
-        engine's next step.
+        """Stream the continuation of one prompt.
 
-        Raises `EngineBusy` when there is no room to queue and `EngineError` when the engine fails.
+        Closing the iterator, or cancelling its task, frees the sequence before the engine's next step. Raises
+        `EngineBusy` when the queue is full and `EngineError` when the engine fails.
         """
 
     def gauges(self) -> dict[str, float]:
         """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …
 
-        `up` is 0 while the engine cannot complete anything, which `/health` then says too; without it it always can.
-        A name that ends in `_total` counts from start. Labels may follow it in Prometheus' notation, as in
-        ``accepted_per_position_total{position="0",drafter="eagle3",context="1024"}``; one that cannot be read so is
-        shown as a name as far as its characters allow.
+        `up` is 0 while the engine cannot complete anything, and `/health` reports that; an engine without `up` is
+        always up. A name that ends in `_total` counts from the engine's start. Labels may follow the name in
+        Prometheus notation: ``accepted_per_position_total{position="0",drafter="eagle3",context="1024"}``. Characters
+        that Prometheus does not allow in a name are replaced.
         """

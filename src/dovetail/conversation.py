@@ -1,7 +1,7 @@
-"""Messages, tools and calls: plain data, checked once where they enter.
+"""Messages, tools and calls as plain data, and the checks of a request that name the field at fault.
 
-Messages stay the OpenAI-shaped dicts that clients send (a format must be able to write exactly what it was given);
-`check_messages` and `check_tools` say whether they are well formed, and raise an error that names the field.
+Messages stay the OpenAI-shaped dicts that clients send, because a format must be able to write exactly what the client
+sent. Each `check_…` function raises `InvalidRequest` with the path of the bad field in `param`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
-#: What schemas in use have for a `type`, in any letters, as JSON Schema has it.
+#: The `type` names that schemas use, in lower case, and the JSON Schema type that each one means.
 TYPE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("string", "number", "integer", "boolean", "null", "object", "array")},
     "str": "string",
@@ -32,7 +32,12 @@ TYPE_NAMES: Mapping[str, str] = {
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One tool call. `arguments` is a JSON string, as on the wire."""
+    """One tool call.
+
+    `id`: unique in the conversation; a tool's result refers to it.
+    `name`: the tool's name.
+    `arguments`: the arguments as JSON text, as OpenAI's API sends them.
+    """
 
     id: str
     name: str
@@ -40,9 +45,12 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What an assistant said: the fold of a reader's events.
+    """An assistant's answer, as a reader understood it.
 
-    `content` and `reasoning` are "" when there was none; `defects` lists what had to be forgiven while reading.
+    `content`: the text for the user; "" if there is none.
+    `reasoning`: the text of the reasoning block; "" if there is none.
+    `calls`: the tool calls in order.
+    `defects`: the faults in the output that the reader forgave, as `dovetail.events.Defect`s.
     """
 
     content: str = ""
@@ -52,9 +60,12 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function the model may call. `parameters` is the JSON Schema of an object, or None: any arguments.
+    """A function that the model may call.
 
-    `strict` says whether arguments are held to that schema; None: it does not say.
+    `name`: the function's name.
+    `description`: what the model is told about the function.
+    `parameters`: the JSON Schema of the arguments object; None allows any arguments.
+    `strict`: whether the schema is enforced; None leaves that to the server's setting.
     """
 
     name: str
@@ -63,20 +74,24 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
     @property
-    def unpinned(self) -> Tool:
-        """The tool with any arguments."""
+    def without_schema(self) -> Tool:
+        """The same tool with any arguments allowed."""
         return msgspec.structs.replace(self, parameters=None)
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """What content is to be: JSON that validates against `schema`. `origin` names the request's field."""
+    """A request for JSON content that validates against `schema`.
+
+    `schema`: the JSON Schema.
+    `origin`: the request field that holds the schema, for error messages.
+    """
 
     schema: Mapping[str, Any]
     origin: str
 
 
 def check_messages(messages: Any) -> Sequence[Mapping[str, Any]]:
-    """Return `messages` when they have OpenAI's shape; raise `InvalidRequest` naming the field otherwise."""
+    """Return `messages` if they have OpenAI's shape; raise `InvalidRequest` naming the field otherwise."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequest("messages must be a non-empty list", param="messages")
     for i, message in enumerate(messages):
@@ -133,9 +148,9 @@ def _check_call(call: Any, where: str) -> None:
 
 
 def check_tools(tools: Any) -> tuple[Tool, ...]:
-    """Return the tools as `Tool`s; raise `InvalidRequest` naming the field when they are not OpenAI's shape.
+    """OpenAI's `tools` as `Tool`s. Raises `InvalidRequest` naming the field if they do not have OpenAI's shape.
 
-    Whether a schema can be enforced is the grammar's question; here it only has to be an object (or absent).
+    A schema only has to be an object or absent. Whether it can be enforced is decided by `dovetail.grammar`.
     """
     if tools is None:
         return ()
@@ -151,7 +166,7 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
         if not name:
             raise InvalidRequest(f"{where}.function.name must be a non-empty string", param=f"{where}.function.name")
         if not _NAME.fullmatch(name) or name.startswith("functions."):
-            # The name becomes part of a call's id, which has to read back as this name and no other.
+            # Some formats put the name into a call's id, as in "functions.NAME:0", and read it back from there.
             raise InvalidRequest(
                 f"{where}.function.name {name[:80]!r} must be 1 to 128 letters, digits, '_', '-' or '.', and must not "
                 "begin with 'functions.'",
@@ -175,17 +190,21 @@ _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FORMAT_FIELDS = {"name", "description", "schema", "strict"}
 
 
-def check_response_format(wanted: Any) -> ResponseFormat | None:
-    """OpenAI's `response_format` as what it asks for; None: any text. Raises `InvalidRequest` naming the field."""
-    if wanted is None:
+def check_response_format(requested: Any) -> ResponseFormat | None:
+    """OpenAI's `response_format` as a `ResponseFormat`, or None if any text will do.
+
+    Raises `InvalidRequest` naming the field if it does not have OpenAI's shape.
+    """
+    if requested is None:
         return None
-    _check_type(wanted, Mapping, "an object", _FORMAT)
-    kind = wanted.get("type")
+    _check_type(requested, Mapping, "an object", _FORMAT)
+    kind = requested.get("type")
     if kind not in _FORMAT_TYPES:
         known = ", ".join(map(repr, _FORMAT_TYPES))
         raise InvalidRequest(f"{_FORMAT}.type must be one of {known}", param=f"{_FORMAT}.type")
     for field in ("schema",) if kind == "json_schema" else ("schema", "json_schema"):
-        if wanted.get(field) is not None:  # as other servers have it: ignored, it would be missed by somebody
+        # Other servers take a schema in these places. Ignoring it would give the client unconstrained text.
+        if requested.get(field) is not None:
             where = f"{_FORMAT}.{field}"
             raise InvalidRequest(f"{where}: a schema is asked for by {_SCHEMA_SHAPE}", param=where)
     if kind == "text":
@@ -193,18 +212,19 @@ def check_response_format(wanted: Any) -> ResponseFormat | None:
     if kind == "json_object":
         return ResponseFormat({"type": "object"}, _FORMAT)
     where = f"{_FORMAT}.json_schema"
-    said = wanted.get("json_schema")
-    _check_type(said, Mapping, "an object", where)
-    name, schema, strict = said.get("name"), said.get("schema"), said.get("strict")
+    declared = requested.get("json_schema")
+    _check_type(declared, Mapping, "an object", where)
+    name, schema, strict = declared.get("name"), declared.get("schema"), declared.get("strict")
     if not isinstance(name, str) or not _FORMAT_NAME.fullmatch(name):
         raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, '_' or '-'", param=f"{where}.name")
-    _check_type(said.get("description"), str | None, "a string", f"{where}.description")
+    _check_type(declared.get("description"), str | None, "a string", f"{where}.description")
     _check_type(strict, bool | None, "true, false or null", f"{where}.strict")
-    # OpenAI's schema may be left out. Where it is to be kept, or may have been given another name, it is missed.
-    if schema is None and not strict and said.keys() <= _FORMAT_FIELDS:
+    # OpenAI allows a format without a schema. With `strict`, or with an unknown field that may be a misspelled
+    # `schema`, the schema is required.
+    if schema is None and not strict and declared.keys() <= _FORMAT_FIELDS:
         return ResponseFormat({"type": "object"}, where)
     _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
-    if strict is False:  # the kind of JSON stays
+    if strict is False:  # only the type of the JSON value is enforced
         schema = {key: schema[key] for key in ("type",) if key in schema}
     return ResponseFormat(schema, f"{where}.schema")
 
@@ -213,9 +233,9 @@ _SCHEMA_SHAPE = '{"type": "json_schema", "json_schema": {"name": …, "schema": 
 
 
 def check_tool_types(tools: Any, where: str = "tools") -> None:
-    """Raise `InvalidRequest` naming the field of `tools` that is missing or of a wrong type.
+    """Raise `InvalidRequest` naming a field of `tools` that is missing or has a wrong type.
 
-    That is all a prompt needs: tools of another kind than functions pass, and so does any name.
+    A prompt needs no more than that: tools that are not functions pass, and so does any name.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise InvalidRequest(f"{where} must be a list", param=where)
@@ -240,15 +260,15 @@ def _check_type(value: Any, kind: Any, words: str, where: str) -> None:
         raise InvalidRequest(f"{where} must be {words}, not {_kind(value)}", param=where)
 
 
-#: Of messages, and read by some families only.
-_TEXTS_OF_FAMILIES = ("reasoning", "thinking", "tool")
+#: Message fields that only some families read; each is a string.
+_FAMILY_FIELDS = ("reasoning", "thinking", "tool")
 
 
 def check_renderable(messages: Any, tools: Any, options: Mapping[str, Any] | None = None) -> None:
-    """Raise `InvalidRequest` naming the field that keeps a conversation from being written, if one is to blame.
+    """Raise `InvalidRequest` naming the field that makes a conversation impossible to render, if there is one.
 
-    Beside their shape: text that is not Unicode, and values that JSON cannot hold (other types, cycles, nested too
-    deeply). `options` are the template's.
+    Beyond the shape of messages and tools, it finds text with a lone surrogate and values that JSON cannot hold (other
+    types, cycles, too deep a nesting). `options` are the template options.
     """
     if messages or not isinstance(messages, Sequence):
         check_messages(messages)
@@ -258,14 +278,14 @@ def check_renderable(messages: Any, tools: Any, options: Mapping[str, Any] | Non
         for i, item in enumerate(items):
             _check_json(item, f"{field}[{i}]")
     for i, message in enumerate(messages):
-        for field in _TEXTS_OF_FAMILIES:
+        for field in _FAMILY_FIELDS:
             _check_type(message.get(field), str | None, "a string", f"messages[{i}].{field}")
     for option, value in (options or {}).items():
         _check_json(value, f"chat_template_kwargs.{option}")
 
 
 def deepest(messages: Any, tools: Any, options: Mapping[str, Any]) -> str:
-    """The field that nests deepest, of plain data without cycles."""
+    """The path of the field with the deepest nesting. The data must have no cycles."""
     fields = [(_depth(message), f"messages[{i}]") for i, message in enumerate(messages)]
     fields += ((_depth(tool), f"tools[{i}].function.parameters") for i, tool in enumerate(tools or ()))
     fields += ((_depth(value), f"chat_template_kwargs.{option}") for option, value in options.items())
@@ -275,33 +295,33 @@ def deepest(messages: Any, tools: Any, options: Mapping[str, Any]) -> str:
 def _depth(value: Any) -> int:
     depth = 0
     level: list[Iterable[Any]] = [(value,)]
-    while level := [item for held in level for item in held if isinstance(item, Mapping | list | tuple)]:
+    while level := [item for items in level for item in items if isinstance(item, Mapping | list | tuple)]:
         level = [item.values() if isinstance(item, Mapping) else item for item in level]
         depth += 1
     return depth
 
 
-#: How far below a message or a tool the field at fault is looked for: each level costs as much as writing all of it.
-_LEVELS = 12
-_LONGEST_KEY = 64  # characters of a key that may be part of a field's name
-#: Fields that hold others with names of their own. What nests too deeply is called by the name of the field it is in.
-_HOLDERS = ("content", "tool_calls", "function", "tools")
+#: How many levels below a message or a tool the search for a fault goes. Each level serialises the rest once more.
+_MAX_LEVELS = 12
+_MAX_KEY_LENGTH = 64  # a longer key is not shown in a path
+#: Only inside these fields does the path of a too deeply nested value go on.
+_CONTAINERS = ("content", "tool_calls", "function", "tools")
 
 
 def _check_json(value: Any, where: str) -> None:
-    """Raise `InvalidRequest` if JSON cannot hold `value`, naming the smallest field in it that is at fault."""
-    fault = _fault(value)
-    above: list[Any] = []
-    while fault is not None and len(above) < _LEVELS and not any(value is other for other in above):
-        above.append(value)
-        for key, item in _named(value):
-            if (inner := _fault(item)) is not None:
+    """Raise `InvalidRequest` if JSON cannot hold `value`, naming the smallest field that is at fault."""
+    fault = _json_fault(value)
+    parents: list[Any] = []
+    while fault is not None and len(parents) < _MAX_LEVELS and not any(value is parent for parent in parents):
+        parents.append(value)
+        for key, item in _named_items(value):
+            if (inner := _json_fault(item)) is not None:
                 where += f".{key}" if isinstance(key, str) else f"[{key}]"
                 value, fault = item, inner
                 break
         else:
             break
-        if fault == _TOO_DEEP and isinstance(key, str) and key not in _HOLDERS:
+        if fault == _TOO_DEEP and isinstance(key, str) and key not in _CONTAINERS:
             break
     if fault is not None:
         raise InvalidRequest(f"{where} {fault}", param=where)
@@ -310,8 +330,8 @@ def _check_json(value: Any, where: str) -> None:
 _TOO_DEEP = "is nested too deeply"
 
 
-def _fault(value: Any) -> str | None:
-    """What is wrong with `value` that JSON cannot hold it."""
+def _json_fault(value: Any) -> str | None:
+    """Why JSON cannot hold `value`, as the end of a sentence; None if it can."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -323,12 +343,16 @@ def _fault(value: Any) -> str | None:
     return None
 
 
-def _named(value: Any) -> Iterable[tuple[str | int, Any]]:
-    """What `value` holds under names that are fit to be shown."""
+def _named_items(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """The items of a list or object with their index or key, without keys that cannot be shown in a path."""
     if isinstance(value, list | tuple):
         return enumerate(value)
     if isinstance(value, Mapping):
-        return [(k, v) for k, v in value.items() if isinstance(k, str) and len(k) <= _LONGEST_KEY and not _fault(k)]
+        return [
+            (key, item)
+            for key, item in value.items()
+            if isinstance(key, str) and len(key) <= _MAX_KEY_LENGTH and not _json_fault(key)
+        ]
     return ()
 
 

@@ -1,31 +1,34 @@
-"""Every error Dovetail raises on purpose, and what each one means for whom.
+"""Every error that Dovetail raises on purpose, with its HTTP status, the step that failed and who has to act.
 
     DovetailError                 status  stage     who must act
     ├── InvalidRequest            400     request   the client: a field is wrong; `param` names it
     │   ├── UnknownModel          404     request   the client: no such model is served
     │   ├── ContextExceeded       400     request   the client: prompt and max_tokens do not fit
-    │   ├── SchemaRefused         400     request   the client: a tool's schema cannot be used as it is
-    │   └── PayloadTooLarge       413     request   the client: the body is larger than is read
+    │   ├── SchemaRefused         400     request   the client: a tool's schema cannot be enforced
+    │   └── PayloadTooLarge       413     request   the client: the body is larger than the limit
     ├── Unauthorized              401     request   the client: no key, or a wrong one
     ├── RenderError               400     render    the client: the messages cannot be rendered
-    ├── ReaderMisuse              500     parse     the caller of a reader: fed after finish, ids without a tokenizer
+    ├── ReaderMisuse              500     parse     the reader's caller: it fed text after `finish`, for example
     ├── CheckpointError           500     load      the operator: files missing, wrong shapes, unknown architecture
     ├── PlanError                 500     plan      the operator: options that cannot work together
     ├── EngineError               500     complete  the operator: the engine failed
-    └── EngineBusy                503     complete  the client, later: no room, or shutting down
+    └── EngineBusy                503     complete  the client, by trying later: the queue is full or the server stops
 
-The message is what the person who must act is told; it never holds a key or a prompt.
+The message tells that person what to do. It never contains a key or a prompt.
 """
 
 from __future__ import annotations
 
 
 class DovetailError(Exception):
-    """Base of every deliberate error.
+    """Base class of every deliberate error.
 
-    `param` names the field at fault in the client's own request (``messages[2].role``), or is None.
-    `code` is a stable machine-readable word, as in OpenAI's error shape. A `private` message is for the operator's log;
-    clients learn no more than the kind of error.
+    `message`: what went wrong and what to do.
+    `param`: the path of the bad field in the client's request, such as ``messages[2].role``; None if no field is bad.
+    `status`: the HTTP status.
+    `stage`: the step that failed: request, render, complete, parse, load or plan.
+    `type`, `code`: stable words for programs, as in OpenAI's error object.
+    `private`: the message is for the operator's log only; a client sees the kind of error without it.
     """
 
     status = 500
@@ -102,7 +105,10 @@ class EngineBusy(DovetailError):
 
 
 def reraise_exit(error: BaseException) -> None:
-    """Raise `error` again if it is the process that is to end. For callers of others' code, which may panic: a panic of
-    a library in Rust is a BaseException too, and no Exception."""
+    """Raise `error` again if it ends the process or closes a generator.
+
+    A panic in a Rust library is a `BaseException` and not an `Exception`. Code that has to survive such a panic catches
+    `BaseException` and calls this function first.
+    """
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
         raise error

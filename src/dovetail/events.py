@@ -1,7 +1,6 @@
-"""What a reader emits, and `fold`: events -> Message.
+"""The events that a reader emits, and `fold`, which turns them into a `Message`.
 
-A stream is the concatenation of the lists that `Reader.feed` and `Reader.finish` return. `CallEnd` says that a call is
-whole and its arguments parse as JSON; a call without one was cut short or is invalid, and a `Defect` says which.
+A reader returns lists of events from `feed` and `finish`; their concatenation is the stream.
 """
 
 from __future__ import annotations
@@ -14,15 +13,24 @@ from dovetail.conversation import Call, Message
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """The next piece of the reasoning."""
+
     text: str
 
 
 class Content(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """The next piece of the text for the user."""
+
     text: str
 
 
 class CallStart(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """A call begins. `index` counts from 0 without gaps; `id` is unique in the message."""
+    """A call begins.
+
+    `index`: the call's number in the message, from 0 without gaps. The call's other events carry it too.
+    `id`: unique in the message.
+    `name`: the tool's name.
+    """
 
     index: int
     id: str
@@ -30,18 +38,27 @@ class CallStart(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class CallArguments(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """The next piece of a call's arguments (JSON text)."""
+    """The next piece of a call's arguments, which are JSON text."""
 
     index: int
     fragment: str
 
 
 class CallEnd(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A call is complete, and its arguments parse as JSON.
+
+    A call that was cut short, or whose arguments are invalid, has no `CallEnd`; a `Defect` says which it was.
+    """
+
     index: int
 
 
 class Defect(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Something that was not as the format has it and was forgiven. `kind` is a stable word, `detail` is for people."""
+    """A fault in the output that the reader forgave.
+
+    `kind`: a stable word for programs.
+    `detail`: an explanation for people.
+    """
 
     kind: str
     detail: str = ""
@@ -51,7 +68,7 @@ Event = Reasoning | Content | CallStart | CallArguments | CallEnd | Defect
 
 
 def fold(events: Iterable[Event]) -> Message:
-    """The message that a stream of events adds up to."""
+    """The whole message of a stream of events."""
     content: list[str] = []
     reasoning: list[str] = []
     starts: list[CallStart] = []

@@ -33,7 +33,7 @@ def usable(tool: Tool, budget: Budget | None = None) -> tuple[Tool, Mapping[str,
 
 def enforceable(tool: Tool, strict: Strict, budget: Budget) -> tuple[Tool, Mapping[str, str]]:
     """`tool` with what its arguments are held to, and what had to be left out of that, as `usable` has it."""
-    return usable(tool, budget) if held_to_schema(tool, strict) else (tool.unpinned, {})
+    return usable(tool, budget) if held_to_schema(tool, strict) else (tool.without_schema, {})
 
 
 def resolve_tool_choice(

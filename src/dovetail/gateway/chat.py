@@ -174,7 +174,7 @@ class Chat:
         completions, readers = zip(*(attempt(choice, 0, ()) for choice in choices), strict=True)
         # The likeliest tokens would be the same again.
         retries = self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0
-        writer: Writer = "structural_tag" if self._engine.info.heeds == "structural_tag" else "lark"
+        writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
         unenforced = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
         unenforced = list(map(declared.placed, dict.fromkeys((*unenforced, *checked.unchecked))))
         return Turn(
@@ -237,7 +237,7 @@ class Chat:
             may_retry = retry < turn.retries
             # A retry may fail, and then it is the attempt before that goes on from what is shown. And what an engine is
             # given as a grammar is that of a whole answer, and cannot be gone on with.
-            holding = retry > 0 or (may_retry and self._engine.info.heeds != "constraint")
+            holding = retry > 0 or (may_retry and self._engine.info.enforces != "constraint")
             attempt: list[Step] = []
             try:
                 if retry:  # in threads, as thousands of tokens may have been shown

@@ -460,7 +460,7 @@ def test_each_is_tried_out_when_it_is_first_found_well(
         tried.append(server.name)
         assert ids_of(await whole(server, completion(4))) == continuation(PROMPT, 4)
         if server.name not in good:
-            raise EngineError(f"{server.name} heeds no grammar")
+            raise EngineError(f"{server.name} enforces no grammar")
 
     async def main() -> None:
         async with Fake() as here, Fake() as late:
@@ -473,7 +473,7 @@ def test_each_is_tried_out_when_it_is_first_found_well(
             assert tried == [here.name]
             await late.start()
             await until(lambda: tried.count(late.name) == 2)
-            assert caplog.text.count(f"{late.name} is left out: {late.name} heeds no grammar") == 1
+            assert caplog.text.count(f"{late.name} is left out: {late.name} enforces no grammar") == 1
             assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
             for number in range(4):
                 await answered(engine, completion(2, prompt(number)))
@@ -506,12 +506,12 @@ def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_la
             raise EngineBusy("too many requests")
 
     async def refuse(server: Server) -> None:
-        raise EngineError(f"{server.name} heeds no grammar")
+        raise EngineError(f"{server.name} enforces no grammar")
 
     async def main() -> None:
         async with Fake() as one, Fake() as other:
             engine = RemoteEngine([one.server(), other.server(check=refuse)])
-            with pytest.raises(EngineError, match=f"{other.name} heeds no grammar"):
+            with pytest.raises(EngineError, match=f"{other.name} enforces no grammar"):
                 await engine.start()
             engine = RemoteEngine([one.server(), other.server(check=check)])
             await engine.start()

@@ -73,7 +73,7 @@ class RemoteEngine:
             found[0].vocab_size,
             found[0].eos_ids,
             max(each.draft_tokens for each in found),
-            "lark" if all(each.heeds == "lark" for each in found) else "structural_tag",
+            "lark" if all(each.enforces == "lark" for each in found) else "structural_tag",
         )
         for server in servers:
             server.least_context = self._info.context
