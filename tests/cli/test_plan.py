@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dovetail.cli.main import main
-from dovetail.cli.planned import headline
+from dovetail.cli.plan_report import headline
 from dovetail.plan import embedded, hardware, hub, resolve
 from dovetail.plan.options import OPTIONS
 from tests.cli.conftest import Dovetail

@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 
 from dovetail.cli import serve
-from dovetail.cli.screen import address, curl
+from dovetail.cli.terminal import address, curl
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan import engines, hub, resolve
 from tests.cli.conftest import Dovetail

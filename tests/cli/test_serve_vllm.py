@@ -26,8 +26,8 @@ from rich.console import Console
 
 import dovetail
 from dovetail.backends import vllm
-from dovetail.cli import behind
-from dovetail.cli.watching import Watching
+from dovetail.cli import external_engines
+from dovetail.cli.startup_progress import Watching
 from dovetail.completion import Engine
 from dovetail.errors import EngineError
 from dovetail.plan import resolve
@@ -606,7 +606,7 @@ def test_one_that_is_lost_while_it_is_asked_is_not_taken(pair: Path, monkeypatch
 def attaching(pair: Path, urls: str, said: io.StringIO) -> Engine:
     console = Console(file=said, width=1000)
     plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": "none"})
-    return behind.engine(plan, dovetail.tokenizer(pair / "target"), Watching(console), console)
+    return external_engines.engine(plan, dovetail.tokenizer(pair / "target"), Watching(console), console)
 
 
 def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dovetail.conversation import Message
 from dovetail.errors import DovetailError
 from dovetail.gateway import Settings
-from dovetail.gateway.requests import ChatRequest, decode
+from dovetail.gateway.apis.chat_request import ChatRequest, decode
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, openai_client, written
 

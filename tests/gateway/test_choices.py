@@ -15,8 +15,8 @@ from dovetail.events import CallStart
 from dovetail.formats.hermes import Hermes
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.chat import Chat
-from dovetail.gateway.requests import decode
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.turn import Chat
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, openai_client, serving, written
 

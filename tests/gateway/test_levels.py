@@ -15,8 +15,8 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.chat import Chat, Turn
-from dovetail.gateway.requests import decode
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.turn import Chat, Turn
 from dovetail.tokens import Prompt, Tokenizer
 from tests.demo_server import demo_server
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written

@@ -14,8 +14,8 @@ from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallStart, Event
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, chunks
-from dovetail.gateway.chat import Chat, Step, Turn
-from dovetail.gateway.requests import decode
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.turn import Chat, Step, Turn
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, written
 

@@ -20,9 +20,9 @@ from dovetail.formats.history import KINDS
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
-from dovetail.gateway.chat import Chat, Turn
-from dovetail.gateway.rendering import DeclaredTools, can_follow, may_reason, rendered
-from dovetail.gateway.requests import Extension, decode
+from dovetail.gateway.apis.chat_request import Extension, decode
+from dovetail.gateway.prompt import DeclaredTools, can_follow, may_reason, rendered
+from dovetail.gateway.turn import Chat, Turn
 from dovetail.grammar import Control, Node, Optional
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written

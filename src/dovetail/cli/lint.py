@@ -12,7 +12,7 @@ from rich.text import Text
 
 import dovetail
 from dovetail.cli.files import read_json
-from dovetail.cli.screen import PROBLEM, visible
+from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.conversation import Tool, check_tool_types, check_tools
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format

@@ -10,7 +10,7 @@ from rich.text import Text
 
 import dovetail
 from dovetail.cli.files import read_json, read_text
-from dovetail.cli.screen import CALL, PROBLEM, REASONING
+from dovetail.cli.terminal import CALL, PROBLEM, REASONING
 from dovetail.conversation import Message, check_tools
 from dovetail.reading.defects import KINDS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from dovetail.cli.planned import show
+from dovetail.cli.plan_report import show
 from dovetail.errors import PlanError
 from dovetail.plan import Plan, resolve
 from dovetail.plan.drafter import cannot_run

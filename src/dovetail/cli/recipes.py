@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.screen import labelled, visible
+from dovetail.cli.terminal import labelled, visible
 from dovetail.plan.conditions import when_plainly
 from dovetail.plan.emit.command import shown
 from dovetail.plan.recipe import Recipe, called, every

@@ -11,13 +11,13 @@ import msgspec
 from rich.console import Console
 
 import dovetail
-from dovetail.cli import difference
+from dovetail.cli import prompt_diff
 from dovetail.cli.files import read_json
-from dovetail.cli.screen import prompt_text
+from dovetail.cli.terminal import prompt_text
 from dovetail.errors import InvalidRequest
 from dovetail.formats.history import listed_kinds
-from dovetail.gateway.rendering import rendered
-from dovetail.gateway.requests import ChatRequest, decode
+from dovetail.gateway.apis.chat_request import ChatRequest, decode
+from dovetail.gateway.prompt import rendered
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
         for repair in repairs:
             print(f"repaired {repair.where}: {repair.kind} {repair.detail}".rstrip(), file=sys.stderr)
     if arguments.diff is not None:
-        template = difference.template(arguments.diff, arguments.model, tools=bool(request.tools))
+        template = prompt_diff.template(arguments.diff, arguments.model, tools=bool(request.tools))
         controls = tokenizer.control if tokenizer else prompt.pieces[1::2]
-        other = difference.by_template(template, request, fmt, messages, controls)
-        return difference.show(prompt, other, (fmt.name, arguments.diff), as_json=arguments.json)
+        other = prompt_diff.by_template(template, request, fmt, messages, controls)
+        return prompt_diff.show(prompt, other, (fmt.name, arguments.diff), as_json=arguments.json)
     ids = prompt.ids(tokenizer) if tokenizer else None
     if arguments.json:
         segments = [segment._asdict() for segment in prompt.segments]

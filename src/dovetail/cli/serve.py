@@ -23,10 +23,10 @@ from rich.text import Text
 from starlette.applications import Starlette
 
 import dovetail
-from dovetail.cli.keys import key_file
+from dovetail.cli.api_keys import key_file
 from dovetail.cli.plan import resolved
-from dovetail.cli.planned import introduce
-from dovetail.cli.screen import PROBLEM, address, curl
+from dovetail.cli.plan_report import introduce
+from dovetail.cli.terminal import PROBLEM, address, curl
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, EngineError, PlanError
 from dovetail.formats.history import listed_kinds
@@ -249,13 +249,15 @@ def _is_loopback(host: str) -> bool:
 def _serve_behind(plan: Plan, key: str | None, listener: socket.socket, console: Console) -> Coroutine[Any, Any, None]:
     """As `_serve`, on an engine that runs in other processes."""
     # Brings an HTTP client, which the embedded engine has no use for.
-    from dovetail.cli import behind
-    from dovetail.cli.watching import Watching
+    from dovetail.cli import external_engines
+    from dovetail.cli.startup_progress import Watching
 
     tokenizer, watching = dovetail.tokenizer(plan.folders["tokenizer"]), Watching(console)
-    engine = behind.engine(plan, tokenizer, watching, console)
+    engine = external_engines.engine(plan, tokenizer, watching, console)
     app = _gateway(plan, key, engine, tokenizer)
-    return _serve(app, engine, listener, console, watching, lambda: behind.prove(plan, engine, tokenizer, console))
+    return _serve(
+        app, engine, listener, console, watching, lambda: external_engines.prove(plan, engine, tokenizer, console)
+    )
 
 
 async def _stoppable(serving: Coroutine[Any, Any, None]) -> None:

@@ -18,12 +18,12 @@ from starlette.routing import Route
 from dovetail.completion import Engine
 from dovetail.errors import UnknownModel
 from dovetail.formats.base import Format
-from dovetail.gateway.auth import RequireKey
-from dovetail.gateway.boundary import Boundary, http_error
-from dovetail.gateway.chat import Chat
 from dovetail.gateway.endpoint import ChatCompletions
+from dovetail.gateway.errors import Boundary, http_error
 from dovetail.gateway.metrics import Metrics
+from dovetail.gateway.middleware import RequireKey
 from dovetail.gateway.settings import Settings
+from dovetail.gateway.turn import Chat
 from dovetail.tokens import Tokenizer
 
 

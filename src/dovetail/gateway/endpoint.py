@@ -15,12 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from dovetail.errors import PayloadTooLarge, UnknownModel
-from dovetail.gateway import chunks
-from dovetail.gateway.boundary import error_json, told
-from dovetail.gateway.chat import Chat, Step, Turn
+from dovetail.gateway.apis import chat_response
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.errors import error_json, told
 from dovetail.gateway.metrics import Metrics, RequestMetrics
-from dovetail.gateway.requests import decode
 from dovetail.gateway.settings import Settings
+from dovetail.gateway.turn import Chat, Step, Turn
 
 #: Characters of places in a header: proxies bound the length of one.
 _LONGEST_LIST = 1_000
@@ -87,14 +87,14 @@ async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> Asyn
 
 
 async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> None:
-    body = chunks.whole(turn, [step async for step in steps])
+    body = chat_response.whole(turn, [step async for step in steps])
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_told(turn)]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str) -> None:
-    stream = chunks.Stream(turn)
+    stream = chat_response.Stream(turn)
     # The status waits for the first step, so that an engine that is busy answers 503 and not a broken stream.
     step = await anext(steps)
     await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_told(turn)]})
@@ -107,7 +107,7 @@ async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_i
             step = await anext(steps)
             data = stream.step(step)
     except Exception as error:
-        data = chunks.sse(error_json(told(error, request_id)))
+        data = chat_response.sse(error_json(told(error, request_id)))
         await send({"type": "http.response.body", "body": data})
         raise
     await send({"type": "http.response.body", "body": data})

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
 from dovetail.formats.history import Repair
-from dovetail.gateway.chat import FinishReason, Step
+from dovetail.gateway.turn import FinishReason, Step
 
 Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "disconnected"]
 

@@ -23,13 +23,13 @@ from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.events import CallEnd, CallStart, Event
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
-from dovetail.gateway import rendering
-from dovetail.gateway.checking import CheckedCall, Checking, Checks, checks
+from dovetail.gateway import prompt as prompting
+from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.logprobs import ContentLogprob, Speller
-from dovetail.gateway.merging import merged
-from dovetail.gateway.requests import ChatRequest
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.stopping import SegmentStop
+from dovetail.gateway.stop_strings import SegmentStop
+from dovetail.gateway.streams import merged
+from dovetail.gateway.validation import CheckedCall, Checking, Checks, checks
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.matcher import Matcher
@@ -116,11 +116,11 @@ class Chat:
 
     def _prepare(self, request: ChatRequest) -> Turn:
         extension = request.extension
-        declared = rendering.DeclaredTools(request, self._format)
+        declared = prompting.DeclaredTools(request, self._format)
         strict = extension.strict or self._settings.strict
         off = extension.repairs_off(self._settings.no_repair)
         messages, repairs = self._format.repair(request.messages, request.tools, off=off)
-        prompt = rendering.rendered(request, self._format, messages)
+        prompt = prompting.rendered(request, self._format, messages)
         self._check_length(prompt)
         ids = tuple(prompt.ids(self._tokenizer))
         max_tokens = self._max_tokens(request, len(ids))
@@ -131,14 +131,14 @@ class Chat:
                 declared.tools,
                 tool_choice=request.tool_choice,
                 strict=strict,
-                thinking=rendering.may_reason(request, self._format, left_open),
+                thinking=prompting.may_reason(request, self._format, left_open),
                 parallel_tool_calls=request.parallel_tool_calls is not False,
                 response_format=request.response_format,
             )
             eos_ids = self._engine.info.eos_ids
             constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
             checked = checks(request, declared.tools)
-        if grammar is not None and not rendering.can_follow(grammar, request, self._format, left_open):
+        if grammar is not None and not prompting.can_follow(grammar, request, self._format, left_open):
             raise InvalidRequest(
                 f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out "
                 "response_format, and the tools or set dovetail.strict to off",

@@ -12,7 +12,7 @@ from dovetail.conversation import check_tools
 from dovetail.errors import DovetailError, InvalidRequest, SchemaRefused
 from dovetail.formats.base import Format, Messages
 from dovetail.formats.tool_choice import Strict
-from dovetail.gateway.requests import FIELD_OF_OPTION, ChatRequest
+from dovetail.gateway.apis.chat_request import FIELD_OF_OPTION, ChatRequest
 from dovetail.grammar import Choice, Control, Grammar, Literal, Node, Optional, Sequence, Wider
 from dovetail.tokens import Prompt
 

@@ -16,8 +16,8 @@ from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.gateway import Settings
-from dovetail.gateway.checking import Checking, Checks
 from dovetail.gateway.metrics import Metrics
+from dovetail.gateway.validation import Checking, Checks
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written

@@ -17,8 +17,8 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning, fold
 from dovetail.formats.history import Repair
-from dovetail.gateway.chat import FinishReason, Step, Turn
 from dovetail.gateway.logprobs import ChoiceLogprobs, ContentLogprob
+from dovetail.gateway.turn import FinishReason, Step, Turn
 
 DONE = b"data: [DONE]\n\n"
 

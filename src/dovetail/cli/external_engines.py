@@ -19,9 +19,9 @@ from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
 from dovetail.backends.remote.faults import UNREADABLE, ServerLost
 from dovetail.backends.vllm.download import fetched
-from dovetail.cli.keys import key_file
-from dovetail.cli.screen import PROBLEM, visible
-from dovetail.cli.watching import Watching
+from dovetail.cli.api_keys import key_file
+from dovetail.cli.startup_progress import Watching
+from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.completion import Completion, Engine, Sampling
 from dovetail.errors import EngineError, InvalidRequest, PlanError, RenderError
 from dovetail.grammar import Control, Grammar, Literal, Sequence

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from dovetail.backends import vllm
-from dovetail.cli.screen import PROBLEM, visible
+from dovetail.cli.terminal import PROBLEM, visible
 
 _DOING: dict[vllm.Phase, str] = {
     "starting": "vLLM is starting",

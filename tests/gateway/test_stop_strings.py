@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.gateway.stopping import SegmentStop
+from dovetail.gateway.stop_strings import SegmentStop
 from dovetail.tokens import Segment
 
 TEXT = st.text("ab<>", max_size=6)

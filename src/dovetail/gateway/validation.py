@@ -14,7 +14,7 @@ from dovetail.conversation import check_response_format, check_tools
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.formats.tool_choice import usable
-from dovetail.gateway.requests import ChatRequest
+from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, checker
 from dovetail.grammar.schemas.mending import Budget
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.gateway.merging import merged
+from dovetail.gateway.streams import merged
 
 
 class Stream:

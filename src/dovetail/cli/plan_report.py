@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.screen import PROBLEM, labelled, visible
+from dovetail.cli.terminal import PROBLEM, labelled, visible
 from dovetail.plan import Plan, Setting
 from dovetail.plan.emit.command import shown
 from dovetail.plan.engines import NAMES

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from dovetail.backends.vllm import Progress
-from dovetail.cli.watching import Watching
+from dovetail.cli.startup_progress import Watching
 
 
 def shown(*steps: tuple[Progress, float], terminal: bool) -> str:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli.files import read_text
-from dovetail.cli.screen import CONTROL, visible
+from dovetail.cli.terminal import CONTROL, visible
 from dovetail.errors import InvalidRequest
 from dovetail.formats import continuing
 from dovetail.formats.base import Format, Messages
 from dovetail.formats.checkpoint import Checkpoint
 from dovetail.formats.template import Template, pattern
-from dovetail.gateway.requests import ChatRequest
+from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.tokens import Prompt, Segment
 
 DIFFERENT = 1  # the exit code, as `diff` has it
