@@ -35,7 +35,7 @@ from dovetail.completion import Completion, Sampling
 from dovetail.errors import EngineError, InvalidRequest, RenderError
 from dovetail.events import CallArguments, CallEnd, CallStart, Defect, Event
 from dovetail.formats.base import Format, Strict
-from dovetail.grammar import Control, Grammar, Node, matcher
+from dovetail.grammar import ControlToken, Grammar, Node, matcher
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
 #: One begins another, and has what stands around names in some family.
@@ -137,7 +137,7 @@ def _controls(fmt: Format, prompts: Sequence[Prompt], cases: Sequence[_Case]) ->
 
 
 def _named(node: Node) -> Iterator[str]:
-    if isinstance(node, Control):
+    if isinstance(node, ControlToken):
         yield node.literal
     for name in node.__struct_fields__:
         held = getattr(node, name)

@@ -10,8 +10,7 @@ import dovetail
 from dovetail.formats import schemas
 from dovetail.formats.base import Format
 from dovetail.formats.schemas import NotSimpleError
-from dovetail.grammar import FreeText, Node, Sequence, TextBefore
-from dovetail.grammar import Literal as Exactly
+from dovetail.grammar import Concat, ExactText, FreeText, Node, TextUntil
 from dovetail.grammar.schemas.references import References
 
 Hermes = type(dovetail.format("qwen3"))
@@ -72,7 +71,7 @@ class _Text(Hermes):  # type: ignore[misc, valid-type]
     reasoning = "opened"
 
     def _mark(self, literal: str) -> Node:
-        return Exactly(literal)
+        return ExactText(literal)
 
 
 class _OtherText(_Text):
@@ -81,13 +80,13 @@ class _OtherText(_Text):
 
 
 @pytest.mark.parametrize(
-    ("fmt", "reasoned"), [(_Text(), (TextBefore("</think>", ("</think>",)),)), (_OtherText(), ())], ids=["tag", "other"]
+    ("fmt", "reasoned"), [(_Text(), (TextUntil("</think>", ("</think>",)),)), (_OtherText(), ())], ids=["tag", "other"]
 )
 def test_reasoning_may_end_in_text(fmt: Format, reasoned: tuple[Node, ...]) -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     grammar = fmt.grammar([tool], tool_choice="none", thinking=True)
     assert grammar is not None
-    assert grammar.root == Sequence((*reasoned, FreeText()))
+    assert grammar.root == Concat((*reasoned, FreeText()))
 
 
 _A, _B = ({"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in "ab")

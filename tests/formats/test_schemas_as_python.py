@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import SchemaRefused
 from dovetail.formats import python_grammar
-from dovetail.grammar import Choice, Pattern, Ref, Sequence, Wider
+from dovetail.grammar import Choice, Concat, Loosened, Regex, RuleRef
 
 
 def of(schema: Any, **definitions: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def shortened(it: Any) -> str:
 @pytest.mark.parametrize(("schema", "definitions", "lost"), PUT_TOGETHER, ids=shortened)
 def test_what_of_several_schemas_is_kept(schema: dict[str, Any], definitions: dict[str, Any], lost: list[str]) -> None:
     item, _ = python_grammar.arguments(of(schema, **definitions), "tools[0]", "t")
-    told = item.pointers if isinstance(item, Wider) else ()
+    told = item.pointers if isinstance(item, Loosened) else ()
     assert list(told) == [f"#/properties/a/{keyword}" for keyword in lost]
 
 
@@ -89,7 +89,7 @@ def test_what_refers_to_itself_at_once_is_never_written(schema: dict[str, Any]) 
     """It has no value: left out where it may be, refused where it is required."""
     whole = {**of(schema), "additionalProperties": False}
     _, rules = python_grammar.arguments(whole, "tools[0]", "t")
-    assert rules["t1"] == Sequence(())  # there are no arguments but none
+    assert rules["t1"] == Concat(())  # there are no arguments but none
     with pytest.raises(SchemaRefused, match="nothing can be valid to #/properties/a"):
         python_grammar.arguments({**whole, "required": ["a"]}, "tools[0]", "t")
 
@@ -98,7 +98,7 @@ def test_what_refers_to_itself_or_to_another_is_the_other() -> None:
     schema = of({"type": "string", "anyOf": [{"$ref": "#/properties/a"}, {"minLength": 1}]})
     _, rules = python_grammar.arguments(schema, "tools[0]", "t")
     itself, other = next(rule.options for rule in rules.values() if isinstance(rule, Choice))
-    assert isinstance(itself, Ref) and isinstance(other, Pattern)
+    assert isinstance(itself, RuleRef) and isinstance(other, Regex)
     assert rules[itself.name] == Choice((itself, other))
 
 

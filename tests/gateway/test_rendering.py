@@ -23,7 +23,7 @@ from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat_request import Extension, decode
 from dovetail.gateway.prompt import DeclaredTools, can_follow, may_reason, rendered
 from dovetail.gateway.turn import Chat, Turn
-from dovetail.grammar import Control, Node, Optional
+from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
 
@@ -285,7 +285,7 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
         """Every answer begins with a header."""
 
         def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
-            return (Optional(Control("<think>")), Control("<|im_middle|>"))
+            return (Maybe(ControlToken("<think>")), ControlToken("<|im_middle|>"))
 
     half = {"messages": [USER, {"role": "assistant", "content": " a"}], "continue_final_message": True}
     for fmt, body, param in (

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import Grammar, JsonSchema, Sequence, culprit, lark_schema
+from dovetail.grammar import Concat, Grammar, JsonSchema, culprit, lark_schema
 from dovetail.grammar.lark_schema import written
 from dovetail.grammar.other_keys import other_keys
 from dovetail.grammar.schemas import separate
@@ -467,7 +467,7 @@ def test_all_tools_share_their_trials(monkeypatch: pytest.MonkeyPatch) -> None:
         return fits(text)
 
     monkeypatch.setattr(lark_schema, "_fits_text", counted)
-    tools = Grammar(Sequence(tuple(JsonSchema(circular(i), f"tools[{i}]") for i in range(20, 45))))
+    tools = Grammar(Concat(tuple(JsonSchema(circular(i), f"tools[{i}]") for i in range(20, 45))))
     text = tools.lark()
     once = sum(len(written(circular(i), 0).text) for i in range(20, 45))
     assert sum(compiled) < 12 * once + lark_schema._LETTERS

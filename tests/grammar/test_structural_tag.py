@@ -22,20 +22,20 @@ from dovetail.events import fold
 from dovetail.formats.base import Format
 from dovetail.grammar import (
     Choice,
-    Control,
+    Concat,
+    ControlToken,
+    ExactText,
     FreeText,
     Grammar,
     Index,
     JsonSchema,
-    Literal,
-    Name,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
+    OtherName,
     Repeat,
-    TextBefore,
-    Wider,
+    TextUntil,
 )
-from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
 from tests.conftest import SHARED
@@ -128,43 +128,48 @@ def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
 # -- node by node -----------------------------------------------------------------------------------------------------
 
 SMALL = families.PieceTokenizer(("<A>", "<B>", "<end>"), ("ab", "<A>"))
-A, B, SOME_TEXT, CALL = Control("<A>"), Control("<B>"), FreeText(), InOrder((Control("<A>"), Literal("a")))
+A, B, SOME_TEXT, CALL = (
+    ControlToken("<A>"),
+    ControlToken("<B>"),
+    FreeText(),
+    Concat((ControlToken("<A>"), ExactText("a"))),
+)
 
 
 @pytest.mark.parametrize(
     "root",
     [
-        Literal("ab"),
-        Literal(""),
-        Literal("a<A>"),
+        ExactText("ab"),
+        ExactText(""),
+        ExactText("a<A>"),
         A,
         SOME_TEXT,
         Index(),
-        InOrder(()),
-        InOrder((SOME_TEXT, A, SOME_TEXT)),
-        InOrder((SOME_TEXT, Optional(InOrder((A, Literal("a"), B))))),
-        InOrder((Optional(InOrder((SOME_TEXT, A))), SOME_TEXT)),
-        Choice((A, InOrder((A, B)), Literal("ab"))),
+        Concat(()),
+        Concat((SOME_TEXT, A, SOME_TEXT)),
+        Concat((SOME_TEXT, Maybe(Concat((A, ExactText("a"), B))))),
+        Concat((Maybe(Concat((SOME_TEXT, A))), SOME_TEXT)),
+        Choice((A, Concat((A, B)), ExactText("ab"))),
         Repeat(CALL),
-        InOrder((Repeat(CALL), B)),
-        InOrder((A, Repeat(InOrder((Optional(B), Literal("a")))))),
-        InOrder((A, JsonSchema({"type": "integer", "minimum": 1}, "x"), B)),
-        InOrder((A, JsonSchema({"enum": ["a", 1, 10, True]}, "x"), B)),
-        InOrder((TextBefore("b"), A)),
-        InOrder((TextBefore(""), A)),
-        Choice((SOME_TEXT, InOrder((TextBefore("a"), A, Literal("b"))))),
-        InOrder((TextBefore("<A>", ("<A>",)), A)),
-        InOrder((TextBefore("b<A>", ("<A>",)), Literal("b"))),
-        TextBefore("", ("<A>",)),
-        InOrder((TextBefore("b", schema={"pattern": "^a+b?$"}), A)),
-        InOrder((TextBefore("", schema={"pattern": "0|^a"}, words=("b", "1")), A)),
-        InOrder((TextBefore("<A>", ("<A>",), {"pattern": "^[a-b]*$"}), B)),
-        InOrder((TextBefore("<A>", ("<A>",), words=("a",)), B)),
-        InOrder((Name(), A)),
-        InOrder((Name(("a", "ab", "b0")), Literal('"'))),
-        Choice((InOrder((Literal("ab"), Literal('"'))), InOrder((Name(("ab",)), Literal('"'))))),
-        Wider(InOrder((A, B)), "x", ("#/not",)),
-        Choice(tuple(map(Literal, ("a", "ab", "0", "")))),
+        Concat((Repeat(CALL), B)),
+        Concat((A, Repeat(Concat((Maybe(B), ExactText("a")))))),
+        Concat((A, JsonSchema({"type": "integer", "minimum": 1}, "x"), B)),
+        Concat((A, JsonSchema({"enum": ["a", 1, 10, True]}, "x"), B)),
+        Concat((TextUntil("b"), A)),
+        Concat((TextUntil(""), A)),
+        Choice((SOME_TEXT, Concat((TextUntil("a"), A, ExactText("b"))))),
+        Concat((TextUntil("<A>", ("<A>",)), A)),
+        Concat((TextUntil("b<A>", ("<A>",)), ExactText("b"))),
+        TextUntil("", ("<A>",)),
+        Concat((TextUntil("b", schema={"pattern": "^a+b?$"}), A)),
+        Concat((TextUntil("", schema={"pattern": "0|^a"}, words=("b", "1")), A)),
+        Concat((TextUntil("<A>", ("<A>",), {"pattern": "^[a-b]*$"}), B)),
+        Concat((TextUntil("<A>", ("<A>",), words=("a",)), B)),
+        Concat((OtherName(), A)),
+        Concat((OtherName(("a", "ab", "b0")), ExactText('"'))),
+        Choice((Concat((ExactText("ab"), ExactText('"'))), Concat((OtherName(("ab",)), ExactText('"'))))),
+        Loosened(Concat((A, B)), "x", ("#/not",)),
+        Choice(tuple(map(ExactText, ("a", "ab", "0", "")))),
     ],
     ids=repr,
 )
@@ -535,7 +540,7 @@ def test_pointers_to_what_is_not_kept() -> None:
 
 
 def test_a_control_token_passes_for_its_text_where_the_vocabulary_tells_it() -> None:
-    root = InOrder((JsonSchema({"type": "string"}, "x"), Control("<A>")))
+    root = Concat((JsonSchema({"type": "string"}, "x"), ControlToken("<A>")))
     ids = [*_BYTES.encode('"'), _BYTES.control["<A>"], *_BYTES.encode('"'), _BYTES.control["<A>"], *_END]
     assert Both(Grammar(root), _BYTES, _END, hidden=True).taken(ids) == (1, 1)
     assert Both(Grammar(root), _BYTES, _END, hidden=False).taken(ids) == (1, len(ids))
@@ -567,11 +572,11 @@ def test_known_differences(schema: Any, text: str, llguidance_takes: bool, xgram
 @pytest.mark.parametrize(
     ("node", "text", "llguidance_takes", "xgrammar_takes", "lost"),
     [
-        (TextBefore("</x>", ("</x>",), {"pattern": "^a+$", "maxLength": 1}, "x"), "aa</x>", False, True, ["maxLength"]),
-        (TextBefore("</x>", ("</x>",), {"pattern": "^.$"}, "x"), "aa</x>", False, True, ["pattern"]),
-        (TextBefore("", (), {"pattern": "^a", "format": "date"}, "x"), "b", False, True, ["pattern", "format"]),
-        (TextBefore("", (), {"pattern": r"^\p{L}$"}, "x"), "3", False, True, ["pattern"]),
-        (Name(), "a" * 65, False, True, []),
+        (TextUntil("</x>", ("</x>",), {"pattern": "^a+$", "maxLength": 1}, "x"), "aa</x>", False, True, ["maxLength"]),
+        (TextUntil("</x>", ("</x>",), {"pattern": "^.$"}, "x"), "aa</x>", False, True, ["pattern"]),
+        (TextUntil("", (), {"pattern": "^a", "format": "date"}, "x"), "b", False, True, ["pattern", "format"]),
+        (TextUntil("", (), {"pattern": r"^\p{L}$"}, "x"), "3", False, True, ["pattern"]),
+        (OtherName(), "a" * 65, False, True, []),
     ],
 )
 def test_known_differences_of_text(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.grammar import Control, Grammar, Literal, Sequence
+from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
@@ -31,7 +31,7 @@ def allowed_behind(tags: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def test_grammars_of_one_shape_are_not_mixed_up() -> None:
-    grammars = [Grammar(Sequence((Literal("a"), Control(literal)))) for literal in CONTROL]
+    grammars = [Grammar(Concat((ExactText("a"), ControlToken(literal)))) for literal in CONTROL]
     assert allowed_behind([grammar.structural_tag(CONTROL) for grammar in grammars]) == [[1], [2]]
 
 

@@ -24,7 +24,7 @@ from dovetail.cli.startup_progress import Watching
 from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.completion import Completion, Engine, Sampling
 from dovetail.errors import EngineError, InvalidRequest, PlanError, RenderError
-from dovetail.grammar import Control, Grammar, Literal, Sequence
+from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 from dovetail.plan import Plan
 from dovetail.plan.drafter import cannot_run
 from dovetail.plan.engines import not_here
@@ -137,7 +137,7 @@ async def _hold(plan: Plan, tokenizer: Tokenizer, server: Server, *, why_not: st
     try:
         # A prompt inside its reasoning, where the format has any.
         prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
-        grammar = Grammar(Sequence((Literal("a"), Control(literal))))
+        grammar = Grammar(Concat((ExactText("a"), ControlToken(literal))))
         asked = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")
         async with aclosing(server.complete(asked)) as batches:
             ids = [token async for batch in batches for token in batch.ids]

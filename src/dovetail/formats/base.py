@@ -26,18 +26,18 @@ from dovetail.formats.history import Repair, Wants
 from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
 from dovetail.grammar import (
     Choice,
-    Control,
+    Concat,
+    ControlToken,
+    ExactText,
     FreeText,
     Grammar,
     JsonSchema,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
-    Pattern,
-    TextBefore,
-    Wider,
+    Regex,
+    TextUntil,
 )
-from dovetail.grammar import Literal as Exactly
-from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.mending import Budget
 from dovetail.reading import Asked, CallReader, Reader
@@ -49,7 +49,7 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 
 #: What stands behind reasoning and in front of calls differs from family to family; in front of JSON it is nothing.
-_NEW_LINES = Pattern(r"\n{1,3}")
+_NEW_LINES = Regex(r"\n{1,3}")
 
 
 class Format(ABC):
@@ -247,7 +247,7 @@ class Format(ABC):
             grammar = self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
         for i, (_, left_out) in enforced.items():
             if left_out:
-                grammar = Grammar(Wider(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
+                grammar = Grammar(Loosened(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
         return grammar
 
     def _grammar(
@@ -257,7 +257,7 @@ class Format(ABC):
         `others` are the names of those that may not be called."""
         section = self._calls_grammar(tools, parallel)
         calls = constraint.behind_text(self._content(), section, required=required)
-        return Grammar(InOrder((*self._reasoned(thinking), calls)))
+        return Grammar(Concat((*self._reasoned(thinking), calls)))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         named = (self._stands_for(index, tool) for index, tool in tools.items())
@@ -276,15 +276,15 @@ class Format(ABC):
 
     def _mark(self, literal: str) -> Node:
         """A marker of the family: a control token, or text where the model's tokenizer has none such."""
-        return Control(literal) if literal in self._reader.controls else Exactly(literal)
+        return ControlToken(literal) if literal in self._reader.controls else ExactText(literal)
 
     def _no_calls(self, thinking: bool) -> Grammar:
-        return Grammar(InOrder((*self._reasoned(thinking), FreeText())))
+        return Grammar(Concat((*self._reasoned(thinking), FreeText())))
 
     def _calls_or_content(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         """An answer that is one of the two (None: it cannot be that), with no other text."""
         either = tuple(node for node in (calls, content) if node is not None)
-        return Grammar(InOrder((*self._reasoned(thinking), Optional(_NEW_LINES), Choice(either))))
+        return Grammar(Concat((*self._reasoned(thinking), Maybe(_NEW_LINES), Choice(either))))
 
     def _content(self) -> Node:
         """Text in which there may be calls, but in their section only."""
@@ -296,16 +296,16 @@ class Format(ABC):
             return ()
         opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
         opens, closes = self._mark(opener), self._mark(closer)
-        if isinstance(closes, Control):
-            block: Node = InOrder((FreeText(), closes))
+        if isinstance(closes, ControlToken):
+            block: Node = Concat((FreeText(), closes))
         elif closer.startswith("<"):
-            block = TextBefore(closer, (closer,))
+            block = TextUntil(closer, (closer,))
         else:
             return ()  # it is part of the text in front of calls
         if self.reasoning == "written":
             # An opener of text is part of the text that a control token ends.
-            told = isinstance(opens, Control) or not isinstance(closes, Control)
-            block = Optional(InOrder((opens, block)) if told else block)
+            told = isinstance(opens, ControlToken) or not isinstance(closes, ControlToken)
+            block = Maybe(Concat((opens, block)) if told else block)
         return (block,)
 
     def _structured(self, wanted: ResponseFormat) -> Node:
@@ -317,7 +317,7 @@ class Format(ABC):
         schema = self._declared_order({**(tool.parameters or {}), "type": "object"})
         return {
             constraint.ID: self._id_grammar(tool.name),
-            constraint.NAME: Exactly(self._attribute(tool.name)),
+            constraint.NAME: ExactText(self._attribute(tool.name)),
             constraint.ARGUMENTS: JsonSchema(schema, f"tools[{index}].function.parameters"),
         }
 
@@ -331,7 +331,7 @@ class Format(ABC):
 
     def _id_grammar(self, name: str) -> Node:
         """The id of a call, in families that write one; it is not looked at in others."""
-        return Exactly("")
+        return ExactText("")
 
     def _declared_order(self, schema: Any) -> Any:
         """A schema with its keys in the order in which the prompt shows them to the model."""

@@ -22,17 +22,17 @@ from dovetail.events import fold
 from dovetail.formats import parameters
 from dovetail.grammar import (
     Choice,
-    Control,
+    Concat,
+    ControlToken,
+    ExactText,
     Index,
     JsonSchema,
-    Literal,
+    Maybe,
     Node,
-    Optional,
     Repeat,
-    TextBefore,
+    TextUntil,
     kept,
 )
-from dovetail.grammar import Sequence as InOrder
 from dovetail.reading import Reader
 from dovetail.reading.tags import ParameterReader
 from dovetail.tokens import Prompt, Segment
@@ -47,7 +47,7 @@ _SAMPLES = {"string": _STRING, "number": "0", "boolean": "true", "null": "null",
 _PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 _KEPT_TOOLS, _KEPT_BYTES = 2_048, 16 * 2**20
 #: What is written, as characters and control tokens.
-_Written = list[str | Control]
+_Written = list[str | ControlToken]
 
 
 class Family(NamedTuple):
@@ -96,7 +96,7 @@ class Envelope:
             self._markup = one.markup(family, ends)
             two = one.as_arguments(written(_object(_STRING), _object(_STRING)))
         marks = [i for i, piece in enumerate(two) if piece in _SLOTS]
-        if two.count(ARGUMENTS) != 2 or not any(isinstance(piece, Control) for piece in two[: marks[0]]):
+        if two.count(ARGUMENTS) != 2 or not any(isinstance(piece, ControlToken) for piece in two[: marks[0]]):
             raise NoGrammarError
         half = len(marks) // 2
         (first, last), (second, end) = (marks[0], marks[half - 1]), (marks[half], marks[-1])
@@ -114,14 +114,14 @@ class Envelope:
 
         It may begin with text: see `behind_text`. Raises `SchemaRefused`.
         """
-        named = tuple(InOrder(_nodes(self._call, self._filled(tool))) for tool in tools)
-        call: Node = InOrder((*self._before, Choice(named), *self._after))
+        named = tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools)
+        call: Node = Concat((*self._before, Choice(named), *self._after))
         calls = call
-        if parallel and any(not isinstance(it, Literal) or it.text.strip() for it in self._separator):
-            calls = InOrder((call, Repeat(InOrder((*self._separator, call)), 0)))
+        if parallel and any(not isinstance(it, ExactText) or it.text.strip() for it in self._separator):
+            calls = Concat((call, Repeat(Concat((*self._separator, call)), 0)))
         elif parallel:  # new lines between calls may be there or not
-            calls = Repeat(InOrder((Optional(InOrder(self._separator)), call)) if self._separator else call)
-        return InOrder((*self._opening, calls, *self._closing))
+            calls = Repeat(Concat((Maybe(Concat(self._separator)), call)) if self._separator else call)
+        return Concat((*self._opening, calls, *self._closing))
 
     def _filled(self, tool: Mapping[str, Node]) -> Mapping[str, Node]:
         markup, schema = self._markup, tool[ARGUMENTS]
@@ -140,10 +140,10 @@ class NoGrammarError(Exception):
 def behind_text(text: Node, section: Node, *, required: bool) -> Node:
     """Text, and a section of calls. What text the section begins with is the end of that text."""
     match section:
-        case InOrder((Literal(end), *rest)):
-            calls: Node = InOrder((TextBefore(end), *rest))
+        case Concat((ExactText(end), *rest)):
+            calls: Node = Concat((TextUntil(end), *rest))
             return calls if required else Choice((text, calls))
-    return InOrder((text, section if required else Optional(section)))
+    return Concat((text, section if required else Maybe(section)))
 
 
 def nodes(prompt: Prompt, end_of_turn: Iterable[str]) -> tuple[Node, ...]:
@@ -172,7 +172,7 @@ class _Parameters:
         controls = {*ends}
         for kind, sample in _SAMPLES.items():
             one = self._written(_object(sample))
-            controls.update(piece.literal for piece in one if isinstance(piece, Control))
+            controls.update(piece.literal for piece in one if isinstance(piece, ControlToken))
             value = len(one) - len(self._rest) - len(sample if kind != "string" else VALUE)
             between[kind] = _nodes(one[self._key + 1 : value])
         # Where a control token is part of what ends a value, text is not.
@@ -209,8 +209,8 @@ def _written(prompt: Prompt, ends: frozenset[str]) -> _Written:
         if not control:
             written += text
         else:
-            written.append(Control(text))
-    while isinstance(last := written[-1], Control) and last.literal in ends:
+            written.append(ControlToken(text))
+    while isinstance(last := written[-1], ControlToken) and last.literal in ends:
         written.pop()
     return written
 
@@ -224,14 +224,14 @@ def _nodes(written: _Written, stands_for: Mapping[str, Node] | None = None) -> t
     slots: dict[str, Node] = {INDEX: Index(), **(stands_for or {})}
     nodes: list[Node] = []
     for piece in written:
-        if isinstance(piece, Control):
+        if isinstance(piece, ControlToken):
             nodes.append(piece)
         elif piece in slots:
             nodes.append(slots[piece])
-        elif nodes and isinstance(nodes[-1], Literal):
-            nodes[-1] = Literal(nodes[-1].text + piece)
+        elif nodes and isinstance(nodes[-1], ExactText):
+            nodes[-1] = ExactText(nodes[-1].text + piece)
         else:
-            nodes.append(Literal(piece))
+            nodes.append(ExactText(piece))
     return tuple(nodes)
 
 

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dovetail.conversation import Message
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.markup import markup, parameters, text
-from dovetail.grammar import Literal, Node, Optional
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import Concat, ExactText, Maybe, Node
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.tags import ParameterReader
@@ -136,8 +135,8 @@ class Glm45(Format):
     def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
         """The newline in front of `<think>` is the model's to write."""
         match super()._reasoned(thinking):
-            case (Optional(block),):
-                return (Optional(InOrder((Optional(Literal(self._newline)), block))),)
+            case (Maybe(block),):
+                return (Maybe(Concat((Maybe(ExactText(self._newline)), block))),)
             case block:
                 return block
 

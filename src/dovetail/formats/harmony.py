@@ -261,48 +261,52 @@ class Harmony(Format):
     def _grammar(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> grammar.Grammar:
-        preamble = grammar.Optional(self._said(COMMENTARY))
-        calling: grammar.Node = grammar.Sequence((preamble, self._calls_grammar(tools, parallel)))
+        preamble = grammar.Maybe(self._said(COMMENTARY))
+        calling: grammar.Node = grammar.Concat((preamble, self._calls_grammar(tools, parallel)))
         if not required:
             calling = grammar.Choice((calling, self._said(FINAL)))
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), calling)))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), calling)))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> grammar.Node:
         """One call: its end is the end of the turn. Its recipient stands behind the channel as the library has it, or
         in front of it as the chat template does."""
-        channel, recipient = grammar.Control(CHANNEL), f" to={FUNCTIONS}"
-        typed = grammar.Sequence((grammar.Literal(" "), self._mark(CONSTRAIN), grammar.Literal("json")))
-        either = grammar.Choice((typed, grammar.Literal(" json")))
+        channel, recipient = grammar.ControlToken(CHANNEL), f" to={FUNCTIONS}"
+        typed = grammar.Concat((grammar.ExactText(" "), self._mark(CONSTRAIN), grammar.ExactText("json")))
+        either = grammar.Choice((typed, grammar.ExactText(" json")))
         behind: list[grammar.Node] = []
         in_front: list[grammar.Node] = []
         for index, tool in tools.items():
-            name = grammar.Literal(tool.name)
-            arguments = grammar.Control(MESSAGE), self._stands_for(index, tool)[constraint.ARGUMENTS]
-            behind.append(grammar.Sequence((name, typed, *arguments)))
-            in_front.append(grammar.Sequence((name, channel, grammar.Literal(COMMENTARY), either, *arguments)))
+            name = grammar.ExactText(tool.name)
+            arguments = grammar.ControlToken(MESSAGE), self._stands_for(index, tool)[constraint.ARGUMENTS]
+            behind.append(grammar.Concat((name, typed, *arguments)))
+            in_front.append(grammar.Concat((name, channel, grammar.ExactText(COMMENTARY), either, *arguments)))
         # Side by side, and not for each name: xgrammar is quicker so.
-        first = grammar.Sequence((channel, grammar.Literal(COMMENTARY + recipient), grammar.Choice(tuple(behind))))
-        second = grammar.Sequence((grammar.Literal(recipient), grammar.Choice(tuple(in_front))))
+        first = grammar.Concat((channel, grammar.ExactText(COMMENTARY + recipient), grammar.Choice(tuple(behind))))
+        second = grammar.Concat((grammar.ExactText(recipient), grammar.Choice(tuple(in_front))))
         return grammar.Choice((first, second))
 
     def _no_calls(self, thinking: bool) -> grammar.Grammar:
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), self._said(FINAL))))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), self._said(FINAL))))
 
     def _calls_or_content(
         self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
     ) -> grammar.Grammar:
         said = self._said(FINAL, content) if content else None
         either = grammar.Choice(tuple(node for node in (calls, said) if node))
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), either)))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), either)))
 
     def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
-        return (grammar.Optional(self._said(ANALYSIS)),) if thinking else ()
+        return (grammar.Maybe(self._said(ANALYSIS)),) if thinking else ()
 
     def _said(self, channel: str, content: grammar.Node = _TEXT) -> grammar.Node:
         """A message to the user; only a final one ends the turn."""
-        header = (grammar.Control(CHANNEL), grammar.Literal(channel), grammar.Control(MESSAGE), content)
-        more = (grammar.Control(END), grammar.Control(START), grammar.Literal(ROLE)) if channel != FINAL else ()
-        return grammar.Sequence((*header, *more))
+        header = (grammar.ControlToken(CHANNEL), grammar.ExactText(channel), grammar.ControlToken(MESSAGE), content)
+        more = (
+            (grammar.ControlToken(END), grammar.ControlToken(START), grammar.ExactText(ROLE))
+            if channel != FINAL
+            else ()
+        )
+        return grammar.Concat((*header, *more))
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []

@@ -15,7 +15,7 @@ from dovetail.errors import RenderError
 from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.probes import Block, Probe
 from dovetail.formats.template import MOST_TURNS, Template, pattern
-from dovetail.grammar import Control, Literal, Node
+from dovetail.grammar import ControlToken, ExactText, Node
 from dovetail.reading import CallReader
 from dovetail.tokens import Prompt, Segment
 
@@ -153,7 +153,7 @@ class JinjaFormat(Format):
         yield Segment("\n" * reader.after_think_end, False)
 
     def _mark(self, literal: str) -> Node:
-        return Control(literal) if literal in self._templates.controls else Literal(literal)
+        return ControlToken(literal) if literal in self._templates.controls else ExactText(literal)
 
     def _declared_order(self, schema: Any) -> Any:
         return schema  # in whatever order the family's own declarations are, a template's are as they come

@@ -158,7 +158,7 @@ class KimiK2(Format):
         return Prompt.alternating(pieces)
 
     def _id_grammar(self, name: str) -> grammar.Node:
-        return grammar.Sequence((grammar.Literal(f"functions.{name}:"), grammar.Index()))
+        return grammar.Concat((grammar.ExactText(f"functions.{name}:"), grammar.Index()))
 
     def _declared_order(self, schema: Any) -> Any:
         return sorted_deeply(schema)

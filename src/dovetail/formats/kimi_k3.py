@@ -312,17 +312,17 @@ class KimiK3(Format):
     ) -> grammar.Grammar:
         calls = self._calls_grammar(tools, parallel)
         ending = calls if required else grammar.Choice((calls, self._ending()))
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.FreeText(), ending)))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.FreeText(), ending)))
 
     def _no_calls(self, thinking: bool) -> grammar.Grammar:
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.FreeText(), self._ending())))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.FreeText(), self._ending())))
 
     def _calls_or_content(
         self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
     ) -> grammar.Grammar:
-        said = content and grammar.Sequence((content, self._ending()))
+        said = content and grammar.Concat((content, self._ending()))
         either = tuple(node for node in (calls, said) if node is not None)
-        return grammar.Grammar(grammar.Sequence((*self._reasoned(thinking), grammar.Choice(either))))
+        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.Choice(either))))
 
     def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
         if not thinking:
@@ -330,9 +330,9 @@ class KimiK3(Format):
         ending = self._ending()
         return (grammar.FreeText(), *self._nodes(thinking=True)[: -len(ending.items)])
 
-    def _ending(self) -> grammar.Sequence:
+    def _ending(self) -> grammar.Concat:
         """What stands behind content without calls."""
-        return grammar.Sequence(self._nodes(thinking=False))
+        return grammar.Concat(self._nodes(thinking=False))
 
     def _nodes(self, thinking: bool) -> tuple[grammar.Node, ...]:
         return constraint.nodes(self.write(Message(), thinking=thinking), self.end_of_turn)

@@ -12,8 +12,7 @@ from dovetail.conversation import Message, Tool
 from dovetail.events import Content
 from dovetail.formats import constraint, plain_text
 from dovetail.formats.base import ReasoningBlock
-from dovetail.grammar import Choice, Grammar, Literal, Node, Optional, Pattern, Repeat
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import MOST_SPACE
@@ -26,12 +25,12 @@ TURN_ENDS = (END, END_OF_MESSAGE, "<|eot|>", "<|eom|>")  # the last two are thos
 SEPARATOR = "; "
 
 _SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
-_BLANK = Pattern(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")
+_BLANK = Regex(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")
 #: Some models were trained on a type in front of the name, and on OpenAI's word for the parameters.
-_BEFORE_NAME = Pattern(rf'\{{{_SPACE}(?:"type"{_SPACE}:{_SPACE}"function"{_SPACE},{_SPACE})?"name"{_SPACE}:{_SPACE}')
-_BEFORE_ARGUMENTS = Pattern(rf'{_SPACE},{_SPACE}"(?:parameters|arguments)"{_SPACE}:{_SPACE}')
-_CALL_END = Pattern(rf"{_SPACE}\}}")
-_BETWEEN = Pattern(rf"{_SPACE}[;,]{_SPACE}|[ \t\r\n]{{1,{MOST_SPACE}}}")
+_BEFORE_NAME = Regex(rf'\{{{_SPACE}(?:"type"{_SPACE}:{_SPACE}"function"{_SPACE},{_SPACE})?"name"{_SPACE}:{_SPACE}')
+_BEFORE_ARGUMENTS = Regex(rf'{_SPACE},{_SPACE}"(?:parameters|arguments)"{_SPACE}:{_SPACE}')
+_CALL_END = Regex(rf"{_SPACE}\}}")
+_BETWEEN = Regex(rf"{_SPACE}[;,]{_SPACE}|[ \t\r\n]{{1,{MOST_SPACE}}}")
 
 
 class LlamaReader(EnvelopeReader):
@@ -79,19 +78,19 @@ class Llama3Json(plain_text.PlainText):
     ) -> Grammar:
         """Calls are the whole answer, or stand behind text and the tag; other text does not begin like a call."""
         text = self._text()
-        tagged = InOrder((Optional(text), self._mark(TAG), Optional(_BLANK)))
-        calls: Node = InOrder((Optional(Choice((tagged, _BLANK))), self._calls_grammar(tools, parallel)))
-        answer = calls if required else Choice((calls, Optional(text)))
-        return Grammar(InOrder((*self._reasoned(thinking), answer)))
+        tagged = Concat((Maybe(text), self._mark(TAG), Maybe(_BLANK)))
+        calls: Node = Concat((Maybe(Choice((tagged, _BLANK))), self._calls_grammar(tools, parallel)))
+        answer = calls if required else Choice((calls, Maybe(text)))
+        return Grammar(Concat((*self._reasoned(thinking), answer)))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         called = []
         for index, tool in tools.items():
             arguments = self._stands_for(index, tool)[constraint.ARGUMENTS]
-            called.append(InOrder((Literal(f'"{tool.name}"'), _BEFORE_ARGUMENTS, arguments)))
-        call = InOrder((_BEFORE_NAME, Choice(tuple(called)), _CALL_END))
-        more = Repeat(InOrder((Optional(_BETWEEN), call)), 0)
-        return InOrder((call, more)) if parallel else call
+            called.append(Concat((ExactText(f'"{tool.name}"'), _BEFORE_ARGUMENTS, arguments)))
+        call = Concat((_BEFORE_NAME, Choice(tuple(called)), _CALL_END))
+        more = Repeat(Concat((Maybe(_BETWEEN), call)), 0)
+        return Concat((call, more)) if parallel else call
 
     def _call_marker(self) -> str:
         return TAG
@@ -101,7 +100,7 @@ class Llama3Json(plain_text.PlainText):
         marks = self._marks()
         stops = plain_text.stops(marks)
         tags = plain_text.pieces(marks, stops)
-        begun = Pattern(rf"\{{{plain_text.behind_blanks(stops, KEYS)}?")
+        begun = Regex(rf"\{{{plain_text.behind_blanks(stops, KEYS)}?")
         return plain_text.text((begun, *tags, plain_text.words(stops, "{")), tags)
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dovetail.conversation import Message
 from dovetail.formats.base import Format
 from dovetail.formats.markup import markup, parameters, text
-from dovetail.grammar import Node, TextBefore
+from dovetail.grammar import Node, TextUntil
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -42,7 +42,7 @@ class MiniMaxM2(Format):
     _reader = MiniMaxReader
 
     def _content(self) -> Node:
-        return TextBefore("", without=self._reader.text_openers)  # a call, to our reader
+        return TextUntil("", without=self._reader.text_openers)  # a call, to our reader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         segments: list[Segment] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dovetail.conversation import Message
 from dovetail.formats.base import Format, ReasoningBlock
-from dovetail.grammar import Control
+from dovetail.grammar import ControlToken
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
@@ -89,7 +89,7 @@ class Mistral(Format):
         if thinking and message.reasoning:
             segments += (Segment(THINK, True), Segment(message.reasoning, False), Segment(THINK_END, True))
         segments.append(Segment(message.content, False))
-        if message.calls and self._mark(ARGUMENTS) != Control(ARGUMENTS):
+        if message.calls and self._mark(ARGUMENTS) != ControlToken(ARGUMENTS):
             listed = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in message.calls)
             segments += (Segment(CALLS, True), Segment(f"[{', '.join(listed)}]", False), Segment(END, True))
             return Prompt(segments)

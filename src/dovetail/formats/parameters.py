@@ -5,7 +5,7 @@ value of: a string is the text as it stands; what cannot be a string is JSON; wh
 that is nothing else. A parameter's tag may say which it is.
 
 Parameters come in the order in which the schema has them; those that it does not declare come last, where it says
-`additionalProperties` or declares none. What a grammar cannot keep of a schema is named by its JSON pointer (`Wider`).
+`additionalProperties` or declares none. A `Loosened` node lists the keywords that the grammar does not enforce.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dovetail.formats import schemas
 from dovetail.formats.schemas import NotSimpleError
 from dovetail.grammar import (
     Choice,
+    Concat,
+    ExactText,
     JsonSchema,
-    Literal,
-    Name,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
+    OtherName,
     Repeat,
-    TextBefore,
-    Wider,
+    TextUntil,
     patterns,
 )
-from dovetail.grammar import Sequence as InOrder
 from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, COMPOUND
 from dovetail.grammar.schemas.references import Place, References, step, steps
 from dovetail.reading.parameters import Parameters
@@ -78,7 +78,7 @@ class _Arguments:
         for kind, between in markup.between.items():
             self._kinds.setdefault(between, set()).add(kind)
         first = markup.after[0]
-        self._end, self._rest = (first.text, markup.after[1:]) if isinstance(first, Literal) else ("", markup.after)
+        self._end, self._rest = (first.text, markup.after[1:]) if isinstance(first, ExactText) else ("", markup.after)
 
     def node(self) -> Node:
         root = self._root
@@ -95,7 +95,7 @@ class _Arguments:
             raise SchemaRefused(told, param=self._origin)
         node = found[0] if len(found) == 1 else Choice(tuple(found))
         node = self._wider(node, "#", root, lost)
-        return Wider(node, self._origin, tuple(self._overlapping)) if self._overlapping else node
+        return Loosened(node, self._origin, tuple(self._overlapping)) if self._overlapping else node
 
     def _alternatives(self, at: str, schema: Any) -> list[dict[str, Any]]:
         """`schemas.alternatives` of a schema that stands at a pointer. Raises `NotSimpleError`."""
@@ -117,21 +117,21 @@ class _Arguments:
         for name in names:
             schema = properties.get(name, flat.get("additionalProperties", True))
             at = f"#/properties/{step(name)}"
-            item = self._parameter(Literal(markup.attribute(name)), name, at, schema)
+            item = self._parameter(ExactText(markup.attribute(name)), name, at, schema)
             if item is not None and not markup.reads_back(name):
-                item = Wider(item, self._origin, (at,))
+                item = Loosened(item, self._origin, (at,))
             if item is not None:
-                items.append(item if name in required else Optional(item))
+                items.append(item if name in required else Maybe(item))
             elif name in required:
                 self._culprit = at if name in properties else "#/required"
                 return None
-        others = Name(tuple(map(markup.attribute, names)))
+        others = OtherName(tuple(map(markup.attribute, names)))
         if (item := self._parameter(others, _UNDECLARED, "#/additionalProperties", other)) is not None:
-            items.append(Optional(Repeat(item)))
-        some = InOrder((*markup.opening, *items))
+            items.append(Maybe(Repeat(item)))
+        some = Concat((*markup.opening, *items))
         if markup.empty == markup.opening or required:
             return some
-        none = InOrder(markup.empty)
+        none = Concat(markup.empty)
         return Choice((some, none)) if items else none
 
     def _parameter(self, name: Node, key: str, at: str, schema: Any) -> Node | None:
@@ -144,10 +144,10 @@ class _Arguments:
             else:
                 value = self._json(at, self._of_kinds(key, at, schema, kinds))
             if value is not None:
-                options.append(InOrder((*between, value)))
+                options.append(Concat((*between, value)))
         if not options:
             return None
-        return InOrder((*self._markup.before, name, options[0] if len(options) == 1 else Choice(tuple(options))))
+        return Concat((*self._markup.before, name, options[0] if len(options) == 1 else Choice(tuple(options))))
 
     # -- one value and what stands behind it --------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class _Arguments:
         if schema is None or schema is False:
             return None
         said = {} if schema is True else schemas.carrying(schema, self._references)
-        return InOrder((JsonSchema(said, self._origin, at), *self._markup.after))
+        return Concat((JsonSchema(said, self._origin, at), *self._markup.after))
 
     def _of_kinds(self, key: str, at: str, schema: Any, kinds: Iterable[str]) -> Any:
         """The schema of those values that have one of some types; None if there are none."""
@@ -217,12 +217,12 @@ class _Arguments:
 
     def _text(self, schema: Mapping[str, Any] = _ANY, at: str = "#", words: Iterable[str] = ()) -> Node:
         markup = self._markup
-        text = TextBefore(self._end, markup.stops, schema, self._origin, at, tuple(self._possible(words)))
-        return InOrder((text, *self._rest))
+        text = TextUntil(self._end, markup.stops, schema, self._origin, at, tuple(self._possible(words)))
+        return Concat((text, *self._rest))
 
     def _words(self, words: Iterable[str]) -> Node | None:
-        options = tuple(map(Literal, self._possible(words)))
-        return InOrder((Choice(options), *self._markup.after)) if options else None
+        options = tuple(map(ExactText, self._possible(words)))
+        return Concat((Choice(options), *self._markup.after)) if options else None
 
     def _possible(self, words: Iterable[str]) -> list[str]:
         """Those that no reader takes for more than a value."""
@@ -235,7 +235,7 @@ class _Arguments:
         for key in lost:
             here = [each for each in said if each == key or (each, key) == ("const", "enum")]
             named |= dict.fromkeys(here or (each for each in said if each in COMPOUND))
-        return Wider(node, self._origin, tuple(f"{at}/{key}" for key in named)) if named else node
+        return Loosened(node, self._origin, tuple(f"{at}/{key}" for key in named)) if named else node
 
 
 def _is_kept(flat: Mapping[str, Any], key: str) -> bool:

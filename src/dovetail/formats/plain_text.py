@@ -11,8 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from dovetail.formats.base import Format
-from dovetail.grammar import Choice, Grammar, Literal, Node, Optional, Pattern, Repeat, TextBefore
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat, TextUntil
 from dovetail.grammar.patterns import quoted
 
 #: White space, as what is between the brackets of a regex's class.
@@ -38,20 +37,20 @@ class PlainText(Format):
     def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
         """Where a block of reasoning is text to the model, it may begin one whether its prompts have any or not."""
         opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
-        if self.reasoning != "none" or not isinstance(self._mark(closer), Literal):
+        if self.reasoning != "none" or not isinstance(self._mark(closer), ExactText):
             return super()._reasoned(thinking)
         spelled = tuple(mark for mark in self._marks() if mark[0] == "<")
-        return (Optional(InOrder((self._mark(opener), TextBefore(closer, spelled)))),)
+        return (Maybe(Concat((self._mark(opener), TextUntil(closer, spelled)))),)
 
     def _calls_or_content(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        marked = None if calls is None else InOrder((self._mark(self._call_marker()), calls))
+        marked = None if calls is None else Concat((self._mark(self._call_marker()), calls))
         return super()._calls_or_content(marked, content, thinking)
 
 
 def text(first: Iterable[Node], more: Iterable[Node]) -> Node:
     """Text of one character or more: white space, then one of `first`, then any number of `more`."""
-    blank = Pattern(f"[{BLANK}]+")
-    begun = InOrder((Optional(blank), Choice(tuple(first)), Repeat(Choice(tuple(more)), 0)))
+    blank = Regex(f"[{BLANK}]+")
+    begun = Concat((Maybe(blank), Choice(tuple(first)), Repeat(Choice(tuple(more)), 0)))
     return Choice((begun, blank))
 
 
@@ -65,13 +64,13 @@ def pieces(marks: Sequence[str], stops: str) -> list[Node]:
     found: list[Node] = []
     for first in sorted({mark[0] for mark in marks}):
         behind = others((mark[1:] for mark in marks if mark[0] == first), in_class(stops))
-        found.append(Pattern(f"{quoted(first)}(?:{behind})?"))
+        found.append(Regex(f"{quoted(first)}(?:{behind})?"))
     return found
 
 
-def words(stops: str, not_first: str = "") -> Pattern:
+def words(stops: str, not_first: str = "") -> Regex:
     """Text up to the next of `stops` that begins with no white space and none of `not_first`."""
-    return Pattern(f"[^{BLANK}{in_class(stops + not_first)}][^{in_class(stops)}]*")
+    return Regex(f"[^{BLANK}{in_class(stops + not_first)}][^{in_class(stops)}]*")
 
 
 def behind_blanks(stops: str, unlike: Iterable[str]) -> str:

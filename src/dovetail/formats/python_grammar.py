@@ -31,8 +31,19 @@ from dovetail.formats.python_values import (
     several,
     string,
 )
-from dovetail.grammar import Choice, JsonSchema, Literal, Node, Optional, Pattern, Ref, Repeat, Spelled, Wider
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import (
+    Choice,
+    Concat,
+    ExactText,
+    JsonSchema,
+    Loosened,
+    Maybe,
+    Node,
+    OtherSyntax,
+    Regex,
+    Repeat,
+    RuleRef,
+)
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, TYPES
 from dovetail.grammar.schemas.kinds import kind_of
@@ -40,7 +51,7 @@ from dovetail.grammar.schemas.references import Place, References, step
 from dovetail.grammar.schemas.references import pointer as pointer_to
 from dovetail.grammar.schemas.separate import separate
 
-_NOTHING = InOrder(())
+_NOTHING = Concat(())
 _TRUE: Mapping[str, Any] = {}
 _FALSE: Mapping[str, Any] = {"not": {}}
 
@@ -81,9 +92,9 @@ def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Nod
     if written is None:
         told = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
         raise SchemaRefused(told, param=origin)
-    item: Node = Spelled(written, schema, origin)
+    item: Node = OtherSyntax(written, schema, origin)
     if lost := tuple(dict.fromkeys(writer.lost)):
-        item = Wider(item, origin, lost)
+        item = Loosened(item, origin, lost)
     return item, writer.rules
 
 
@@ -98,7 +109,7 @@ class _Writer:
         #: Pointers to what there is no value of, and to the whole.
         self.never = ["#"]
         #: By the identity of what is written (which is kept for that) and its keys; its node once it is there.
-        self._made: dict[tuple[int, int], tuple[Any, Ref, Node | None, bool]] = {}
+        self._made: dict[tuple[int, int], tuple[Any, RuleRef, Node | None, bool]] = {}
         #: What was put together, by its keywords and the identity of what they have: written once as well.
         self._whole: dict[frozenset[tuple[str, int]], dict[str, Any]] = {}
         self._names = self._merges = self._members = 0
@@ -127,7 +138,7 @@ class _Writer:
             self.never.insert(-1, pointer)
         # One of which there is no value may have been referred to from within: then that never ends.
         self.rules[rule.name] = rule if node is None else node
-        if not isinstance(node, Ref | Pattern | Literal | JsonSchema | None):
+        if not isinstance(node, RuleRef | Regex | ExactText | JsonSchema | None):
             node = rule
         self._made[made] = (schema, rule, node, True)
         return node
@@ -152,25 +163,25 @@ class _Writer:
         names = list(values)
         few = sum(map(len, names)) <= _MOST_NAMES and max(map(len, names), default=0) <= _LONGEST_NAME
         rest = self._rule(keys.other(names, other)) if other is not None and few else None
-        tail: Node | None = Repeat(InOrder((COMMA, rest)), 0) if rest else None
-        starts: list[Node] = [InOrder((rest, tail))] if rest and tail else []
+        tail: Node | None = Repeat(Concat((COMMA, rest)), 0) if rest else None
+        starts: list[Node] = [Concat((rest, tail))] if rest and tail else []
         optional = True
         for name, value in reversed(values.items()):
             if value is None:
                 continue
             member = self._rule(keys.member(name, value))
-            start = InOrder((member, tail)) if tail else member
-            more = InOrder((COMMA, member))
+            start = Concat((member, tail)) if tail else member
+            more = Concat((COMMA, member))
             if name in needed:
                 starts, optional = [start], False
             else:
                 starts = [start, *starts]
-            after: Node = more if name in needed else Optional(more)
-            tail = self._rule(InOrder((after, tail)) if tail else after)
+            after: Node = more if name in needed else Maybe(more)
+            tail = self._rule(Concat((after, tail)) if tail else after)
         if not starts:
             return _NOTHING
         whole: Node = Choice(tuple(starts)) if len(starts) > 1 else starts[0]
-        return Optional(whole) if optional else whole
+        return Maybe(whole) if optional else whole
 
     # -- any schema ---------------------------------------------------------------------------------------------------
 
@@ -334,12 +345,12 @@ class _Writer:
             if not values:
                 return bracketed("[", "]", several(item, least, most))
             left = None if most is None else most - len(values)
-            tail = Repeat(InOrder((COMMA, item)), max(least - len(values), 0), left)
+            tail = Repeat(Concat((COMMA, item)), max(least - len(values), 0), left)
         for i, value in reversed([*enumerate(values)]):
             assert value is not None
-            here = InOrder((COMMA, value) if i else (value,))
-            here = InOrder((*here.items, tail)) if tail else here
-            tail = self._rule(here if i < least else Optional(here))
+            here = Concat((COMMA, value) if i else (value,))
+            here = Concat((*here.items, tail)) if tail else here
+            tail = self._rule(here if i < least else Maybe(here))
         return bracketed("[", "]", tail)
 
     def _range(self, schema: Mapping[str, Any], pointer: str, lower: str, upper: str) -> tuple[int, int | None]:
@@ -354,13 +365,13 @@ class _Writer:
 
     # -- names and complaints -----------------------------------------------------------------------------------------
 
-    def _new(self) -> Ref:
+    def _new(self) -> RuleRef:
         self._names += 1
         if self._names > _MOST_RULES:
             self._refuse("#", "is too large")
-        return Ref(f"{self._prefix}{self._names}")
+        return RuleRef(f"{self._prefix}{self._names}")
 
-    def _rule(self, node: Node) -> Ref:
+    def _rule(self, node: Node) -> RuleRef:
         rule = self._new()
         self.rules[rule.name] = node
         return rule

@@ -12,38 +12,37 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dovetail.formats.plain_text import in_class, others
-from dovetail.grammar import Choice, Literal, Node, Optional, Pattern, Ref, Repeat
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import Choice, Concat, ExactText, Maybe, Node, Regex, Repeat, RuleRef
 from dovetail.grammar.patterns import quoted
 
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 GAP = r"[ \t\r\n]{0,16}"
-COMMA = Pattern(f"{GAP},{GAP}")
+COMMA = Regex(f"{GAP},{GAP}")
 _COLON = f"{GAP}:{GAP}"
 _CONTROL = r"\x00-\x1f"
 _ESCAPE = (
     r"""\\(?:[\\'"abfnrtv]|x[0-9a-fA-F]{2}|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"""
     r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-INTEGER = Pattern("-?(?:0|[1-9][0-9]*)")
-NUMBER = Pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
-BOOLEAN, NULL = Pattern("True|False"), Literal("None")
-ANY = Ref("any")
+INTEGER = Regex("-?(?:0|[1-9][0-9]*)")
+NUMBER = Regex(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
+BOOLEAN, NULL = Regex("True|False"), ExactText("None")
+ANY = RuleRef("any")
 
 
-def string(shortest: int = 0, longest: int | None = None) -> Pattern:
+def string(shortest: int = 0, longest: int | None = None) -> Regex:
     """A string in quotes of either kind, and how many characters it may have."""
     times = f"{{{shortest},{'' if longest is None else longest}}}" if shortest or longest is not None else "*"
-    return Pattern("|".join(rf"{q}(?:[^{q}\\{_CONTROL}]|{_ESCAPE}){times}{q}" for q in "\"'"))
+    return Regex("|".join(rf"{q}(?:[^{q}\\{_CONTROL}]|{_ESCAPE}){times}{q}" for q in "\"'"))
 
 
 def anything() -> dict[str, Node]:
     """The rules of `Ref("any")`: any value that JSON has."""
-    member = InOrder((Pattern(f"(?:{string().regex}){_COLON}"), ANY))
+    member = Concat((Regex(f"(?:{string().regex}){_COLON}"), ANY))
     return {
-        "any": Choice((string(), NUMBER, BOOLEAN, NULL, Ref("list"), Ref("dict"))),
-        "list": bracketed("[", "]", Optional(several(ANY))),
-        "dict": bracketed("{", "}", Optional(several(member))),
+        "any": Choice((string(), NUMBER, BOOLEAN, NULL, RuleRef("list"), RuleRef("dict"))),
+        "list": bracketed("[", "]", Maybe(several(ANY))),
+        "dict": bracketed("{", "}", Maybe(several(member))),
     }
 
 
@@ -56,7 +55,7 @@ class Keys(NamedTuple):
 
 def _keyword(name: str, value: Node) -> Node:
     if _KEYWORD.fullmatch(name):
-        return InOrder((Pattern(f"{quoted(name)}{GAP}={GAP}"), value))
+        return Concat((Regex(f"{quoted(name)}{GAP}={GAP}"), value))
     return _spread(_named(name), value)
 
 
@@ -64,11 +63,11 @@ def _other_keyword(names: list[str], value: Node) -> Node:
     not_in_names = "".join(c for c in map(chr, range(128)) if not (c.isalnum() or c == "_"))
     stops = f"{_CONTROL}{in_class(not_in_names[32:])}"
     free = others(filter(_KEYWORD.fullmatch, names), stops, not_first="0-9", whole=True)
-    return Choice((InOrder((Pattern(f"(?:{free}){GAP}={GAP}"), value)), _spread(_not_named(names), value)))
+    return Choice((Concat((Regex(f"(?:{free}){GAP}={GAP}"), value)), _spread(_not_named(names), value)))
 
 
 def _spread(key: str, value: Node) -> Node:
-    return InOrder((Pattern(rf"\*\*\{{{GAP}{key}{_COLON}"), value, Pattern(rf"{GAP}\}}")))
+    return Concat((Regex(rf"\*\*\{{{GAP}{key}{_COLON}"), value, Regex(rf"{GAP}\}}")))
 
 
 def _named(name: str) -> str:
@@ -95,22 +94,22 @@ def _forms(text: str) -> list[str]:
 
 KEYWORDS = Keys(_keyword, _other_keyword)
 STRINGS = Keys(
-    lambda name, value: InOrder((Pattern(_named(name) + _COLON), value)),
-    lambda names, value: InOrder((Pattern(_not_named(names) + _COLON), value)),
+    lambda name, value: Concat((Regex(_named(name) + _COLON), value)),
+    lambda names, value: Concat((Regex(_not_named(names) + _COLON), value)),
 )
 
 
 def bracketed(opening: str, closing: str, inside: Node | None) -> Node:
     """Brackets, and what stands between them, if something does."""
-    items = (Pattern(quoted(opening) + GAP), inside, Pattern(GAP + quoted(closing)))
-    return InOrder(tuple(item for item in items if item is not None))
+    items = (Regex(quoted(opening) + GAP), inside, Regex(GAP + quoted(closing)))
+    return Concat(tuple(item for item in items if item is not None))
 
 
 def several(item: Node, least: int = 1, most: int | None = None) -> Node:
     """`item`, with commas between; `most` is one at least."""
-    more = Repeat(InOrder((COMMA, item)), max(least - 1, 0), None if most is None else most - 1)
-    some: Node = item if most == 1 else InOrder((item, more))
-    return some if least else Optional(some)
+    more = Repeat(Concat((COMMA, item)), max(least - 1, 0), None if most is None else most - 1)
+    some: Node = item if most == 1 else Concat((item, more))
+    return some if least else Maybe(some)
 
 
 def choice(options: list[Node | None]) -> Node | None:
@@ -128,7 +127,7 @@ def one_of(values: list[Any]) -> Node | None:
             forms.update(dict.fromkeys(_forms(value)))
         elif not isinstance(value, list | Mapping):
             forms[python(json.dumps(value))] = None
-    scalars = [Pattern("|".join(map(quoted, forms)))] if forms else []
+    scalars = [Regex("|".join(map(quoted, forms)))] if forms else []
     return choice([*scalars, *map(_constant, held)])
 
 
@@ -140,7 +139,7 @@ def _constant(value: Any) -> Node:
         items = list(map(_just, value))
     inside = [part for item in items for part in (COMMA, item)][1:]
     opening, closing = "{}" if isinstance(value, Mapping) else "[]"
-    return bracketed(opening, closing, InOrder(tuple(inside)) if inside else None)
+    return bracketed(opening, closing, Concat(tuple(inside)) if inside else None)
 
 
 def _just(value: Any) -> Node:

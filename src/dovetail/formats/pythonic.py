@@ -16,8 +16,20 @@ from dovetail.events import Content, Reasoning
 from dovetail.formats import constraint, plain_text, python_grammar, python_values
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.markup import parameters
-from dovetail.grammar import Choice, Control, Grammar, JsonSchema, Literal, Node, Optional, Pattern, Ref, Repeat, Rules
-from dovetail.grammar import Sequence as InOrder
+from dovetail.grammar import (
+    Choice,
+    Concat,
+    ControlToken,
+    ExactText,
+    Grammar,
+    JsonSchema,
+    Maybe,
+    Node,
+    Regex,
+    Repeat,
+    RuleRef,
+    Rules,
+)
 from dovetail.grammar.patterns import quoted
 from dovetail.reading import Script
 from dovetail.reading.calls import MOST_SPACE
@@ -162,7 +174,7 @@ class Pythonic(plain_text.PlainText):
     @property
     def _around(self) -> tuple[str, str]:
         """What stands around a list of calls in a text."""
-        liquid = isinstance(self._mark(LIQUID), Control) and not isinstance(self._mark(CALLS), Control)
+        liquid = isinstance(self._mark(LIQUID), ControlToken) and not isinstance(self._mark(CALLS), ControlToken)
         return (LIQUID, LIQUID_END) if liquid else (CALLS, CALLS_END)
 
     def _call_marker(self) -> str:
@@ -174,9 +186,9 @@ class Pythonic(plain_text.PlainText):
         text = self._text([*(tool.name for tool in tools.values()), *others])
         calls = self._calls_grammar(tools, parallel)
         opener, closer = self._around
-        marked = InOrder((self._mark(opener), calls, Optional(self._mark(closer))))
-        listed: Node = Choice((InOrder((Optional(self._mark(TAG)), calls)), marked))
-        return Grammar(InOrder((*self._reasoned(thinking), Optional(text), listed if required else Optional(listed))))
+        marked = Concat((self._mark(opener), calls, Maybe(self._mark(closer))))
+        listed: Node = Choice((Concat((Maybe(self._mark(TAG)), calls)), marked))
+        return Grammar(Concat((*self._reasoned(thinking), Maybe(text), listed if required else Maybe(listed))))
 
     def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         rules = python_values.anything()
@@ -189,19 +201,19 @@ class Pythonic(plain_text.PlainText):
             assert isinstance(held, JsonSchema)
             arguments, referred = python_grammar.arguments(held.schema, held.origin, f"t{index}_")
             rules |= referred
-            opening = Pattern(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
-            called.append(InOrder((opening, arguments, Pattern(rf"{_GAP}\)"))))
+            opening = Regex(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
+            called.append(Concat((opening, arguments, Regex(rf"{_GAP}\)"))))
         rules["call"] = Choice(tuple(called))
-        more = (Repeat(InOrder((Pattern(f"{_GAP},"), Ref("call"))), 0),) if parallel else ()
-        return Rules(InOrder((Literal("["), Ref("call"), *more, Pattern(rf"{_GAP}\]"))), rules)
+        more = (Repeat(Concat((Regex(f"{_GAP},"), RuleRef("call"))), 0),) if parallel else ()
+        return Rules(Concat((ExactText("["), RuleRef("call"), *more, Regex(rf"{_GAP}\]"))), rules)
 
     def _text(self, names: Sequence[str]) -> Node:
         """Content in which the reader finds no list of calls: at its beginning one with any name, then with `names`."""
         marks = self._marks()
         stops = plain_text.stops(marks, "[")
         tags = plain_text.pieces(marks, stops)
-        called = Pattern(plain_text.behind_blanks(stops, [f"{name}(" for name in names]))
-        first, later = (InOrder((Literal("["), Optional(behind))) for behind in (_behind_first(stops), called))
+        called = Regex(plain_text.behind_blanks(stops, [f"{name}(" for name in names]))
+        first, later = (Concat((ExactText("["), Maybe(behind))) for behind in (_behind_first(stops), called))
         return plain_text.text((first, *tags, plain_text.words(stops)), (later, *tags))
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
@@ -219,7 +231,7 @@ class Pythonic(plain_text.PlainText):
         return Prompt([*segments, Segment(TURN_ENDS[0], True)])
 
 
-def _behind_first(stops: str) -> Pattern:
+def _behind_first(stops: str) -> Regex:
     """Text up to the next of `stops` that is no name with a `(` behind it."""
     space = plain_text.BLANK
     name = f"[^{plain_text.in_class(''.join(_AFTER_NAME) + stops)}]+"
@@ -227,7 +239,7 @@ def _behind_first(stops: str) -> Pattern:
     no_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in SPACE + stops))
     rest = f"[^{plain_text.in_class(stops)}]*"
     told = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
-    return Pattern(f"[{space}]*(?:{told})|[{space}]+")
+    return Regex(f"[{space}]*(?:{told})|[{space}]+")
 
 
 def _arguments(call: Call) -> str:

@@ -19,7 +19,7 @@ import re
 from dovetail.conversation import Message
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.markup import markup, parameters, text
-from dovetail.grammar import Node, TextBefore
+from dovetail.grammar import Node, TextUntil
 from dovetail.reading.tags import Attributes, TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -62,7 +62,7 @@ class Qwen3Coder(Format):
     _reader = Qwen3CoderReader
 
     def _content(self) -> Node:
-        return TextBefore("", without=self._reader.text_openers)  # a call, to our reader
+        return TextUntil("", without=self._reader.text_openers)  # a call, to our reader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         segments: list[Segment] = []

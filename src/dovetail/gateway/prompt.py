@@ -13,7 +13,7 @@ from dovetail.errors import DovetailError, InvalidRequest, SchemaRefused
 from dovetail.formats.base import Format, Messages
 from dovetail.formats.tool_choice import Strict
 from dovetail.gateway.apis.chat_request import FIELD_OF_OPTION, ChatRequest
-from dovetail.grammar import Choice, Control, Grammar, Literal, Node, Optional, Sequence, Wider
+from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node
 from dovetail.tokens import Prompt
 
 
@@ -160,16 +160,16 @@ def can_follow(grammar: Grammar, request: ChatRequest, fmt: Format, left_open: b
 def _headed(node: Node) -> bool:
     """Whether all that `node` takes begins with a control token or with what is always the same."""
     match node:
-        case Control() | Literal():
+        case ControlToken() | ExactText():
             return True
-        case Wider(item):
+        case Loosened(item):
             return _headed(item)
         case Choice(options):
             return all(map(_headed, options))
-        case Sequence(items):
+        case Concat(items):
             for item in items:
-                if not _headed(item.item if isinstance(item, Optional) else item):
+                if not _headed(item.item if isinstance(item, Maybe) else item):
                     return False
-                if not isinstance(item, Optional):
+                if not isinstance(item, Maybe):
                     return True
     return False

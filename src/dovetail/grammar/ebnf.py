@@ -12,17 +12,17 @@ from typing import Any, NoReturn
 
 from dovetail.grammar.nodes import (
     Choice,
+    Concat,
+    ExactText,
     JsonSchema,
-    Literal,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
-    Pattern,
-    Ref,
+    OtherSyntax,
+    Regex,
     Repeat,
+    RuleRef,
     Rules,
-    Sequence,
-    Spelled,
-    Wider,
 )
 
 _OF_TYPE = {
@@ -48,21 +48,21 @@ def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _expression(node: Node) -> str:
     match node:
-        case Literal(text):
+        case ExactText(text):
             return json.dumps(text, ensure_ascii=False)
-        case Pattern(regex):
+        case Regex(regex):
             return f"({_of_regex(regex)})"
         case JsonSchema(schema) if schema.get("type") in _OF_TYPE:
             return f"({_of_regex(_OF_TYPE[schema['type']])})"
-        case Ref(name):
+        case RuleRef(name):
             return f"rule_{name}"
-        case Wider(item) | Spelled(item):
+        case Loosened(item) | OtherSyntax(item):
             return _expression(item)
         case Choice(options):
             return f"({' | '.join(map(_expression, options))})"
-        case Sequence(items):
+        case Concat(items):
             return f"({' '.join(map(_expression, items))})" if items else '""'
-        case Optional(item):
+        case Maybe(item):
             return f"({_expression(item)})?"
         case Repeat(item, least, most):
             return f"({_expression(item)}){{{least},{'' if most is None else most}}}"

@@ -13,15 +13,15 @@ import msgspec
 from dovetail.grammar import ebnf, lark, lark_schema, structural_tag
 from dovetail.grammar.nodes import (
     Choice,
+    Concat,
     JsonSchema,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
+    OtherSyntax,
     Repeat,
     Rules,
-    Sequence,
-    Spelled,
-    TextBefore,
-    Wider,
+    TextUntil,
 )
 
 Writer = Literal["lark", "structural_tag"]
@@ -62,10 +62,10 @@ class Grammar(msgspec.Struct, frozen=True):
                     else:
                         lost = ebnf.unenforced(schema) if id(node) in rules else structural_tag.unenforced(schema)
                     found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
-                case TextBefore(_, _, _, origin, at):
+                case TextUntil(_, _, _, origin, at):
                     lost = written.unenforced_of_text(node)
                     found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
-                case Wider(_, origin, pointers):
+                case Loosened(_, origin, pointers):
                     found.update(((origin, pointer), None) for pointer in pointers)
                 case _:
                     pass
@@ -77,9 +77,9 @@ class Grammar(msgspec.Struct, frozen=True):
             match node:
                 case JsonSchema():
                     yield node
-                case Spelled(_, schema, origin):
+                case OtherSyntax(_, schema, origin):
                     yield JsonSchema(schema, origin)
-                case TextBefore(_, _, schema, origin, at) if schema:
+                case TextUntil(_, _, schema, origin, at) if schema:
                     yield JsonSchema({"type": "string", **schema}, origin, at)
                 case _:
                     pass
@@ -98,9 +98,9 @@ class Grammar(msgspec.Struct, frozen=True):
             seen.add(id(node))
             yield node
             match node:
-                case Choice(children) | Sequence(children):
+                case Choice(children) | Concat(children):
                     pending.extend(reversed(children))
-                case Optional(child) | Repeat(child) | Wider(child) | Spelled(child):
+                case Maybe(child) | Repeat(child) | Loosened(child) | OtherSyntax(child):
                     pending.append(child)
                 case Rules(child, rules):
                     pending += [*reversed([*rules.values()]), child]

@@ -17,22 +17,22 @@ from dovetail.grammar import lark_schema, patterns
 from dovetail.grammar.kept import Kept
 from dovetail.grammar.nodes import (
     Choice,
-    Control,
+    Concat,
+    ControlToken,
+    ExactText,
     FreeText,
     Index,
     JsonSchema,
-    Literal,
-    Name,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
-    Pattern,
-    Ref,
+    OtherName,
+    OtherSyntax,
+    Regex,
     Repeat,
+    RuleRef,
     Rules,
-    Sequence,
-    Spelled,
-    TextBefore,
-    Wider,
+    TextUntil,
 )
 
 #: Characters; readers give up on what is longer by far.
@@ -60,7 +60,7 @@ def unenforced(schema: Any, trials: int) -> tuple[str, ...]:
     return lark_schema.written(schema, trials).unenforced
 
 
-def unenforced_of_text(node: TextBefore) -> Iterator[str]:
+def unenforced_of_text(node: TextUntil) -> Iterator[str]:
     """The same of a schema of strings."""
     for keyword in ("pattern", "format"):
         if keyword in node.schema and not _patterns({keyword: node.schema[keyword]}):
@@ -69,9 +69,9 @@ def unenforced_of_text(node: TextBefore) -> Iterator[str]:
 
 def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int], trials: int) -> str:
     match node:
-        case Literal(text):
+        case ExactText(text):
             return _string(text)
-        case Control(literal):
+        case ControlToken(literal):
             if _TOKEN_NAME.fullmatch(literal):
                 return literal
             if literal not in control:
@@ -79,42 +79,42 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int], t
             return f"<[{control[literal]}]>"
         case FreeText():
             return "TEXT?"
-        case TextBefore():
+        case TextUntil():
             return _named("TEXT_", _text_before(node), rules)
-        case Name(known):
+        case OtherName(known):
             others = f" & ~/{'|'.join(map(patterns.quoted, known))}/" if known else ""
             return _named("NAME_", f"/[{patterns.NAME}]{{1,{LONGEST_NAME}}}/{others}", rules)
         case Index():
             return "INDEX"
         case JsonSchema(schema):
             return _named("json_", f"%json {lark_schema.written(schema, trials).text}", rules)
-        case Pattern(regex):
+        case Regex(regex):
             return _named("PATTERN_", f"/{_in_slashes(regex)}/", rules)
         case Rules(item, inner):
             for name, rule in inner.items():
                 # The name stands in it too: two rules that say the same are two.
                 rules.setdefault(f"{_expression(rule, rules, control, trials)} // {name}", _rule(name))
             return _expression(item, rules, control, trials)
-        case Ref(name):
+        case RuleRef(name):
             return _rule(name)
-        case Wider(item) | Spelled(item):
+        case Loosened(item) | OtherSyntax(item):
             return _expression(item, rules, control, trials)
-        case Choice(options) if len(options) > 1 and all(isinstance(option, Literal) for option in options):
+        case Choice(options) if len(options) > 1 and all(isinstance(option, ExactText) for option in options):
             # As one terminal, because the library cannot tell very many from each other.
             words = (_expression(option, rules, control, trials) for option in options)
             return _named("WORD_", " | ".join(words), rules)
         case Choice(options):
             return "(" + " | ".join(_expression(option, rules, control, trials) for option in options) + ")"
-        case Sequence(items):
+        case Concat(items):
             return " ".join(_expression(item, rules, control, trials) for item in items) or _string("")
-        case Optional(item):
+        case Maybe(item):
             return f"({_expression(item, rules, control, trials)})?"
         case Repeat(item, least, most):
             times = _TIMES.get((least, most)) or f"{{{least},{'' if most is None else most}}}"
             return f"({_expression(item, rules, control, trials)}){times}"
 
 
-def _text_before(node: TextBefore) -> str:
+def _text_before(node: TextUntil) -> str:
     """One terminal for the text and its end, so that no byte of the end is taken for text."""
     schema = node.schema
     shortest, longest = schema.get("minLength", 0), schema.get("maxLength", "")

@@ -10,7 +10,7 @@ import msgspec
 from dovetail.errors import InvalidRequest
 from dovetail.grammar import culprit
 from dovetail.grammar.grammar import Grammar, Writer
-from dovetail.grammar.nodes import JsonSchema, Wider
+from dovetail.grammar.nodes import JsonSchema, Loosened
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.check import Checker
 
@@ -45,7 +45,7 @@ def lint(
         if (problem := _problem(schema)) is None:
             said = Grammar(JsonSchema(schema, _ORIGIN)) if grammar is None else grammar()
             bounds.check(said.schemas())
-            said = Grammar(Wider(said.root, _ORIGIN, tuple(left_out or ())))
+            said = Grammar(Loosened(said.root, _ORIGIN, tuple(left_out or ())))
             lost = {writer: tuple(dict.fromkeys(at for _, at in said.unenforced(writer))) for writer in writers}
             return ToolLint(tool, lost, left_out or {})
     except InvalidRequest as refusal:

@@ -1,4 +1,4 @@
-"""The pieces that every format's outputs are made of."""
+"""The nodes of a grammar. Each one describes the texts that a model may write at its place."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any
 import msgspec
 
 
-class Literal(msgspec.Struct, frozen=True):
-    """Exactly this text, in ordinary tokens."""
+class ExactText(msgspec.Struct, frozen=True):
+    """Exactly this text, in ordinary tokens. `ExactText("<call>")` allows `<call>` and nothing else."""
 
     text: str
 
 
-class Control(msgspec.Struct, frozen=True):
-    """One control token."""
+class ControlToken(msgspec.Struct, frozen=True):
+    """One control token of the tokenizer. `ControlToken("<|im_end|>")` allows that token, and no ordinary tokens that
+    spell the same characters."""
 
     literal: str
 
 
 class FreeText(msgspec.Struct, frozen=True, tag=True):
-    """Any ordinary text, perhaps none: no control token can be part of it, so the next one ends it."""
+    """Any text in ordinary tokens, or none. It contains no control token, so the next control token ends it."""
 
 
-class TextBefore(msgspec.Struct, frozen=True):
-    """Ordinary text, perhaps none, then `end`. The text holds none of `without`; with none of these, a control token
-    has to follow.
+class TextUntil(msgspec.Struct, frozen=True):
+    """Any text in ordinary tokens, or none, then `end`. `TextUntil("</p>", without=("</p>",))` allows `Paris</p>`.
 
-    Each of `without` begins with `<`, or with a new line and `<`, and has neither again. The text is a string that
-    validates against `schema`, which has at most `pattern`, `format`, `minLength` and `maxLength`; `origin` and `at`
-    are as with a `JsonSchema`. `words` may stand there whatever the schema says.
+    The text contains no string of `without`. Each of these starts with `<`, or with a new line and `<`, and has no
+    other `<` or new line. If `without` is empty, a control token has to follow, because nothing else ends the text.
+
+    The text has to be valid for `schema`, a schema of strings with at most `pattern`, `format`, `minLength` and
+    `maxLength`. A text in `words` is allowed whatever the schema says. `origin` and `at` are as in `JsonSchema`.
     """
 
     end: str
@@ -41,26 +43,33 @@ class TextBefore(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
 
-class Name(msgspec.Struct, frozen=True):
-    """A name that is none of `known`: ASCII letters, digits, `_`, `-`, `.`."""
+class OtherName(msgspec.Struct, frozen=True):
+    """A name that is not in `known`: one or more ASCII letters, digits, `_`, `-` and `.`. `OtherName(("city",))` allows
+    `country`, and does not allow `city`."""
 
     known: tuple[str, ...] = ()
 
 
-class Pattern(msgspec.Struct, frozen=True):
-    """Ordinary text, at least one character, that a regular expression matches from end to end. That is made of
-    characters, classes, groups, alternatives and numbers of times, in the words of `patterns`."""
+class Regex(msgspec.Struct, frozen=True):
+    """Ordinary text of at least one character that matches the whole of a regular expression. `Regex("[0-9]+")` allows
+    `42`.
+
+    The expression may use characters, classes, groups, alternatives and repetitions, in the syntax of `patterns`.
+    """
 
     regex: str
 
 
 class Index(msgspec.Struct, frozen=True, tag=True):
-    """A decimal integer from 0 to 999,999,999."""
+    """A decimal integer from 0 to 999,999,999, without leading zeros. `Index()` allows `7`."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
-    """JSON text that validates against `schema`. `origin` names the field of the request that it came from, and `at`
-    where in that it stands, as a JSON pointer; `$defs` are those of the field.
+    """JSON text that is valid for a JSON Schema. `JsonSchema({"type": "integer"}, "tools[0].function.parameters")`
+    allows `42`.
+
+    `origin` is the field of the request that the schema came from. `at` is the JSON pointer of the schema inside that
+    field. `$defs` in `schema` are the definitions of the whole field.
     """
 
     schema: Mapping[str, Any]
@@ -68,8 +77,11 @@ class JsonSchema(msgspec.Struct, frozen=True):
     at: str = "#"
 
 
-class Wider(msgspec.Struct, frozen=True):
-    """An `item` that takes more than the schema of `origin` does: what `pointers` (JSON pointers) name is not kept."""
+class Loosened(msgspec.Struct, frozen=True):
+    """The texts of `item`, which are more than the schema in the field `origin` allows.
+
+    `pointers` are the JSON pointers of the keywords that `item` does not enforce. A grammar reports them as unenforced.
+    """
 
     item: Node
     origin: str
@@ -77,19 +89,26 @@ class Wider(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
+    """A text of any one of `options`. `Choice((ExactText("yes"), ExactText("no")))` allows `yes` and `no`."""
+
     options: tuple[Node, ...]
 
 
-class Sequence(msgspec.Struct, frozen=True):
+class Concat(msgspec.Struct, frozen=True):
+    """A text of each item, one after the other. `Concat((ExactText("id "), Index()))` allows `id 7`."""
+
     items: tuple[Node, ...]
 
 
-class Optional(msgspec.Struct, frozen=True):
+class Maybe(msgspec.Struct, frozen=True):
+    """A text of `item`, or nothing. `Maybe(ExactText(","))` allows `,` and the empty text."""
+
     item: Node
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """`item`, from `least` times (one, unless it says) to `most` (None: any number)."""
+    """Texts of `item`, one after the other, `least` to `most` times; `most=None` sets no upper limit.
+    `Repeat(ExactText("a"), 1, 3)` allows `a`, `aa` and `aaa`."""
 
     item: Node
     least: int = 1
@@ -97,24 +116,28 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """`item`, in which a `Ref` stands for the rule of its name, and so in the rules: what holds itself is said so.
+    """The texts of `item`, in which `RuleRef(name)` means the texts of `rules[name]`. Rules may refer to themselves and
+    to each other, so a grammar can be recursive.
 
-    There are no control tokens and no free text in it. A `JsonSchema` in it is one of strings, integers or numbers.
+    `item` and the rules contain no control tokens and no free text. A `JsonSchema` in them has one of the types string,
+    integer and number.
     """
 
     item: Node
     rules: Mapping[str, Node]
 
 
-class Ref(msgspec.Struct, frozen=True):
-    """What the rule `name` says. Names are made of small letters, digits and `_`."""
+class RuleRef(msgspec.Struct, frozen=True):
+    """The texts of the rule `name` of the enclosing `Rules`. A name has lower-case letters, digits and `_`."""
 
     name: str
 
 
-class Spelled(msgspec.Struct, frozen=True):
-    """An `item` that says how values of `schema` are written in another language than JSON. `origin` is as with a
-    `JsonSchema`."""
+class OtherSyntax(msgspec.Struct, frozen=True):
+    """The texts of `item`, which spell the values of `schema` in a syntax other than JSON, for example Python's.
+
+    The text is whatever `item` allows. `schema` and `origin` are there for the bounds, which count every schema.
+    """
 
     item: Node
     schema: Mapping[str, Any]
@@ -122,20 +145,20 @@ class Spelled(msgspec.Struct, frozen=True):
 
 
 Node = (
-    Literal
-    | Control
+    ExactText
+    | ControlToken
     | FreeText
-    | TextBefore
-    | Name
+    | TextUntil
+    | OtherName
     | Index
     | JsonSchema
-    | Wider
+    | Loosened
     | Choice
-    | Sequence
-    | Optional
+    | Concat
+    | Maybe
     | Repeat
-    | Pattern
+    | Regex
     | Rules
-    | Ref
-    | Spelled
+    | RuleRef
+    | OtherSyntax
 )

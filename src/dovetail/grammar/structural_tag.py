@@ -18,22 +18,22 @@ from typing import Any
 from dovetail.grammar import ebnf, patterns, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
-    Control,
+    Concat,
+    ControlToken,
+    ExactText,
     FreeText,
     Index,
     JsonSchema,
-    Literal,
-    Name,
+    Loosened,
+    Maybe,
     Node,
-    Optional,
-    Pattern,
-    Ref,
+    OtherName,
+    OtherSyntax,
+    Regex,
     Repeat,
+    RuleRef,
     Rules,
-    Sequence,
-    Spelled,
-    TextBefore,
-    Wider,
+    TextUntil,
 )
 
 #: In a regex: boundaries, properties of characters, what looks around or has a name.
@@ -69,9 +69,9 @@ def unenforced(schema: Any) -> tuple[str, ...]:
 
 def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
     match node:
-        case Literal(text):
+        case ExactText(text):
             return {"type": "const_string", "value": text}
-        case Control(literal):
+        case ControlToken(literal):
             if literal not in control:
                 raise ValueError(f"the control token {literal!r} has no id")
             return {"type": "token", "token": control[literal]}
@@ -79,25 +79,25 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
             return {"type": "any_tokens", "exclude_tokens": sorted(control.values())}
         case Index():
             return {"type": "regex", "pattern": "0|[1-9][0-9]{0,8}"}
-        case TextBefore():
+        case TextUntil():
             return {"type": "regex", "pattern": _text_before(node)}
-        case Name(known):
+        case OtherName(known):
             return {"type": "regex", "pattern": patterns.other_names(known)}
         case JsonSchema(schema):
             return {"type": "json_schema", "json_schema": tag_schema.written(schema).schema} | _SPACE
-        case Pattern(regex):
+        case Regex(regex):
             return {"type": "regex", "pattern": regex}
-        case Rules() | Ref():
+        case Rules() | RuleRef():
             return {"type": "grammar", "grammar": ebnf.write(node)}
-        case Wider(item) | Spelled(item):
+        case Loosened(item) | OtherSyntax(item):
             return _format(item, control)
-        case Choice() | Sequence() | Optional() | Repeat() if (whole := _regular(node)) is not None:
+        case Choice() | Concat() | Maybe() | Repeat() if (whole := _regular(node)) is not None:
             return {"type": "regex", "pattern": whole}
         case Choice(options):
             return _choice([_format(option, control) for option in options])
-        case Sequence(items):
-            return _sequence(*(_format(item, control) for item in items or (Literal(""),)))
-        case Optional(item):
+        case Concat(items):
+            return _sequence(*(_format(item, control) for item in items or (ExactText(""),)))
+        case Maybe(item):
             return _optional(_format(item, control))
         case Repeat(item, least, most):
             repeated: dict[str, Any] = {"content": _format(item, control)}
@@ -106,14 +106,14 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
             return repeated | {"type": "plus" if least else "star"}
 
 
-def _text_before(node: TextBefore) -> str:
+def _text_before(node: TextUntil) -> str:
     """As a regex, and not as `any_text`, which takes control tokens for text even where they are hidden."""
     kept = _kept_pattern(node)
     text = patterns.without(node.without) if kept is None else kept
     return f"(?:{'|'.join((*map(patterns.quoted, node.words), text))}){patterns.quoted(node.end)}"
 
 
-def _kept_pattern(node: TextBefore) -> str | None:
+def _kept_pattern(node: TextUntil) -> str | None:
     """The pattern that the text has to match; None: any. Two cannot be kept at once, and that the text holds none of
     `without` goes before. Of what xgrammar refuses in patterns, nothing is kept."""
     found = patterns.of_strings(node.schema)
@@ -122,7 +122,7 @@ def _kept_pattern(node: TextBefore) -> str | None:
     return found[0]
 
 
-def unenforced_of_text(node: TextBefore) -> Iterator[str]:
+def unenforced_of_text(node: TextUntil) -> Iterator[str]:
     """As `unenforced`, for the schema of a text."""
     kept = _kept_pattern(node) is not None
     yield from (f"#/{key}" for key in node.schema if key not in ("pattern", "format") or not kept)
@@ -138,15 +138,15 @@ def _regular(node: Node) -> str | None:
 def _regex(node: Node) -> tuple[str, bool] | None:
     """A regex of `node`, and whether there is a pattern in it."""
     match node:
-        case Pattern(regex):
+        case Regex(regex):
             return f"(?:{regex})", True
-        case Literal(text):
+        case ExactText(text):
             return patterns.quoted(text), False
-        case Optional(item):
+        case Maybe(item):
             return _times(item, "?")
         case Repeat(item, least, most):
             return _times(item, f"{{{least},{'' if most is None else most}}}")
-        case Choice(children) | Sequence(children):
+        case Choice(children) | Concat(children):
             found = [_regex(child) for child in children]
             regexes = [each[0] for each in found if each is not None]
             if len(regexes) < len(found):

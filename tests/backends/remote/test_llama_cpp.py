@@ -10,8 +10,7 @@ import pytest
 from dovetail.backends.remote import RemoteEngine
 from dovetail.completion import Sampling, TokenLogprob
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
-from dovetail.grammar import Control, Grammar, Literal
-from dovetail.grammar import Sequence as Then
+from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 from tests.backends.remote.fake import EOS, PROMPT, Answer, Fake, answered, completion, continuation, ids_of, run, sse
 
 _TOO_LONG = (
@@ -91,11 +90,11 @@ def test_what_is_asked() -> None:
             }
         ]
 
-    grammar = Grammar(Then((Literal("yes"), Control("[end]"))))
+    grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
     fields = {"sampling": Sampling(0, seed=-1), "grammar": grammar}
     assert answered("llamacpp", saying(said([EOS], 1, ""), ending(1, "eos")), fields, check)[-1].finish == "stop"
     with pytest.raises(InvalidRequest, match="cannot be constrained"):
-        answered("llamacpp", counting, {"grammar": Grammar(Control("[other]"))})
+        answered("llamacpp", counting, {"grammar": Grammar(ControlToken("[other]"))})
 
 
 def test_a_server_that_reads_no_grammar_is_sent_none() -> None:
@@ -104,7 +103,7 @@ def test_a_server_that_reads_no_grammar_is_sent_none() -> None:
     def check(fake: Fake) -> None:
         assert fake.asked == []
 
-    asked = {"grammar": Grammar(Literal("yes"))}
+    asked = {"grammar": Grammar(ExactText("yes"))}
     with pytest.raises(InvalidRequest, match=r"was built without llguidance.*ask for strict=off"):
         answered("llamacpp", counting, asked, check, nothing=(400, _NO_LLGUIDANCE))
     # One that is older may die of the question.

@@ -28,7 +28,7 @@ from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
-from dovetail.grammar import Grammar, Literal
+from dovetail.grammar import ExactText, Grammar
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import ids_of, run, until
 from tests.backends.remote.gguf import write_gguf
@@ -215,7 +215,7 @@ def test_the_rest(real: Real, folders: dict[str, Path]) -> None:
             with pytest.raises(InvalidRequest, match="invalid tokens"):
                 await said(engine, Completion((100_000,), 5, greedy))
             with pytest.raises(InvalidRequest, match=r"llguidance|may abort"):
-                await said(engine, Completion(prompt, 5, greedy, grammar=Grammar(Literal("yes"))))
+                await said(engine, Completion(prompt, 5, greedy, grammar=Grammar(ExactText("yes"))))
             async with aclosing(engine.complete(Completion(prompt, 400, Sampling(1.0)))) as stream:
                 await anext(stream)
             await until(lambda: not any(slot["is_processing"] for slot in real.page("/slots")))

@@ -18,8 +18,7 @@ from dovetail.backends.remote.dialect import Limits
 from dovetail.backends.remote.faults import ServerLost
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
 from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
-from dovetail.grammar import Control, Grammar, Literal
-from dovetail.grammar import Sequence as Then
+from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 from tests.backends.remote.fake import (
     EOS,
     PROMPT,
@@ -116,7 +115,7 @@ def test_what_is_asked() -> None:
 
 
 def test_a_grammar_goes_as_a_structural_tag() -> None:
-    grammar = Grammar(Then((Literal("yes"), Control("[end]"))))
+    grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
 
     async def main() -> None:
         async with Fake() as fake:
@@ -126,14 +125,14 @@ def test_a_grammar_goes_as_a_structural_tag() -> None:
             tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
             assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
             with pytest.raises(InvalidRequest, match="cannot be constrained"):
-                await whole(server, completion(grammar=Grammar(Control("[other]"))))
+                await whole(server, completion(grammar=Grammar(ControlToken("[other]"))))
             await server.close()
 
     run(main)
 
 
 def test_to_its_guidance_backend_a_grammar_goes_as_lark() -> None:
-    grammar = Grammar(Then((Literal("yes"), Control("<think>"))))
+    grammar = Grammar(Concat((ExactText("yes"), ControlToken("<think>"))))
     vocabulary = Vocabulary(100, (EOS, 7), {"<think>": 9, "[end]": EOS, "[stop]": 7})
 
     async def main() -> None:
@@ -173,7 +172,7 @@ def test_what_it_takes_a_grammar_as_is_found_out_without_using_one(backend: str,
             assert fake.asked == []
             if why is not None:
                 with pytest.raises(InvalidRequest, match="cannot be constrained on this engine: The 'guidance'"):
-                    await whole(server, completion(grammar=Grammar(Literal("yes"))))
+                    await whole(server, completion(grammar=Grammar(ExactText("yes"))))
             await server.close()
 
     run(main)

@@ -13,7 +13,7 @@ import msgspec
 from dovetail.backends.remote.dialect import lark
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import Choice, Control, Grammar, JsonSchema, Optional, Sequence
+from dovetail.grammar import Choice, Concat, ControlToken, Grammar, JsonSchema, Maybe
 from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS
 from dovetail.grammar.schemas.references import Place, References, placed, pointer
 
@@ -36,7 +36,7 @@ def write(grammar: Grammar, vocabulary: Vocabulary) -> str:
     """
     _check(grammar.schemas())
     ends = {f"[{token}]": token for token in vocabulary.eos_ids}
-    whole = Sequence((grammar.root, Optional(Choice(tuple(map(Control, ends))))))
+    whole = Concat((grammar.root, Maybe(Choice(tuple(map(ControlToken, ends))))))
     return lark(Grammar(whole), {**vocabulary.control, **ends})
 
 
