@@ -19,6 +19,12 @@ The message tells that person what to do. It never contains a key or a prompt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class DovetailError(Exception):
     """Base class of every deliberate error.
@@ -104,11 +110,19 @@ class EngineBusy(DovetailError):
     code = "engine_busy"
 
 
-def reraise_exit(error: BaseException) -> None:
-    """Raise `error` again if it ends the process or closes a generator.
+class LibraryPanic(Exception):
+    """A library written in Rust panicked; the message is the library's own."""
 
-    A panic in a Rust library is a `BaseException` and not an `Exception`. Code that has to survive such a panic catches
-    `BaseException` and calls this function first.
+
+def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `call(*args, **kwargs)`, and raise a panic inside it as `LibraryPanic`, which `except Exception` catches.
+
+    PyO3 raises a panic as a `BaseException` named PanicException, of which each library has its own class. Other
+    exceptions pass unchanged, so KeyboardInterrupt and SystemExit still end the process.
     """
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-        raise error
+    try:
+        return call(*args, **kwargs)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise LibraryPanic(str(error)) from error

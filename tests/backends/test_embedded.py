@@ -175,12 +175,12 @@ def test_bad_requests_are_refused_and_the_engine_goes_on(folders: tuple[Path, Pa
     with_engine(folders, test, context=64)
 
 
-class _Panic(BaseException):
+class PanicException(BaseException):
     """As a Rust library raises it."""
 
 
 def _panics(batch: object) -> None:
-    raise _Panic("out of memory")
+    raise PanicException("out of memory")
 
 
 class _Broken:
@@ -207,7 +207,9 @@ def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Pat
         with pytest.raises(EngineError, match="division"):
             await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken())))
         with pytest.raises(EngineError, match="constraint failed: index out of bounds"):
-            await collect(engine.complete(Completion((2, 3), 9, constraint=_Broken(_Panic("index out of bounds")))))
+            await collect(
+                engine.complete(Completion((2, 3), 9, constraint=_Broken(PanicException("index out of bounds"))))
+            )
         with pytest.raises(InvalidRequest, match="token id"):
             await collect(engine.complete(Completion(("two",), 9)))  # type: ignore[arg-type]
         with pytest.raises(EngineError, match="could not be added"):

@@ -19,7 +19,7 @@ from typing import Unpack
 from dovetail.completion import Completion, EngineInfo, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.engine.options import CoreOptions
-from dovetail.errors import DovetailError, EngineBusy, EngineError
+from dovetail.errors import DovetailError, EngineBusy, EngineError, guarded
 from dovetail.tokens import tokenizer
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,9 @@ class EmbeddedEngine:
         if worker is not None:
             self._commands.put(_Stop())
             await asyncio.to_thread(worker.join)
+        self._ended()
+
+    def _ended(self) -> None:
         self._core = None
         for stream in self._streams.values():
             stream.put_nowait(EngineBusy("the engine is shutting down"))
@@ -132,6 +135,7 @@ class EmbeddedEngine:
             self._serve(core)
         finally:
             core.close()
+            self._call(self._ended)
 
     def _serve(self, core: LLMCore) -> None:
         while True:
@@ -147,32 +151,33 @@ class EmbeddedEngine:
 
     def _load(self, loaded: asyncio.Future[LLMCore]) -> LLMCore | None:
         try:
-            core = LLMCore(self._target, self._drafter, tokenizer(self._tokenizer_path), **self._options)
+            core = guarded(self._load_core)
         except DovetailError as error:
             self._call(_fail, loaded, error)
             return None
-        except BaseException as error:  # as in _step
-            # Whatever else loading meets (memory, a disk) is for the operator, who waits in start().
+        except Exception as error:  # no memory, a disk that fails: the operator waits in start()
             self._call(_fail, loaded, EngineError(f"{self._target} could not be loaded: {error!r}"))
             return None
         self._call(_resolve, loaded, core)
         return core
 
+    def _load_core(self) -> LLMCore:
+        return LLMCore(self._target, self._drafter, tokenizer(self._tokenizer_path), **self._options)
+
     def _add(self, core: LLMCore, command: _Add) -> None:
         try:
-            core.add(command.request_id, command.completion)
+            guarded(core.add, command.request_id, command.completion)
         except DovetailError as error:
             self._send([(command.request_id, error)])
-        except BaseException as error:  # as in _step
-            # The worker outlives whatever one request brings along.
+        except Exception as error:  # one request must not end the worker
             _log.exception("a request could not be added")
             self._send([(command.request_id, EngineError(f"the request could not be added: {error}"))])
 
     def _step(self, core: LLMCore) -> list[tuple[str, Outcome]]:
         try:
-            return list(core.step())
-        except BaseException as error:  # a panic in a library's Rust is no Exception, and would end the worker
-            # Whose fault it was cannot be known, so every sequence of the batch ends; those waiting get their turn.
+            return list(guarded(core.step))
+        except Exception as error:
+            # The request at fault is not known, so every running sequence ends; waiting requests get their turn.
             _log.exception("an engine step failed")
             failed = core.cancel_running()
             return [(request_id, EngineError(f"an engine step failed: {error}")) for request_id in failed]

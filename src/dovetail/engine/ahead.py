@@ -117,7 +117,7 @@ def _serve(jobs: SimpleQueue[Job | None], ends: SimpleQueue[BaseException | None
         while (job := jobs.get()) is not None:
             try:
                 job()
-            except BaseException as error:
+            except BaseException as error:  # the thread that waits raises it, an exit of the process included
                 ends.put(error)
             else:
                 ends.put(None)

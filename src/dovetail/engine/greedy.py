@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dovetail.completion import Constraint
 from dovetail.engine.masks import constraint_failed, likeliest, take
-from dovetail.errors import EngineError
+from dovetail.errors import EngineError, guarded
 
 
 class Offered:
@@ -32,8 +32,8 @@ class Offered:
     def forget(self) -> None:
         """Nothing is chosen in this step."""
         try:
-            self._back_to(0)
-        except BaseException as error:
+            guarded(self._back_to, 0)
+        except Exception as error:
             self.error = constraint_failed(error)
 
     def choose(
@@ -46,23 +46,27 @@ class Offered:
         """
         new: list[int] = []
         try:
-            for row in range(drafts if closed else drafts + 1):
-                token, draft = best[row], self._drafts[row] if row < drafts else None
-                if token != draft or row >= self._taken:
-                    self._back_to(row)
-                    if not self._constraint.advance(token):
-                        token = likeliest(self._constraint, logits[first + row])
-                        if not self._constraint.advance(token):
-                            told = f"the constraint refused token {token}, which its own mask allowed"
-                            raise EngineError(told)
-                    self._taken = row + 1
-                new.append(token)
-                if token != draft or token in ends:
-                    break
-            self._back_to(len(new))
-        except BaseException as error:  # a caller's code, which must not end the others' requests
+            guarded(self._choose, new, best, logits[first:], drafts if closed else drafts + 1, drafts, ends)
+        except Exception as error:  # a caller's code, which must not end the others' requests
             self.error = constraint_failed(error)
         return new
+
+    def _choose(
+        self, new: list[int], best: Sequence[int], logits: Tensor, rows: int, drafts: int, ends: Container[int]
+    ) -> None:
+        for row in range(rows):
+            token, draft = best[row], self._drafts[row] if row < drafts else None
+            if token != draft or row >= self._taken:
+                self._back_to(row)
+                if not self._constraint.advance(token):
+                    token = likeliest(self._constraint, logits[row])
+                    if not self._constraint.advance(token):
+                        raise EngineError(f"the constraint refused token {token}, which its own mask allowed")
+                self._taken = row + 1
+            new.append(token)
+            if token != draft or token in ends:
+                break
+        self._back_to(len(new))
 
     def _back_to(self, count: int) -> None:
         """To where it had taken `count` tokens of this window."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dovetail.completion import Constraint
-from dovetail.errors import EngineError, reraise_exit
+from dovetail.errors import EngineError, guarded
 
 # For each byte of a mask eight booleans, true where the token may not come, in one number of eight bytes: of 64 masks
 # of 136,000 tokens, shifting bits makes booleans in 31 ms, looking bytes up in 0.5.
@@ -117,8 +117,8 @@ class MaskRows:
             failure: EngineError | None = None
             row[:] = self._nothing
             try:
-                entry.constraint.fill(row)
-            except BaseException as error:
+                guarded(entry.constraint.fill, row)
+            except Exception as error:
                 failure = constraint_failed(error)
             if failure is not None or row.tobytes() == self._nothing:
                 row[:] = self._everything
@@ -127,8 +127,8 @@ class MaskRows:
                     entry.error = failure or EngineError("the constraint allows no token here")
             if i:
                 try:
-                    entry.constraint.rollback(1)
-                except BaseException as error:
+                    guarded(entry.constraint.rollback, 1)
+                except Exception as error:
                     entry.rows, entry.error = 0, constraint_failed(error)
                     return
 
@@ -140,11 +140,10 @@ def take(constraint: Constraint, drafts: Sequence[int], vocab_size: int) -> tupl
     try:
         for draft in drafts:
             # It may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
-            if not 0 <= draft < vocab_size or not constraint.advance(draft):
+            if not 0 <= draft < vocab_size or not guarded(constraint.advance, draft):
                 break
             kept = taken = taken + 1
-    except BaseException as error:
-        reraise_exit(error)
+    except Exception:
         kept += 1  # nobody said that it may not come
     return kept, taken
 
@@ -162,7 +161,6 @@ def likeliest(constraint: Constraint, logits: Tensor) -> int:
     return int(allowed.argmax())
 
 
-def constraint_failed(error: BaseException) -> EngineError:
-    """What a caller's code raised, as what ends its request. What ends the process is raised again."""
-    reraise_exit(error)
+def constraint_failed(error: Exception) -> EngineError:
+    """The error that ends a request whose constraint raised `error`."""
     return error if isinstance(error, EngineError) else EngineError(f"the constraint failed: {error}")

@@ -18,7 +18,7 @@ from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.drafting.base import Around, Draft, Drafter
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
-from dovetail.errors import EngineError, reraise_exit
+from dovetail.errors import EngineError, guarded
 from dovetail.gate import CostTable, Gate, Limits, Point, Track, kept
 
 _log = logging.getLogger(__name__)
@@ -53,10 +53,9 @@ def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: i
         return table
     try:
         with torch.inference_mode():
-            return measure(loop, batch, drafts, context)
-    except BaseException as error:  # a panic in a library's Rust is no Exception
-        reraise_exit(error)
-        _log.warning("what steps take could not be measured, so the gate is off", exc_info=error)
+            return guarded(measure, loop, batch, drafts, context)
+    except Exception:
+        _log.warning("what steps take could not be measured, so the gate is off", exc_info=True)
         return None
 
 

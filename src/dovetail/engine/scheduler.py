@@ -19,13 +19,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.forced import forced
 from dovetail.engine.request import Request
-from dovetail.errors import EngineBusy, InvalidRequest, reraise_exit
+from dovetail.errors import EngineBusy, InvalidRequest, guarded
 from dovetail.gate import Gate
 
 # A client behind this many others would time out before its first token.
@@ -146,18 +147,20 @@ class Scheduler:
         Whatever fails here is left as it was, and met again in `schedule`, where it is somebody's.
         """
         try:
-            if self.waiting:
-                self.tables.hash(self.waiting[0].id, self.waiting[0].tokens)
-            if self._grow(turns):
-                # What the next step has for those who begin: no drafts are counted, they get what is left by others.
-                coming = {turn.request.id: turn.length for turn in turns}
-                left = [max(1, request.pending - coming.get(request.id, 0)) for request in self.running]
-                budget = self._max_batched_tokens - sum(left)
-                while budget > 0 and self._admit(self.ready):
-                    budget -= self.ready[-1].pending
-        except BaseException as error:
-            reraise_exit(error)
-            _log.warning("the next step could not be prepared ahead of its time", exc_info=error)
+            guarded(self._prepare, turns)
+        except Exception:
+            _log.warning("the next step could not be prepared ahead of its time", exc_info=True)
+
+    def _prepare(self, turns: Sequence[Turn]) -> None:
+        if self.waiting:
+            self.tables.hash(self.waiting[0].id, self.waiting[0].tokens)
+        if self._grow(turns):
+            # What the next step has for those who begin: no drafts are counted, they get what is left by others.
+            coming = {turn.request.id: turn.length for turn in turns}
+            left = [max(1, request.pending - coming.get(request.id, 0)) for request in self.running]
+            budget = self._max_batched_tokens - sum(left)
+            while budget > 0 and self._admit(self.ready):
+                budget -= self.ready[-1].pending
 
     def _grow(self, turns: Sequence[Turn]) -> bool:
         """Blocks for the most that those who decode may come to by the end of the next step, and the index of their
@@ -236,16 +239,13 @@ class Scheduler:
         needed = pool.blocks_for(len(request.tokens)) - found // pool.block_size + idle
         if coming or needed > pool.free:
             return False
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._stop, request)
             request.computed = self._begin(request)
-            room = self.tables.reserve(request.id, len(request.tokens))
-        except BaseException:
-            self._stop(request)
-            raise
-        if not room:
-            # The drafter knew less of it than the target's cache holds, so it takes more blocks than it seemed.
-            self._stop(request)
-            return False
+            if not self.tables.reserve(request.id, len(request.tokens)):
+                # The drafter knew less of it than the target's cache holds, so it takes more blocks than it seemed.
+                return False
+            undo.pop_all()
         queue.append(self.waiting.popleft())
         if request.found is None:  # after a preemption it is not the prompt alone, nor for the first time
             request.found = request.computed

@@ -23,7 +23,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
 from dovetail.engine.scheduler import Scheduler, Turn
 from dovetail.engine.verify import verify_greedy, verify_sampled
-from dovetail.errors import EngineError, reraise_exit
+from dovetail.errors import EngineError, guarded
 from dovetail.gate import Track
 from dovetail.tokens import Tokenizer
 
@@ -138,8 +138,8 @@ class StepLoop:
             self.counters.steps += 1
         if self._drafter is not None and observed:
             try:
-                self._drafter.observe(observed)
-            except BaseException as error:
+                guarded(self._drafter.observe, observed)
+            except Exception as error:
                 self._give_up([item.request for item in observed], error)
         # Drafts of those that ended are no measure, so this step's time is none either.
         plain = self.scheduler.plain
@@ -157,17 +157,16 @@ class StepLoop:
         if self._drafter is not None and wanted:
             requests = [turns[i].request for i in wanted]
             try:
-                proposed = self._drafter.propose(requests, [turns[i].room for i in wanted])
-            except BaseException as error:
+                proposed = guarded(self._drafter.propose, requests, [turns[i].room for i in wanted])
+            except Exception as error:
                 self._give_up(requests, error)
                 return drafts
             for i, draft in zip(wanted, proposed, strict=True):
                 drafts[i] = draft
         return drafts
 
-    def _give_up(self, requests: Sequence[Request], error: BaseException) -> None:
+    def _give_up(self, requests: Sequence[Request], error: Exception) -> None:
         """A drafter that fails costs `requests` their drafts, and nobody an answer."""
-        reraise_exit(error)
         _log.error("drafting failed for %d requests, which go on without", len(requests), exc_info=error)
         self.counters.failed += 1
         for request in requests:
@@ -310,8 +309,8 @@ def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, Engin
     """Let `constraint` take `tokens`: how many it took, and why not the next."""
     for count, token in enumerate(tokens):
         try:
-            taken = constraint.advance(token)
-        except BaseException as error:  # a caller's code, which must not end the others' requests
+            taken = guarded(constraint.advance, token)
+        except Exception as error:  # a caller's code, which must not end the others' requests
             return count, constraint_failed(error)
         if not taken:
             return count, EngineError(f"the constraint refused token {token}, which its own mask allowed")

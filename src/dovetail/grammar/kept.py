@@ -38,7 +38,7 @@ class Kept(Generic[T]):
         if found is None:
             try:
                 future.set_result(make())
-            except BaseException as error:
+            except BaseException as error:  # other threads wait for this future, whatever ends this one
                 future.set_exception(error)
                 self._forget(key, future)
                 raise

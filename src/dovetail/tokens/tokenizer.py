@@ -8,7 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dovetail.errors import RenderError
+from dovetail.errors import LibraryPanic, RenderError, guarded
 from dovetail.tokens.prompt import CUT
 
 
@@ -100,14 +100,11 @@ class Tokenizer(ABC):
 def _checked(encode: Callable[[str], list[int]], text: str) -> list[int]:
     try:
         text.encode()  # one library replaces lone surrogates in silence, the other takes such text for no text
-        return encode(text)
+        return guarded(encode, text)
     except UnicodeEncodeError as error:
         raise RenderError("text holds a lone surrogate, which is not valid Unicode") from error
-    except BaseException as error:
-        # A panic of the library underneath is not an Exception, and would pass every handler on its way up.
-        if type(error).__name__ == "PanicException":
-            raise RenderError("text that the tokenizer cannot split: a run of one kind is too long") from error
-        raise
+    except LibraryPanic as error:
+        raise RenderError("text that the tokenizer cannot split: a run of one kind is too long") from error
 
 
 class Memory:

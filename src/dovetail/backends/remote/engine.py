@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing, nullcontext
 
 from dovetail.backends.remote.counters import labelled
 from dovetail.backends.remote.faults import ServerLost
@@ -63,11 +63,11 @@ class RemoteEngine:
         if self._info is not None:
             raise EngineError("the engine was started already")
         servers = list(self._servers.values())
-        try:
+        async with AsyncExitStack() as undo:
+            for server in servers:
+                undo.push_async_callback(server.close)
             found = await self._open(servers)
-        except BaseException:
-            await asyncio.gather(*(server.close() for server in servers))
-            raise
+            undo.pop_all()
         self._info = EngineInfo(
             min(each.context for each in found),
             found[0].vocab_size,

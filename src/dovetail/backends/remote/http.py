@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -213,14 +213,13 @@ class _UnixConnector(aiohttp.UnixConnector):
     async def _create_connection(self, req: aiohttp.ClientRequest, traces: Any, timeout: Any) -> ResponseHandler:
         entering = socket.socket(socket.AF_UNIX)
         entering.setblocking(False)
-        try:
+        with ExitStack() as undo:
+            undo.callback(entering.close)
             async with asyncio.timeout(timeout.sock_connect):
                 while not self._in(entering, req):
                     await asyncio.sleep(_TURN_S)
             _, protocol = await self._loop.create_connection(self._factory, sock=entering)
-        except BaseException:
-            entering.close()
-            raise
+            undo.pop_all()
         return protocol
 
     def _in(self, entering: socket.socket, req: aiohttp.ClientRequest) -> bool:
@@ -233,7 +232,7 @@ class _UnixConnector(aiohttp.UnixConnector):
         return True
 
 
-def _lost(name: str, error: BaseException) -> ServerLost:
+def _lost(name: str, error: Exception) -> ServerLost:
     if isinstance(error, aiohttp.ClientConnectorError):
         return ServerLost(f"{name} cannot be reached: {error.os_error.strerror or error}", sent=False)
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -84,13 +84,15 @@ class Server:
             self._dialect, self.limits = await self._look(before)
             if self._check is not None:
                 await self._check(self)
-        except BaseException as error:
-            self.limits = before  # what never served has promised nothing
-            if isinstance(error, (EngineBusy, ServerLost)):
-                raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
+            self.up, self._left_out = True, ""
+        except (EngineBusy, ServerLost) as error:
+            raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
+        except Exception:
             self._again = asyncio.get_running_loop().time() + _WRONG_S
             raise
-        self.up, self._left_out = True, ""
+        finally:
+            if not self.up:
+                self.limits = before  # a server that was never used has promised no limits
 
     async def _look(self, before: Limits | None) -> tuple[Dialect, Limits]:
         dialect = await self._ask_what_it_is()

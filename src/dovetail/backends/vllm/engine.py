@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -96,15 +96,13 @@ class VLLMEngine:
         if self._starting is not None or self._ending is not None:
             raise EngineError("the engine was started already")
         self._starting = asyncio.create_task(self._start())
-        try:
-            await self._starting
-        except BaseException:
-            cancelled = self._ending is None  # and not stopped
-            await self.stop()
-            if cancelled:
-                raise
-        if self._ending is not None:
-            raise EngineError("the engine was stopped while it started")
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.stop)
+            await asyncio.wait({self._starting})
+            if self._ending is not None:
+                raise EngineError("the engine was stopped while it started")
+            self._starting.result()
+            undo.pop_all()
 
     async def _start(self) -> None:
         self._file = open_log(self._log)

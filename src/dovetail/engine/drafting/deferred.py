@@ -8,6 +8,7 @@ Coming back costs one longer pass, and no acceptance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 
@@ -63,13 +64,12 @@ class Deferred(Around):
     def _observe(self, observed: list[Observed]) -> None:
         if not observed:
             return
-        try:
-            self._drafter.observe(observed)
-        except BaseException:
-            # Whoever lost what was kept would draft from a sequence with a gap.
+        with ExitStack() as undo:
+            # After a failure the drafter would draft from a sequence with a gap, so it releases these requests.
             for item in observed:
-                self._drafter.release(item.request)
-            raise
+                undo.callback(self._drafter.release, item.request)
+            self._drafter.observe(observed)
+            undo.pop_all()
 
 
 def _size(item: Observed) -> int:

@@ -8,7 +8,7 @@ import torch
 
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.request import Request
-from dovetail.errors import reraise_exit
+from dovetail.errors import guarded
 
 
 class Forced:
@@ -55,9 +55,8 @@ def forced(request: Request, count: int) -> list[int]:
     if request.constraint is None:
         return []
     try:
-        return list(request.constraint.forced(count))[:count]
-    except BaseException as error:  # a caller's code; if it is broken, its mask says so and ends this request only
-        reraise_exit(error)
+        return list(guarded(request.constraint.forced, count))[:count]
+    except Exception:  # a caller's code; if it is broken, its mask says so and ends this request only
         return []
 
 
