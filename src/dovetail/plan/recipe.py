@@ -23,7 +23,7 @@ from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME, check, checked
-from dovetail.plan.written import read_yaml
+from dovetail.plan.yaml_config import read_yaml
 
 FOLDER = Path(__file__).parent / "recipes"
 DEMO = "demo"  # of the bundled pair

@@ -10,7 +10,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.layers import Layer
 from dovetail.plan.looks import Looks
 from dovetail.plan.options import checked
-from dovetail.plan.written import read_yaml
+from dovetail.plan.yaml_config import read_yaml
 
 
 class Said(NamedTuple):
