@@ -15,7 +15,7 @@ import dovetail
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats import continuing
 from dovetail.formats.base import Format
-from dovetail.formats.history import Wants
+from dovetail.formats.history import HistoryRules
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.formats.registry import FAMILIES
 from dovetail.formats.template import Template, pattern
@@ -145,7 +145,7 @@ def test_it_equals_transformers_where_both_go_on(shared_data: Path) -> None:
 
 def test_a_message_may_go_on_in_the_reasoning_of_its_family() -> None:
     class Thinking(KimiK25):
-        wants = Wants(reasoning_field="thinking")
+        history_rules = HistoryRules(reasoning_field="thinking")
 
         def _render(self, messages: Any, *arguments: Any, **options: Any) -> Prompt:
             return Prompt.alternating(["", "<think>", messages[-1]["thinking"] + " and more"])

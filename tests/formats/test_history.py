@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import KINDS, REASONING_FIELDS, Wants, listed_kinds, repair
+from dovetail.formats.history import KINDS, REASONING_FIELDS, HistoryRules, listed_kinds, repair
 
-ANY = Wants()
-KIMI = Wants(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
-TEXT = Wants(parts="text", reasoning_field="thinking")
-PARTS = Wants(parts="parts")
-OBJECTS = Wants(arguments="object")
-ORDER = Wants(results_in_order=True)
+ANY = HistoryRules()
+KIMI = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
+TEXT = HistoryRules(parts="text", reasoning_field="thinking")
+PARTS = HistoryRules(parts="parts")
+OBJECTS = HistoryRules(arguments="object")
+ORDER = HistoryRules(results_in_order=True)
 
 Messages = list[dict[str, Any]]
 USER = {"role": "user", "content": "go"}
@@ -44,7 +44,7 @@ def text(*texts: str) -> list[dict[str, Any]]:
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
 # Of every kind: who wants it, a history, and the same repaired.
-CHANGES: list[tuple[str, Wants, Messages, Messages]] = [
+CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
     ("developer_role", KIMI, [{"role": "developer", "content": "x"}], [{"role": "system", "content": "x"}]),
     ("null_reasoning", ANY, [says("x", reasoning_content=None)], [says("x")]),
     ("null_reasoning", ANY, [says("x", thinking=None)], [says("x")]),
@@ -104,30 +104,30 @@ def test_every_kind_is_tried_here() -> None:
     assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == set(KINDS)
 
 
-@pytest.mark.parametrize(("kind", "wants", "messages", "wanted"), CHANGES, ids=[kind for kind, *_ in CHANGES])
+@pytest.mark.parametrize(("kind", "rules", "messages", "wanted"), CHANGES, ids=[kind for kind, *_ in CHANGES])
 def test_each_repair_is_made_and_reported_and_can_be_left_off(
-    kind: str, wants: Wants, messages: Messages, wanted: Messages
+    kind: str, rules: HistoryRules, messages: Messages, wanted: Messages
 ) -> None:
-    repaired, repairs = repair(messages, wants)
+    repaired, repairs = repair(messages, rules)
     others = {"call_id", "result_id"} - {kind}  # which go together
     assert repaired == wanted
     assert kind in {r.kind for r in repairs} <= {kind, *others}
     for r in repairs:
         assert r.where.startswith("messages[")
-    left, repairs = repair(messages, wants, {kind, *others})
+    left, repairs = repair(messages, rules, {kind, *others})
     assert (left, repairs) == (messages, [])
 
 
 @pytest.mark.parametrize(("kind", "messages", "param"), REFUSED)
-@pytest.mark.parametrize("wants", [ANY, KIMI])
+@pytest.mark.parametrize("rules", [ANY, KIMI])
 def test_calls_and_results_that_do_not_match_are_refused_by_field(
-    kind: str, messages: Messages, param: str, wants: Wants
+    kind: str, messages: Messages, param: str, rules: HistoryRules
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"leave off the repair {kind}$") as refused:
-        repair(messages, wants)
+        repair(messages, rules)
     assert refused.value.param == param
     assert param in refused.value.message
-    left, repairs = repair(messages, wants, ["orphan_result", "unanswered_call", "call_id"])
+    left, repairs = repair(messages, rules, ["orphan_result", "unanswered_call", "call_id"])
     assert (left, repairs) == (messages, [])
 
 
@@ -187,13 +187,13 @@ def test_results_keep_their_ids_when_only_those_are_left_off() -> None:
 
 def test_parts_that_are_no_text_are_left_to_the_renderer() -> None:
     history = [says([*text("a"), IMAGE]), says([IMAGE])]
-    for wants in (ANY, TEXT, PARTS):
-        assert repair(history, wants) == (history, [])
+    for rules in (ANY, TEXT, PARTS):
+        assert repair(history, rules) == (history, [])
 
 
 def test_content_parts_left_off_leave_strings_and_parts() -> None:
-    for wants, content, empty in ((PARTS, "x", None), (TEXT, text("x"), [])):
-        repaired, _ = repair([says(content), says(empty)], wants, ["content_parts"])
+    for rules, content, empty in ((PARTS, "x", None), (TEXT, text("x"), [])):
+        repaired, _ = repair([says(content), says(empty)], rules, ["content_parts"])
         assert repaired == [says(content), says("")]
 
 
@@ -264,11 +264,11 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("wants", [ANY, KIMI, TEXT, OBJECTS])
+@pytest.mark.parametrize("rules", [ANY, KIMI, TEXT, OBJECTS])
 @pytest.mark.parametrize(("messages", "param"), WRONG)
-def test_a_history_of_wrong_types_is_refused_by_field(messages: Any, param: str, wants: Wants) -> None:
+def test_a_history_of_wrong_types_is_refused_by_field(messages: Any, param: str, rules: HistoryRules) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        repair(messages, wants)
+        repair(messages, rules)
     assert refused.value.param == param
 
 
@@ -277,7 +277,7 @@ def test_what_only_repair_cannot_take_is_a_refusal_too() -> None:
         raise LookupError(name)
 
     with pytest.raises(InvalidRequest, match="messages cannot be repaired: f"):
-        repair([asks("a"), answer("a")], Wants(call_id=careless))
+        repair([asks("a"), answer("a")], HistoryRules(call_id=careless))
 
 
 IDS = st.sampled_from(("call_a", "call_b", "search:2", "functions.f:0", "functions.f:1"))
@@ -285,7 +285,7 @@ CONTENT = st.sampled_from((None, "", "x", [], *map(text, ("", "a")), text("a", "
 REASONING = st.dictionaries(st.sampled_from(REASONING_FIELDS), st.sampled_from((None, "", "hm", "so", 3)), max_size=3)
 ARGUMENTS = st.sampled_from(("", "{}", '{"a": 1}', "[", "null", {"a": 1}))
 WANTS = st.builds(
-    Wants,
+    HistoryRules,
     call_id=st.sampled_from((None, KIMI.call_id)),
     parts=st.sampled_from(("any", "text", "parts")),
     arguments=st.sampled_from(("any", "object")),
@@ -320,11 +320,11 @@ OFF = st.sets(st.sampled_from(sorted(KINDS))).filter(lambda off: off & {"call_id
 
 @given(histories(), WANTS, OFF)
 def test_repair_is_pure_done_in_one_go_and_leaves_off_what_is_off(
-    history: Messages, wants: Wants, off: set[str]
+    history: Messages, rules: HistoryRules, off: set[str]
 ) -> None:
     before = copy.deepcopy(history)
     try:
-        repaired, repairs = repair(history, wants, off)
+        repaired, repairs = repair(history, rules, off)
     except InvalidRequest as error:
         assert error.param is not None and error.param.startswith("messages[")
         assert not {"orphan_result", "unanswered_call"} <= off
@@ -332,28 +332,28 @@ def test_repair_is_pure_done_in_one_go_and_leaves_off_what_is_off(
     finally:
         assert history == before
     assert not off & {r.kind for r in repairs}
-    assert repair(repaired, wants, off) == (repaired, [])
+    assert repair(repaired, rules, off) == (repaired, [])
     assert (repaired == history) == (not repairs)
 
 
 @given(histories(), WANTS)
-def test_a_repaired_history_is_what_the_family_wants(history: Messages, wants: Wants) -> None:
-    repaired, _ = repair(history, wants, ["orphan_result", "unanswered_call"])
+def test_a_repaired_history_is_what_the_family_wants(history: Messages, rules: HistoryRules) -> None:
+    repaired, _ = repair(history, rules, ["orphan_result", "unanswered_call"])
     for number, call in enumerate(call for m in repaired for call in m.get("tool_calls", ())):
-        if wants.call_id is not None:
-            assert call["id"] == wants.call_id("f", number)
-        if wants.arguments == "object":
+        if rules.call_id is not None:
+            assert call["id"] == rules.call_id("f", number)
+        if rules.arguments == "object":
             assert isinstance(call["function"]["arguments"], dict)
     for message in repaired:
         content = message["content"]
-        assert content or wants.parts != "parts"
-        if wants.parts == "text":
+        assert content or rules.parts != "parts"
+        if rules.parts == "text":
             assert isinstance(content, str) or IMAGE in content
-        if wants.parts == "parts":
+        if rules.parts == "parts":
             assert isinstance(content, list)
-        assert wants.developer or message["role"] != "developer"
+        assert rules.developer or message["role"] != "developer"
         assert message.get("tool_calls", True)
-        assert not any(isinstance(message.get(field), str) for field in {*REASONING_FIELDS} - {wants.reasoning_field})
+        assert not any(isinstance(message.get(field), str) for field in {*REASONING_FIELDS} - {rules.reasoning_field})
         assert None not in (message.get(field, "") for field in REASONING_FIELDS)
 
 
@@ -383,14 +383,14 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @given(histories(), WANTS, st.data())
-def test_nothing_in_a_history_breaks_repair(history: Messages, wants: Wants, data: st.DataObject) -> None:
+def test_nothing_in_a_history_breaks_repair(history: Messages, rules: HistoryRules, data: st.DataObject) -> None:
     """Some value anywhere in it replaced by some other JSON: repaired or refused, and nothing else."""
     history = json.loads(json.dumps(history))  # no two places share a value
     if found := places(history):
         holder, key = data.draw(st.sampled_from(range(len(found))).map(found.__getitem__))
         holder[key] = data.draw(JSON)
     try:
-        repaired, _ = repair(history, wants)
+        repaired, _ = repair(history, rules)
     except InvalidRequest as error:
         assert error.param is not None
     else:
@@ -398,15 +398,15 @@ def test_nothing_in_a_history_breaks_repair(history: Messages, wants: Wants, dat
 
 
 def test_beside_calls_null_may_be_wanted() -> None:
-    wants = Wants(null_beside_calls=True)
+    rules = HistoryRules(null_beside_calls=True)
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": None},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "a", "content": "done"},
     ]
-    repaired, repairs = repair(messages, wants)
+    repaired, repairs = repair(messages, rules)
     assert [message["content"] for message in repaired] == ["", None, "done"]
     assert [found.where for found in repairs] == ["messages[0].content", "messages[1].content"]
-    assert repair(repaired, wants) == (repaired, [])
-    assert repair(messages, wants, ["empty_content"]) == (messages, [])
+    assert repair(repaired, rules) == (repaired, [])
+    assert repair(messages, rules, ["empty_content"]) == (messages, [])

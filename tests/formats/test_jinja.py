@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats.history import REASONING_FIELDS, Wants, repair
+from dovetail.formats.history import REASONING_FIELDS, HistoryRules, repair
 from dovetail.formats.jinja import JinjaFormat, jinja
 from dovetail.formats.registry import FAMILIES
 from dovetail.formats.template import Template, pattern
@@ -90,9 +90,9 @@ def test_what_well_known_templates_say(shared_data: Path) -> None:
     found = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}
     for name, expected in KNOWN.items():
         fmt = found[name]
-        wants = fmt.wants
-        said = (fmt.reads, fmt.reasoning, wants.reasoning_field, fmt.end_of_turn[0])
-        assert (*said, wants.parts, wants.arguments, wants.developer) == expected, name
+        rules = fmt.history_rules
+        said = (fmt.reads, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
+        assert (*said, rules.parts, rules.arguments, rules.developer) == expected, name
     # Two templates refuse to render calls at all, but name the marks of a family.
     assert found["Kimi-K2-Instruct"].reads == "kimi_k2"
     assert found["tool_chat_template_glm4"].reads == "glm45"
@@ -104,10 +104,10 @@ def test_ids_that_a_template_insists_on(shared_data: Path) -> None:
         ("mistralai-Mistral-Nemo-Instruct-2407", "000000007"),
         ("moonshotai-Kimi-K2", "functions.now:7"),
     ):
-        wants = chat_templates.of(shared_data / f"templates/llama.cpp/{name}.jinja").wants
-        assert wants.call_id is not None
-        assert wants.call_id("now", 7) == made
-    assert chat_templates.of(shared_data / "templates/llama.cpp/Qwen3-Coder.jinja").wants.call_id is None
+        rules = chat_templates.of(shared_data / f"templates/llama.cpp/{name}.jinja").history_rules
+        assert rules.call_id is not None
+        assert rules.call_id("now", 7) == made
+    assert chat_templates.of(shared_data / "templates/llama.cpp/Qwen3-Coder.jinja").history_rules.call_id is None
 
 
 def test_what_is_read_is_what_a_template_writes(shared_data: Path) -> None:
@@ -198,7 +198,7 @@ def shown(fmt: JinjaFormat, messages: list[dict[str, Any]]) -> str:
 def test_a_repaired_history_shows_whatever_the_template_can_show(shared_data: Path) -> None:
     """No other way to write what the client sent would have shown more."""
     others = [
-        Wants(call_id, parts, arguments, developer, field)
+        HistoryRules(call_id, parts, arguments, developer, field)
         for call_id in (None, lambda name, number: f"abcdef{number:03}")
         for parts in ("text", "parts", "any")
         for arguments in ("object", "any")
@@ -213,10 +213,10 @@ def test_a_repaired_history_shows_whatever_the_template_can_show(shared_data: Pa
             prompt = shown(fmt, repaired)
             assert not re.search(r"""['"]type['"]: ['"]text|\\\\"city""", prompt), f"{path.name}: {text}"
             if text not in prompt:
-                for wants in others:
-                    history, _ = repair(messages, wants)
+                for rules in others:
+                    history, _ = repair(messages, rules)
                     if text in shown(fmt, history):
-                        missed.append((path.name, text, wants))
+                        missed.append((path.name, text, rules))
                         break
     assert missed == []
 
@@ -237,7 +237,7 @@ def test_calls_that_are_shown_beside_null_content_only() -> None:
 def test_content_in_parts_where_the_template_takes_nothing_else() -> None:
     source = "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
     fmt = chat_templates.of_source(source)
-    assert fmt.wants.parts == "parts"
+    assert fmt.history_rules.parts == "parts"
     assert fmt.render(fmt.repair([user("Hi."), assistant("Ho.")])[0]).text == "Hi.Ho."
 
 
@@ -555,7 +555,9 @@ def test_reasoning_opens_behind_the_assistant_s_own_header_only() -> None:
 
 
 def test_a_template_that_does_not_show_whose_a_result_is_wants_them_in_order(shared_data: Path) -> None:
-    by_name = {path.stem: chat_templates.of(path).wants.results_in_order for path in chat_templates.paths(shared_data)}
+    by_name = {
+        path.stem: chat_templates.of(path).history_rules.results_in_order for path in chat_templates.paths(shared_data)
+    }
     for name in ("deepseek-ai-DeepSeek-V3.1", "Qwen-Qwen3-0.6B"):
         assert by_name[name]
     for name in ("moonshotai-Kimi-K2", "mistralai-Mistral-Nemo-Instruct-2407", "google-gemma-2-2b-it"):

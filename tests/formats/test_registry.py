@@ -159,8 +159,8 @@ def test_a_template_that_was_changed(kimi: Path) -> None:
         "kimi_k25 differs: a call: it writes 'turn of functions.search:0\\nfound 0<|im_e', "
         "and the template 'sult of functions.search:0\\nfound 0<|im_e'" in fmt.because
     )
-    assert fmt.wants.call_id is not None
-    assert fmt.wants.call_id("search", 3) == "functions.search:3"
+    assert fmt.history_rules.call_id is not None
+    assert fmt.history_rules.call_id("search", 3) == "functions.search:3"
     (kimi / "chat_template.jinja").write_text("{{ raise_exception('no') }}" + template, encoding="utf-8")
     assert "kimi_k25 differs: a question: the template refuses that" in dovetail.format(kimi).because
 

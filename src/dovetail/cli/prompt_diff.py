@@ -61,7 +61,7 @@ def by_template(
     options = {name: value for name, value in options.items() if name in template.options}
     mark = rest = ""
     if request.continue_final_message:
-        messages, mark, rest = continuing.marked(messages, fmt.wants.reasoning_field)
+        messages, mark, rest = continuing.marked(messages, fmt.history_rules.reasoning_field)
     prompt = template.render(
         messages, request.tools, controls=pattern(controls), add_generation_prompt=request.opens_turn, options=options
     )

@@ -22,7 +22,7 @@ from dovetail.conversation import (
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats import constraint, continuing, history
-from dovetail.formats.history import Repair, Wants
+from dovetail.formats.history import HistoryRules, Repair
 from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
 from dovetail.grammar import (
     Choice,
@@ -59,7 +59,7 @@ class Format(ABC):
     #: Why it is this format, when a checkpoint was looked at.
     because: str = ""
     #: What `repair` makes of a history.
-    wants: Wants = Wants()
+    history_rules: HistoryRules = HistoryRules()
     #: Options of `render` beyond the common ones; any other is refused by name.
     template_options: tuple[str, ...] = ()
     #: Who begins a reasoning block.
@@ -99,7 +99,7 @@ class Format(ABC):
                     "set one of them to false",
                     param="continue_final_message",
                 )
-            marked, mark, rest = continuing.marked(messages, self.wants.reasoning_field)
+            marked, mark, rest = continuing.marked(messages, self.history_rules.reasoning_field)
             return continuing.cut(self._render_checked(marked, tools, thinking, False, template_options), mark, rest)
         return self._render_checked(messages, tools, thinking, add_generation_prompt, template_options)
 
@@ -151,7 +151,7 @@ class Format(ABC):
         `off` names kinds of repair (`history.KINDS`) that are left alone. Raises `InvalidRequest` naming the field for
         a history that cannot be put right, and for a kind that there is not.
         """
-        return history.repair(messages, self.wants, off)
+        return history.repair(messages, self.history_rules, off)
 
     def template_variables(self, tools: Tools) -> Mapping[str, Any]:
         """What the model's own code gives its chat template beside the conversation and its options."""

@@ -22,7 +22,7 @@ from dovetail.formats.base import Format, Messages
 from dovetail.formats.deepseek_dsml_prompt import DSML, V32_TAGS, Tags, v32, with_request
 from dovetail.formats.deepseek_v3_prompt import END, THINK, THINK_END
 from dovetail.formats.deepseek_v4_prompt import V4, V4_TAGS, V41, V41_TAGS
-from dovetail.formats.history import Wants
+from dovetail.formats.history import HistoryRules
 from dovetail.formats.markup import parameters
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt
@@ -65,7 +65,7 @@ class DeepSeekV32(Format):
     """
 
     name = "deepseek_v32"
-    wants = Wants(parts="text", developer=False, results_in_order=True)
+    history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
     template_options: tuple[str, ...] = ("response_format",)
     end_of_turn = (END,)
     _reader: type[DsmlReader] = Dsml32Reader
@@ -93,7 +93,7 @@ class DeepSeekV4(DeepSeekV32):
     """
 
     name = "deepseek_v4"
-    wants = Wants(developer=False)
+    history_rules = HistoryRules(developer=False)
     template_options = ("drop_thinking", "reasoning_effort", "response_format")
     _reader: type[DsmlReader] = Dsml4Reader
     _prompts = V4()

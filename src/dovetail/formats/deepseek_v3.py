@@ -29,7 +29,7 @@ from dovetail.formats.deepseek_v3_prompt import (
     THINK_END,
     TYPE,
 )
-from dovetail.formats.history import Wants
+from dovetail.formats.history import HistoryRules
 from dovetail.reading import CallReader, Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
@@ -135,7 +135,7 @@ class DeepSeekV3(Format):
     """
 
     name = "deepseek_v3"
-    wants = Wants(parts="text", developer=False, results_in_order=True)
+    history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
     reasoning: ReasoningBlock = "none"
     end_of_turn = (END,)
     _reader: type[DeepSeekV3Reader] = DeepSeekV3Reader

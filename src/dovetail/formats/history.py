@@ -1,4 +1,4 @@
-"""Histories as models were trained on them: what `Format.repair` puts right, kind by kind, as the family `Wants` it."""
+"""`repair`: changes a history to the form that the model was trained on, as the `HistoryRules` of its family say."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Wants:
+class HistoryRules:
     """What a family's prompts are made of."""
 
     #: The id of a call, from its name and its number, which counts over the whole conversation. None: ids stay.
@@ -72,7 +72,7 @@ class Wants:
 
 
 def repair(
-    messages: Sequence[Mapping[str, Any]], wants: Wants, off: Iterable[str] = ()
+    messages: Sequence[Mapping[str, Any]], rules: HistoryRules, off: Iterable[str] = ()
 ) -> tuple[list[dict[str, Any]], list[Repair]]:
     """`messages` as the family wants them, and what was changed for that; `messages` themselves stay as they are.
 
@@ -81,7 +81,7 @@ def repair(
     """
     if not isinstance(messages, list | tuple):
         check_messages(messages)
-    history = _History(wants, checked_kinds(off))
+    history = _History(rules, checked_kinds(off))
     try:
         repaired = [history.message(i, message) for i, message in enumerate(messages)]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -111,9 +111,9 @@ def listed_kinds(words: str) -> frozenset[str]:
 class _History:
     """What was repaired in a history so far, and which of its calls wait for their results."""
 
-    def __init__(self, wants: Wants, off: frozenset[str]) -> None:
+    def __init__(self, rules: HistoryRules, off: frozenset[str]) -> None:
         self.repairs: list[Repair] = []
-        self._wants = wants
+        self._rules = rules
         self._off = off
         self._made = 0  # calls so far
         # By the client's id: the calls that it means from here on, in order, with the ids that they got.
@@ -131,12 +131,12 @@ class _History:
             self._result(message, i)
         else:
             self.end_of_results(where)
-        if role == "developer" and not self._wants.developer and self._repairs("developer_role", f"{where}.role"):
+        if role == "developer" and not self._rules.developer and self._repairs("developer_role", f"{where}.role"):
             message["role"] = "system"
         if not _REASONING.isdisjoint(message):
             self._reasoning(message, where)
         content = message.get("content")
-        if not content or not isinstance(content, str) or self._wants.parts == "parts":
+        if not content or not isinstance(content, str) or self._rules.parts == "parts":
             self._content(message, content, f"{where}.content")
         if "tool_calls" in message:
             self._tool_calls(message, i)
@@ -160,7 +160,7 @@ class _History:
     def _order_results(self) -> None:
         before = self._answered[0][1] - 1
         behind = [(call, i) for call, i in self._answered if call is not None and call[0] == before]
-        if not self._wants.results_in_order or len(behind) < len(self._answered):
+        if not self._rules.results_in_order or len(behind) < len(self._answered):
             return
         for (_, i), (_, source) in zip(behind, sorted(behind), strict=True):
             if i != source and self._repairs("result_order", f"messages[{source}]", f"-> messages[{i}]"):
@@ -174,7 +174,7 @@ class _History:
         return True
 
     def _reasoning(self, message: dict[str, Any], where: str) -> None:
-        read = self._wants.reasoning_field
+        read = self._rules.reasoning_field
         for field in REASONING_FIELDS:
             if field not in message:
                 continue
@@ -192,17 +192,17 @@ class _History:
     def _content(self, message: dict[str, Any], content: Any, where: str) -> None:
         if not isinstance(content, str | list | tuple | None):
             raise TypeError("content is neither a string nor parts")
-        into_parts = self._wants.parts == "parts" and "content_parts" not in self._off
+        into_parts = self._rules.parts == "parts" and "content_parts" not in self._off
         if not content or (not isinstance(content, str) and all(map(_is_empty, content))):
             nothing: Any = [{"type": "text", "text": ""}] if into_parts else ""
-            if self._wants.null_beside_calls and message.get("tool_calls"):
+            if self._rules.null_beside_calls and message.get("tool_calls"):
                 nothing = None
             if content != nothing and self._repairs("empty_content", where):
                 message["content"] = nothing
         elif isinstance(content, str):
             if into_parts and self._repairs("content_parts", where, "string -> part"):
                 message["content"] = [{"type": "text", "text": content}]
-        elif self._wants.parts == "text" and all(part["type"] == "text" for part in content):
+        elif self._rules.parts == "text" and all(part["type"] == "text" for part in content):
             text = "".join(part["text"] for part in content)
             if self._repairs("content_parts", where, f"{len(content)} parts -> string"):
                 message["content"] = text
@@ -221,8 +221,8 @@ class _History:
             if not isinstance(given, str) or not isinstance(name, str):
                 raise TypeError("an id and a name are strings")
             call["function"] = self._arguments(call["function"], f"{where}.function.arguments")
-            if self._wants.call_id is not None:
-                wanted = self._wants.call_id(name, self._made)
+            if self._rules.call_id is not None:
+                wanted = self._rules.call_id(name, self._made)
                 if given != wanted and self._repairs("call_id", f"{where}.id", f"{given:.80} -> {wanted:.80}"):
                     call["id"] = wanted
             self._made += 1
@@ -234,7 +234,7 @@ class _History:
 
     def _arguments(self, function: Any, where: str) -> Any:
         arguments = function["arguments"]
-        if self._wants.arguments == "any" or not isinstance(arguments, str):
+        if self._rules.arguments == "any" or not isinstance(arguments, str):
             return function
         kind, value = "arguments_object", {}
         if arguments.strip():  # clients send "" for a call without arguments

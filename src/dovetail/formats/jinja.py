@@ -88,7 +88,7 @@ class JinjaFormat(Format):
         self.template_options, self.switches = templates.options, templates.switches
         #: The name of the family that reads, and what the template writes in front of a call's name.
         self.reads, self.marks = family.name, marks
-        self.wants = probe.wants(family)
+        self.history_rules = probe.history_rules(family)
         block = None if probe.reads_reasoning(family) else probe.block()
         ends = tuple(dict.fromkeys((*probe.ends(), *ends)))
         self._reader = _reader(family._reader, block, ends, probe.opening(), templates.controls)

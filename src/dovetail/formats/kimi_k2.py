@@ -15,7 +15,7 @@ from dovetail.conversation import Message
 from dovetail.formats import kimi_k2_prompt, typescript
 from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.declarations import sorted_deeply
-from dovetail.formats.history import Wants
+from dovetail.formats.history import HistoryRules
 from dovetail.formats.kimi_k2_prompt import (
     ARGUMENTS,
     CALL,
@@ -123,7 +123,7 @@ class KimiK2(Format):
 
     name = "kimi_k2"
     reasoning: ReasoningBlock = "none"
-    wants = Wants(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
+    history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
     end_of_turn = (END,)
     _reader = KimiReader
 

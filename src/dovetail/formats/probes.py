@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
 from dovetail.formats.base import Format
-from dovetail.formats.history import REASONING_FIELDS, Wants
+from dovetail.formats.history import REASONING_FIELDS, HistoryRules
 from dovetail.tokens import Prompt
 
 #: Renders messages and tools, with or without a generation prompt. Raises `DovetailError`.
@@ -92,16 +92,16 @@ class Probe:
 
     # -- what it wants of a history -----------------------------------------------------------------------------------
 
-    def wants(self, family: Format) -> Wants:
+    def history_rules(self, family: Format) -> HistoryRules:
         """`family` says what ids its calls have, where the template leaves that open."""
-        return Wants(
-            call_id=_nine_digits if self._refuses_long_ids() else family.wants.call_id,
+        return HistoryRules(
+            call_id=_nine_digits if self._refuses_long_ids() else family.history_rules.call_id,
             parts=self._parts(),
             arguments="object" if self._shows_objects and not self._shows_strings else "any",
             null_beside_calls=self._null_beside_calls(),
             developer=self._knows_developer(),
             reasoning_field=self._reasoned[0] if self._reasoned else REASONING_FIELDS[0],
-            results_in_order=self._hides_whose_result(family.wants.call_id or _nine_digits),
+            results_in_order=self._hides_whose_result(family.history_rules.call_id or _nine_digits),
         )
 
     def _shows_arguments(self, arguments: Any) -> bool:
@@ -246,7 +246,7 @@ class Probe:
                 continue
             reasoned = {self._reasoned[0]: thought} if self._reasoned and thought else {}
             for family in families:
-                call_id = family.wants.call_id(_NAME, 0) if family.wants.call_id else _SHORT_ID
+                call_id = family.history_rules.call_id(_NAME, 0) if family.history_rules.call_id else _SHORT_ID
                 message = _calling(self._arguments, call_id, content=said, **reasoned)
                 wanted = Message(said or "", thought, (Call(call_id, _NAME, json.dumps(_ARGUMENTS)),))
                 text, read = self._read(message, family)
