@@ -13,6 +13,7 @@ import uvicorn
 
 import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
@@ -21,7 +22,7 @@ DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 @contextmanager
 def demo_server() -> Iterator[str]:
     """A server of the model `demo` on a port of its own; yields its address."""
-    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
     app = create_app(
         engine,
         dovetail.format(DEMO / "target"),

@@ -99,7 +99,7 @@ def test_a_place_has_the_same_luck_however_many_are_drafted(tiny: models.Model) 
 
 def test_sequences_that_count_as_computed_have_rows_that_were_written(tiny: models.Model) -> None:
     core = tiny.drafting["synthetic"].thaw()
-    layers = core._model._layers  # type: ignore[attr-defined]
+    layers = core.models.target._layers  # type: ignore[attr-defined]
     for layer in layers:
         cache = layer[1]._cache
         assert cache.keys.any(-1).all() and cache.values.any(-1).all()

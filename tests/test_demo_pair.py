@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 import dovetail
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
 from training.corpus import sample
@@ -39,7 +40,9 @@ def prompts(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 
 def core(tokenizer: Tokenizer, draft_tokens: int, **options: Any) -> LLMCore:
-    return LLMCore(DEMO / "target", DEMO / "drafter", tokenizer, draft_tokens=draft_tokens, threads=1, **options)
+    return LLMCore.load(
+        DEMO / "target", DEMO / "drafter", tokenizer, EngineSettings(draft_tokens=draft_tokens, threads=1, **options)
+    )
 
 
 def run(engine: LLMCore, completions: list[Completion]) -> list[list[int]]:

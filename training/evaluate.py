@@ -11,6 +11,7 @@ import msgspec
 
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.events import fold
 from dovetail.formats.base import Strict
 from dovetail.grammar.matcher import compile
@@ -51,8 +52,11 @@ def evaluate(
 ) -> Figures:
     """Let the pair in `checkpoints` say the first assistant turn of held-out conversations."""
     tokenizer = load_tokenizer(checkpoints / "target")
-    core = LLMCore(
-        checkpoints / "target", checkpoints / "drafter" if draft_tokens else None, tokenizer, draft_tokens=draft_tokens
+    core = LLMCore.load(
+        checkpoints / "target",
+        checkpoints / "drafter" if draft_tokens else None,
+        tokenizer,
+        EngineSettings(draft_tokens=draft_tokens),
     )
     figures = Figures(conversations=conversations)
     samples = [sample(seed) for seed in range(HELD_OUT, HELD_OUT + conversations)]

@@ -24,6 +24,7 @@ from benchmarks.constraint.weights import DEMO
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.conversation import Message
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.events import fold
 from dovetail.formats.base import Strict
 from dovetail.grammar import matcher
@@ -49,7 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
 def answered(pair: Path, samples: Sequence[Sample], strict: Strict, temperature: float, seed: int) -> list[Turn]:
     """What the pair in the folder `pair` says to each of `samples`."""
     tokenizer = dovetail.tokenizer(pair / "target")
-    core = LLMCore(pair / "target", pair / "drafter", tokenizer, draft_tokens=3, threads=1)
+    core = LLMCore.load(pair / "target", pair / "drafter", tokenizer, EngineSettings(draft_tokens=3, threads=1))
     ids: dict[str, list[int]] = {}
     for number, s in enumerate(samples):
         grammar = FORMAT.grammar(s.tools, strict=strict, thinking=s.thinking)

@@ -20,8 +20,9 @@ import dovetail
 from benchmarks.engine.cases import DEMO
 from benchmarks.tables import Sheet
 from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
-from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.forced import Forced
+from dovetail.engine.settings import LOOKUP, EngineSettings
 from dovetail.grammar import Grammar, matcher
 from dovetail.tokens import Tokenizer
 from training.corpus import sample
@@ -74,7 +75,7 @@ def measure(
     engines = {
         "off": pair.engine(None, 0),
         f"K={drafts}": pair.engine(checkpoints / "drafter", drafts),
-        "gated": pair.engine(checkpoints / "drafter", drafts, max_draft_tokens=_MOST, gated=True),
+        "gated": pair.engine(checkpoints / "drafter", drafts, max_draft_tokens=_MOST, gate="measured"),
     }
     rows = []
     for batch, (drafting, core) in itertools.product(batches, engines.items()):
@@ -104,8 +105,12 @@ def forced(checkpoints: Path = DEMO, *, drafts: int = 3, answers: int = 32) -> l
         steps = []
         for alone in (True, False):
             core = pair.engine(source, drafts)
-            assert isinstance(core._drafter, Forced)
-            drafter = core._drafter._drafter if alone else Forced(None) if name == "none" else core._drafter
+            drafter = core.models.drafter
+            assert isinstance(drafter, Forced)
+            if alone:
+                drafter = drafter._drafter
+            elif name == "none":
+                drafter = Forced(None)
             if alone and name == "none":
                 core = pair.engine(None, 0)
             else:
@@ -170,7 +175,9 @@ class _Pair:
         """A step of it takes in the prompts of a whole batch."""
         # Without prefix caching, since the same prompts come again and again.
         sizes: dict[str, Any] = {"max_batch": self._batch, "max_batched_tokens": 16_384, "prefix_caching": False}
-        core = LLMCore(self._target, drafter, self._tokenizer, draft_tokens=drafts, threads=1, **sizes, **options)
+        core = LLMCore.load(
+            self._target, drafter, self._tokenizer, EngineSettings(draft_tokens=drafts, threads=1, **sizes, **options)
+        )
         self._eos_ids = core.info.eos_ids
         return core
 

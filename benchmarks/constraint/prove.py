@@ -32,6 +32,7 @@ from benchmarks.constraint import schemas, weights
 from benchmarks.constraint.findings import Findings
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, Sampling
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import EngineError, InvalidRequest, RenderError
 from dovetail.events import CallArguments, CallEnd, CallStart, Defect, Event
 from dovetail.formats.base import Format, Strict
@@ -101,11 +102,13 @@ def prove(
         engine = EmbeddedEngine(
             Path(folder) / "target",
             Path(folder) / "drafter",
-            draft_tokens=draft_tokens,
-            max_batch=batch,
-            max_batched_tokens=2048,
-            cache_bytes=1 << 28,
-            threads=1,
+            EngineSettings(
+                draft_tokens=draft_tokens,
+                max_batch=batch,
+                max_batched_tokens=2048,
+                kv_cache_memory_bytes=1 << 28,
+                threads=1,
+            ),
         )
         tokenizer = dovetail.tokenizer(Path(folder) / "target")
         ends = tuple(tokenizer.control[literal] for literal in fmt.end_of_turn)

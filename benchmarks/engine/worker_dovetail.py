@@ -12,7 +12,7 @@ from benchmarks.engine.measure import Log, serve
 from benchmarks.memory import bandwidth
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
-from dovetail.engine.models.layers import Options
+from dovetail.engine.settings import EngineSettings
 
 _METHODS = {"eagle3": "EAGLE-3", "draft_model": "a smaller model"}
 
@@ -21,19 +21,19 @@ class Dovetail:
     def __init__(self, job: dict[str, Any]) -> None:
         drafter = None if job["drafter"] is None else Path(job["drafter"])
         int8 = job["dtype"] == "int8"
-        held = Options(quantization="int8" if int8 else None)
-        self._core = LLMCore(
+        self._core = LLMCore.load(
             Path(job["target"]),
             drafter,
             dovetail.tokenizer(job["target"]),
-            draft_tokens=job["draft_tokens"],
-            max_batch=job["max_batch"],
-            context=job["context"],
-            dtype="float32" if int8 else job["dtype"],
-            threads=job["threads"],
-            options=held,
-            draft_options=held,
-            gated=job["variant"] == "gated",
+            EngineSettings(
+                draft_tokens=job["draft_tokens"],
+                max_batch=job["max_batch"],
+                context=job["context"],
+                dtype="float32" if int8 else job["dtype"],
+                quantization="int8" if int8 else None,
+                threads=job["threads"],
+                gate="measured" if job["variant"] == "gated" else "off",
+            ),
         )
         self.settings = "" if drafter is None else _METHODS[job["method"]]
 

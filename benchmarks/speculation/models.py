@@ -24,12 +24,13 @@ from benchmarks.engine.cases import DEMO, Case, demo_target
 from benchmarks.speculation.frozen import Frozen
 from benchmarks.speculation.synthetic import Script, Synthetic
 from dovetail.completion import Completion, Sampling
-from dovetail.engine import core as engine
+from dovetail.engine import loading
 from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.chain import ChainDrafter
+from dovetail.engine.settings import LOOKUP, EngineSettings
 from dovetail.tokens import Tokenizer
 from training.corpus import sample
 from training.data import HELD_OUT, encode
@@ -153,16 +154,18 @@ class _Maker:
     def core(self, drafter: Path | str | None, begun: bool = False) -> Frozen:
         """An engine, as it is after start. `begun`: its sequences count as computed when they begin."""
         with self._shared():
-            core = LLMCore(
+            core = LLMCore.load(
                 self._target,
                 drafter,
                 self._tokenizer,
-                draft_tokens=min(3, self._drafts),
-                max_draft_tokens=self._drafts,
-                gated=True,
-                prefix_caching=False,
-                cache_bytes=1 << 50,
-                **self._sizes,
+                EngineSettings(
+                    draft_tokens=min(3, self._drafts),
+                    max_draft_tokens=self._drafts,
+                    gate="measured",
+                    prefix_caching=False,
+                    kv_cache_memory_bytes=1 << 50,
+                    **self._sizes,
+                ),
             )
         if begun:
             core._scheduler.tables = _Begun(core._scheduler.tables.pool, share=False)
@@ -171,8 +174,8 @@ class _Maker:
     @contextmanager
     def _shared(self) -> Iterator[None]:
         with (
-            mock.patch.object(engine, "build_model", self._build(engine.build_model)),
-            mock.patch.object(engine, "load_drafter", self._load(engine.load_drafter)),
+            mock.patch.object(loading, "build_model", self._build(loading.build_model)),
+            mock.patch.object(loading, "load_drafter", self._load(loading.load_drafter)),
         ):
             yield
 

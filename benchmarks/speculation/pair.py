@@ -25,6 +25,7 @@ from safetensors import safe_open
 from benchmarks.memory import bandwidth
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.tokens import tokenizer as load_tokenizer
 from training.corpus import sample
 from training.data import FORMAT, HELD_OUT
@@ -69,8 +70,8 @@ def measure(
     pair = (checkpoints / "target", checkpoints / "drafter", tokenizer)
     # Without prefix caching, since the same prompts come again and again.
     sizes: Any = {"draft_tokens": draft_tokens, "max_batch": max(batches), "prefix_caching": False}
-    core = LLMCore(*pair, **sizes)
-    gated = LLMCore(*pair, **sizes, max_draft_tokens=MOST, gated=True)
+    core = LLMCore.load(*pair, EngineSettings(**sizes))
+    gated = LLMCore.load(*pair, EngineSettings(**sizes, max_draft_tokens=MOST, gate="measured"))
     fixed = f"K={draft_tokens}"
     ways = {"off": (core, 0), fixed: (core, None), "gated": (gated, None)}
     rate = bandwidth()

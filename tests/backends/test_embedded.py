@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
-import torch
 
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, Engine, Sampling, TokenBatch
-from dovetail.engine.core import LLMCore
-from dovetail.engine.models.layers import Options
-from dovetail.engine.options import CoreOptions, held
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 
 GREEDY = Sampling(temperature=0)
 
@@ -33,10 +29,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def with_engine(
-    folders: tuple[Path, Path | str], test: Callable[[EmbeddedEngine], Awaitable[None]], **options: Any
+    folders: tuple[Path, Path | str],
+    test: Callable[[EmbeddedEngine], Awaitable[None]],
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> None:
     async def main() -> None:
-        engine = EmbeddedEngine(*folders, **{"draft_tokens": 3, "threads": 1} | options)
+        settings = EngineSettings(**{"draft_tokens": 3, "threads": 1} | options)
+        engine = EmbeddedEngine(*folders, settings, progress=progress)
         await engine.start()
         try:
             await asyncio.wait_for(test(engine), 30)
@@ -44,24 +44,6 @@ def with_engine(
             await engine.stop()
 
     asyncio.run(main())
-
-
-def test_its_options_are_those_of_the_core() -> None:
-    ours, its = get_type_hints(CoreOptions), get_type_hints(LLMCore.__init__)
-    names = [name for name, each in inspect.signature(LLMCore).parameters.items() if each.kind is each.KEYWORD_ONLY]
-    assert ours == {name: its[name] for name in names}
-
-
-def test_how_a_model_is_held_is_said_in_words() -> None:
-    assert held() == held("auto", "auto") == Options()
-    assert held("bfloat16", "sdpa", "int8") == Options(torch.bfloat16, "sdpa", "int8")
-    for words, message in [
-        (("fp8", None, None), "kv_cache_dtype 'fp8' is not one of auto, float32, bfloat16"),
-        ((None, "FLASH_ATTN", None), "attention_backend 'FLASH_ATTN' is not one of auto, matmul, sdpa"),
-        ((None, None, "awq"), "quantization 'awq' is not one of int8"),
-    ]:
-        with pytest.raises(EngineError, match=message):
-            held(*words)
 
 
 def test_it_tells_how_far_loading_is(folders: tuple[Path, Path]) -> None:
@@ -80,7 +62,7 @@ def test_it_drafts_from_what_a_sequence_says_where_it_has_no_drafter(folders: tu
 
     async def test(engine: EmbeddedEngine) -> None:
         assert engine.info.draft_tokens == 5
-        expected = run(LLMCore(folders[0], None, ByteTokenizer(), draft_tokens=5), {"alone": completion})
+        expected = run(load_core(folders[0], draft_tokens=5), {"alone": completion})
         assert await collect(engine.complete(completion)) == expected["alone"]
         assert engine.gauges()["drafted_total"] >= engine.gauges()["accepted_total"] > 0
         await all_free(engine)
@@ -103,7 +85,7 @@ async def all_free(engine: EmbeddedEngine) -> None:
 
 def test_streams_what_the_core_generates(folders: tuple[Path, Path]) -> None:
     completions = {f"r{i}": Completion(tuple(range(2, 6 + 5 * i)), 20, sampling=GREEDY) for i in range(5)}
-    expected = run(LLMCore(*folders, ByteTokenizer(), draft_tokens=0), completions)
+    expected = run(load_core(*folders), completions)
 
     async def test(engine: EmbeddedEngine) -> None:
         assert isinstance(engine, Engine)
@@ -214,7 +196,7 @@ def test_a_failing_step_ends_its_batch_and_the_engine_goes_on(folders: tuple[Pat
             await collect(engine.complete(Completion(("two",), 9)))  # type: ignore[arg-type]
         with pytest.raises(EngineError, match="could not be added"):
             await collect(engine.complete(Completion((2, 3), 9, sampling=None)))  # type: ignore[arg-type]
-        model = engine._started()._model
+        model = engine._started().models.target
         forward, model.forward = model.forward, _panics  # type: ignore[method-assign]
         with pytest.raises(EngineError, match="step failed: out of memory"):
             await collect(engine.complete(Completion((2, 3), 9)))
@@ -239,7 +221,7 @@ def test_a_constraint_that_fails_ends_its_own_request_only(folders: tuple[Path, 
 
 def test_it_starts_after_a_start_that_failed(folders: tuple[Path, Path], tmp_path: Path) -> None:
     async def main() -> None:
-        engine = EmbeddedEngine(tmp_path / "target", None, draft_tokens=0, threads=1)
+        engine = EmbeddedEngine(tmp_path / "target", None, EngineSettings(draft_tokens=0, threads=1))
         with pytest.raises(CheckpointError):
             await engine.start()
         await engine.stop()
@@ -253,7 +235,7 @@ def test_it_starts_after_a_start_that_failed(folders: tuple[Path, Path], tmp_pat
 
 def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
     async def main() -> None:
-        engine = EmbeddedEngine(*folders, draft_tokens=3, threads=1)
+        engine = EmbeddedEngine(*folders, EngineSettings(draft_tokens=3, threads=1))
         with pytest.raises(EngineError, match="not running"):
             await collect(engine.complete(Completion((2,), 2)))
         await engine.start()
@@ -271,7 +253,7 @@ def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
 
 def test_a_bad_checkpoint_is_one_message(tmp_path: Path) -> None:
     async def main() -> None:
-        engine = EmbeddedEngine(tmp_path, None, draft_tokens=0)
+        engine = EmbeddedEngine(tmp_path, None, EngineSettings(draft_tokens=0))
         with pytest.raises(CheckpointError, match=str(tmp_path)):
             await engine.start()
         await engine.stop()

@@ -11,19 +11,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import torch
 from rich.console import Console
 
 from dovetail.backends import embedded
 from dovetail.cli import serve
 from dovetail.engine.core import LLMCore
-from dovetail.engine.models.layers import Options
+from dovetail.engine.settings import EngineSettings
 from dovetail.plan import Plan, resolve
 from dovetail.plan.options import OPTIONS
 from dovetail.tokens import tokenizer
@@ -33,15 +33,17 @@ from tests.plan.pair import VOCABULARY
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any], LLMCore]]]:
-    """What every core was made with, and the core."""
-    seen: list[tuple[tuple[Any, ...], dict[str, Any], LLMCore]] = []
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[Any, ...], EngineSettings, LLMCore]]]:
+    """Of every core: target, drafter, tokenizer; its settings; the core."""
+    seen: list[tuple[tuple[Any, ...], EngineSettings, LLMCore]] = []
 
-    def make(*arguments: Any, **options: Any) -> LLMCore:
-        seen.append((arguments, options, LLMCore(*arguments, **options)))
-        return seen[-1][2]
+    class Recorded(LLMCore):
+        @classmethod
+        def load(cls, *arguments: Any) -> Any:
+            seen.append((arguments[:3], arguments[3], LLMCore.load(*arguments)))
+            return seen[-1][2]
 
-    monkeypatch.setattr(embedded, "LLMCore", make)
+    monkeypatch.setattr(embedded, "LLMCore", Recorded)
     yield seen
 
 
@@ -54,76 +56,59 @@ def start(plan: Plan) -> None:
     asyncio.run(main())
 
 
-DEFAULTS: dict[str, Any] = {
-    "draft_tokens": 3,
-    "max_batch": 16,
-    "context": 4096,
-    "dtype": "float32",
-    "options": Options(),
-    "draft_options": Options(),
-    "gated": True,
-    "progress": None,
-}
-BFLOAT16 = torch.bfloat16
-SAID: list[tuple[dict[str, Any], dict[str, Any]]] = [
+#: Settings of a plan -> what the engine's settings are besides these and the defaults.
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    ({"draft_tokens": 2, "max_batch": 4, "context": 512}, {"draft_tokens": 2, "max_batch": 4, "context": 512}),
-    ({"dtype": "bfloat16", "threads": 1}, {"dtype": "bfloat16", "threads": 1}),
-    ({"draft_sampling": "greedy"}, {"draft_sampling": "greedy"}),
+    ({"draft_tokens": 2, "max_batch": 4, "context": 512}, {}),
+    ({"dtype": "bfloat16", "threads": 1}, {}),
+    ({"draft_sampling": "greedy"}, {}),
     ({"gate": "measured"}, {}),
-    ({"gate": "off"}, {"gated": False, "costs": None}),
-    ({"max_draft_tokens": 5}, {"max_draft_tokens": 5}),
-    ({"speculate_below_context": 700}, {"speculate_below_context": 700}),
-    ({"speculate_up_to_batch": 4}, {"speculate_up_to_batch": 4}),
-    ({"max_batched_tokens": 64, "prefix_caching": False}, {"max_batched_tokens": 64, "prefix_caching": False}),
-    ({"async_scheduling": False}, {"overlap": False}),
+    ({"gate": "off"}, {"cost_folder": None}),
+    ({"max_draft_tokens": 5}, {}),
+    ({"speculate_below_context": 700}, {}),
+    ({"speculate_up_to_batch": 4}, {}),
+    ({"max_batched_tokens": 64, "prefix_caching": False}, {}),
+    ({"async_scheduling": False}, {}),
     ({"chunked_prefill": True}, {}),
     ({"chunked_prefill": False, "max_batch": 2, "context": 64}, {"max_batched_tokens": 128}),
-    ({"kv_cache_memory_bytes": 10**7}, {"cache_bytes": 10**7}),
-    ({"kv_cache_dtype": "auto", "attention_backend": "auto"}, {}),
-    (
-        {"kv_cache_dtype": "bfloat16", "attention_backend": "sdpa"},
-        {"options": Options(BFLOAT16, "sdpa"), "draft_options": Options(BFLOAT16, "sdpa")},
-    ),
-    (
-        {"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"},
-        {"options": Options(BFLOAT16), "draft_options": Options(None, "matmul")},
-    ),
-    (
-        {"quantization": "int8"},
-        {"options": Options(quantization="int8"), "draft_options": Options(quantization="int8")},
-    ),
+    ({"kv_cache_memory_bytes": 10**7}, {}),
+    ({"kv_cache_dtype": "bfloat16", "attention_backend": "sdpa"}, {}),
+    ({"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"}, {}),
+    ({"quantization": "int8"}, {}),
 ]
 
 
-@pytest.mark.parametrize("case", range(len(SAID)))
-def test_what_the_plan_says_is_what_the_engine_is_given(made: list[Any], cache: Path, case: int) -> None:
-    said, expected = SAID[case]
-    plan = resolve(None, said)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, case: int) -> None:
+    options, more = CASES[case]
+    plan = resolve(None, options)
     assert plan.value("engine") == "embedded" and not plan.told("warning")
     start(plan)
-    [(arguments, options, core)] = made
-    known = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens")}
-    if plan.value("max_draft_tokens") is not None:
-        known["max_draft_tokens"] = plan.value("max_draft_tokens")
-    assert options == DEFAULTS | {"costs": cache / "dovetail" / "costs"} | known | expected
+    [(arguments, settings, core)] = made
+    resolved = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens", "max_draft_tokens")}
+    expected: dict[str, Any] = resolved | {"gate": "measured", "cost_folder": cache / "dovetail" / "costs"}
+    expected |= {name: value for name, value in options.items() if name != "chunked_prefill"} | more
+    assert settings == EngineSettings(**expected)
     assert arguments[:2] == (Path(plan.folders["target"]), Path(plan.folders["drafter"]))
     most = plan.value("max_draft_tokens") or plan.value("draft_tokens")
     assert (core.info.context, core.info.draft_tokens) == (plan.value("context"), most)
-    table = {name: plan.settings[name] for name in said}
-    assert all((setting.value, setting.source) == (said[name], "command line") for name, setting in table.items())
+    table = {name: plan.settings[name] for name in options}
+    assert all((setting.value, setting.source) == (options[name], "command line") for name, setting in table.items())
 
 
-def test_every_setting_that_it_has_a_word_for_is_tried_here() -> None:
-    words = {option.name for option in OPTIONS if "embedded" in option.words}
-    assert words - {"target", "drafter", "method"} == {name for said, _ in SAID for name in said}
+def test_every_engine_setting_is_a_setting_of_the_plan_and_tried_here() -> None:
+    words = {option.name: option.words["embedded"] for option in OPTIONS if "embedded" in option.words}
+    apart = {"target", "drafter", "method", "chunked_prefill"}
+    assert words.keys() - apart == {field.name for field in fields(EngineSettings)} - {"cost_folder"}
+    assert all(words[name] == name for name in words.keys() - apart)
+    assert words.keys() - {"target", "drafter", "method"} == {name for options, _ in CASES for name in options}
 
 
 def test_what_is_measured_is_kept_where_caches_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = resolve(None, {"engine": "embedded"})
 
     def costs() -> Path | None:
-        return serve.core_options(plan)["costs"]
+        return serve.engine_settings(plan).cost_folder
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -140,13 +125,13 @@ def test_it_starts_where_nothing_can_be_kept(made: list[Any], tmp_path: Path, mo
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     start(resolve(None, {"engine": "embedded"}))
-    assert made[0][1]["costs"] is None
+    assert made[0][1].cost_folder is None
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    assert serve._costs() is None
+    assert serve._cost_folder() is None
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**31)  # of whom the system knows nothing
-    assert serve._costs() is None
+    assert serve._cost_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -172,9 +157,9 @@ def test_who_drafts(
     plan = resolve(str(target), {"format": "kimi_k25"} | said)
     assert plan.value("engine") == "embedded"
     start(plan)
-    [(arguments, options, core)] = made
+    [(arguments, settings, core)] = made
     most = 8 if tokens and "draft_tokens" not in said else tokens  # somebody's own word is a limit
-    assert (arguments[1], options["draft_tokens"], core.info.draft_tokens) == (drafter, tokens, most)
+    assert (arguments[1], settings.draft_tokens, core.info.draft_tokens) == (drafter, tokens, most)
 
 
 def test_a_draft_model_drafts(made: list[Any], tmp_path: Path, small_tokenizer_file: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from dovetail.completion import Completion, TokenBatch
 from dovetail.engine.config import Eagle3Config, drafter_config, mtp_config, target_config
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.tokens import Tokenizer
 
 TARGET: dict[str, Any] = {
@@ -243,6 +244,14 @@ def run(core: LLMCore, completions: dict[str, Completion], late: dict[int, str] 
     gauges = core.gauges()
     assert gauges["free_blocks"] == gauges["total_blocks"]
     return out
+
+
+def load_core(
+    target: Path, drafter: Path | str | None = None, *, tokenizer: Tokenizer | None = None, **settings: Any
+) -> LLMCore:
+    """A core in one thread, which drafts nothing unless `settings` give draft_tokens."""
+    chosen = EngineSettings(**{"draft_tokens": 0, "threads": 1} | settings)
+    return LLMCore.load(target, drafter, tokenizer or ByteTokenizer(), chosen)
 
 
 def _random(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:

@@ -223,7 +223,7 @@ def alone(model: Model) -> Reference:
 
 def check_drafts(core: LLMCore, reference: Reference, sampling: str = "probabilistic") -> list[int]:
     """From now on every draft of `core` is compared; returns a list that grows with their lengths."""
-    drafter = core._drafter
+    drafter = core.models.drafter
     assert drafter is not None
     propose, seen = drafter.propose, []
 

@@ -22,6 +22,7 @@ from tests.engine.checkpoints import (
     LATENT,
     MLA_DRAFTER,
     ByteTokenizer,
+    load_core,
     write_drafter,
     write_llama,
     write_mtp_target,
@@ -60,10 +61,7 @@ class Checkpoints:
             "mtp": "mtp",
             "none": None,
         }
-        self._models = {
-            name: LLMCore(path, None, TOKENIZER, draft_tokens=0, max_batch=1, threads=1)._model
-            for name, path in self.targets.items()
-        }
+        self._models = {name: load_core(path, max_batch=1).models.target for name, path in self.targets.items()}
         self.truth = functools.cache(self._truth)
 
     def completion(self, prompt: int, kind: str, **changes: object) -> Completion:
@@ -90,18 +88,16 @@ def schedule(
         target = "heads"
     wanted = {f"r{i}": (rng.randrange(len(PROMPTS)), rng.choice(WANTED)) for i in range(rng.randint(1, 7))}
     k = rng.randint(1, 5)
-    core = LLMCore(
+    core = load_core(
         tiny.targets[target],
         tiny.drafters.get(drafter, tiny.drafters["eagle3"]),
-        TOKENIZER,
         draft_tokens=k,
         max_batch=rng.randint(1, 4),
         context=rng.choice((128, 160)),
-        cache_bytes=rng.choice((1, 300_000, 1 << 30)),
+        kv_cache_memory_bytes=rng.choice((1, 300_000, 1 << 30)),
         max_batched_tokens=rng.choice((1, 5, 16, 33, 512)),
         prefix_caching=rng.random() < 0.7,
-        overlap=overlap,
-        threads=1,
+        async_scheduling=overlap,
     )
     if seed % 2:  # K changes from step to step, to none and back, within limits
         fickle(core, seed, Limits(random.Random(seed).choice((None, 30, 90)), random.Random(~seed).choice((None, 2))))
@@ -112,7 +108,7 @@ def schedule(
     if drafter == "lookup":
         use(core, Forced(Lookup()))
     elif rng.random() < 0.5:
-        use(core, Forced(core._drafter))
+        use(core, Forced(core.models.drafter))
     out: dict[str, list[int]] = {}
     pending, cancelled = list(wanted), set()
     for _ in range(5_000):

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.core import LLMCore
-from tests.engine.checkpoints import LATENT, YARN, ByteTokenizer, run, write_target
+from tests.engine.checkpoints import LATENT, YARN, load_core, run, write_target
 
 PROMPTS = {
     "a": (2, 3, 4),
@@ -86,7 +85,7 @@ def generated(path: Path) -> dict[str, list[int]]:
 @pytest.mark.parametrize("case", CASES)
 def test_answers_equal_those_of_generate(case: str, tmp_path: Path) -> None:
     path = write(tmp_path, *CASES[case])
-    core = LLMCore(path, None, ByteTokenizer(), draft_tokens=0, max_batch=3, threads=1)
+    core = load_core(path, max_batch=3)
     greedy = Sampling(temperature=0)
     answers = run(core, {name: Completion(prompt, MAX_TOKENS, sampling=greedy) for name, prompt in PROMPTS.items()})
     assert answers == generated(path)

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.core import LLMCore
-from tests.engine.checkpoints import DRAFTER, YARN, ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import DRAFTER, YARN, load_core, run, write_drafter, write_target
 from tests.engine.test_against_transformers import GQA, MAX_TOKENS, PROMPTS, write
 
 # What vLLM's attention asks of DeepSeek-V3, and of any head.
@@ -135,7 +134,7 @@ def test_answers_equal_those_of_vllm(
 ) -> None:
     pair = pairs[name]
     drafter = pair.drafter if drafts else None
-    core = LLMCore(pair.target, drafter, ByteTokenizer(), draft_tokens=K, max_batch=4, threads=1)
+    core = load_core(pair.target, drafter, draft_tokens=K, max_batch=4)
     greedy = Sampling(temperature=0)
     answers = run(core, {n: Completion(prompt, MAX_TOKENS, sampling=greedy) for n, prompt in PROMPTS.items()})
     assert answers == theirs[name, drafts]

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
-from dovetail.engine.core import LLMCore
 from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 from tests.engine.drafters import Oracle, use
 
@@ -29,7 +28,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def truth(pair: tuple[Path, Path]) -> dict[tuple[int, ...], list[int]]:
     """30 tokens after each of some prompts, one at a time and without drafts."""
     prompts = [tuple((seed * 31 + i * 7) % 95 + 2 for i in range(1 + seed * 9)) for seed in range(6)]
-    core = LLMCore(pair[0], None, ByteTokenizer(), draft_tokens=0, threads=1)
+    core = load_core(pair[0])
     return {p: run(core, {"x": Completion(p, 30, sampling=GREEDY)})["x"] for p in prompts}
 
 
@@ -40,7 +39,7 @@ def test_random_schedules(pair: tuple[Path, Path], truth: dict[tuple[int, ...], 
     the truth, all of it for those that were not cancelled, and every block comes back."""
     rng = random.Random(seed)
     k = rng.randint(1, 5)
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, max_batch=3, context=80, cache_bytes=1, threads=1)
+    core = load_core(*pair, draft_tokens=k, max_batch=3, context=80, kv_cache_memory_bytes=1)
     prompts = {f"r{i}": rng.choice(sorted(truth)) for i in range(rng.randint(1, 7))}
     if rng.random() < 0.5:
         use(core, Oracle({name: truth[p] for name, p in prompts.items()}, wrong=0.2, seed=seed))
@@ -67,7 +66,7 @@ def test_random_schedules(pair: tuple[Path, Path], truth: dict[tuple[int, ...], 
 
 
 def test_a_dead_end_ends_only_its_own_request(pair: tuple[Path, Path]) -> None:
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    core = load_core(*pair, draft_tokens=3)
     constraint: Constraint = Automaton([{5: 1}, {6: 2, 7: 2}, {}])
     core.add("stuck", Completion((2, 3), 9, sampling=GREEDY, constraint=constraint))
     core.add("fine", Completion((2, 3), 9, sampling=GREEDY))
@@ -90,7 +89,7 @@ def test_a_constraint_that_ends_with_the_end_token(pair: tuple[Path, Path], temp
         return Completion((2, 3), 20, sampling=Sampling(temperature, seed=3), constraint=Automaton([*states, {}]))
 
     for k in range(1, 6):
-        core = LLMCore(*pair, ByteTokenizer(), draft_tokens=k, threads=1)
+        core = load_core(*pair, draft_tokens=k)
         assert run(core, {"a": completion()})["a"] == sentence
         use(core, Oracle({"a": sentence}, wrong=0.0))
         core.add("a", completion())
@@ -105,7 +104,7 @@ def test_a_constraint_that_ends_with_the_end_token(pair: tuple[Path, Path], temp
     "sampling", [Sampling(1e-39), Sampling(1e30), Sampling(seed=-(2**80)), Sampling(1, 1e-9, 96), Sampling(1, 1e-300)]
 )
 def test_extreme_sampling(pair: tuple[Path, Path], sampling: Sampling) -> None:
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    core = load_core(*pair, draft_tokens=3)
     outputs = run(core, {"a": Completion((2, 3, 4), 12, sampling=sampling)})
     if sampling.temperature < 1 or sampling.top_p < 1:
         assert outputs == run(core, {"a": Completion((2, 3, 4), 12, sampling=GREEDY)})
@@ -113,32 +112,25 @@ def test_extreme_sampling(pair: tuple[Path, Path], sampling: Sampling) -> None:
 
 def test_bfloat16_runs(pair: tuple[Path, Path]) -> None:
     """No exactness is promised there; drafting and plain decoding both give as many tokens as were asked for."""
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, dtype="bfloat16", threads=1)
+    core = load_core(*pair, draft_tokens=3, dtype="bfloat16")
     out = run(core, {f"r{i}": Completion((5,) * (i * 9 + 1), 12, sampling=GREEDY) for i in range(4)})
     assert all(len(ids) == 12 or ids[-1] == 1 for ids in out.values())
 
 
-def test_options_that_cannot_work(pair: tuple[Path, Path]) -> None:
-    for options, message in [
-        ({"dtype": "int3"}, "int3"),
-        ({"context": 257}, "257"),
-        ({"context": 1}, "context of 1"),
-        ({"max_batch": 0}, "max_batch must be 1 or more, found 0"),
-        ({"max_batched_tokens": 0}, "max_batched_tokens must be 1 or more, found 0"),
-        ({"draft_tokens": -1}, "draft_tokens"),
-    ]:
-        with pytest.raises(EngineError, match=message):
-            LLMCore(*pair, ByteTokenizer(), **({"draft_tokens": 3, "threads": 1} | options))  # type: ignore[arg-type]
+@pytest.mark.parametrize("context", [1, 257])
+def test_a_context_that_the_model_does_not_have(pair: tuple[Path, Path], context: int) -> None:
+    with pytest.raises(EngineError, match=f"context must be from 2 to the model's 256, not {context}"):
+        load_core(pair[0], context=context)
 
 
 def test_a_tokenizer_larger_than_the_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer has 97 ids.*vocab_size is 96"):
-        LLMCore(write_target(tmp_path, vocab_size=96), None, ByteTokenizer(), draft_tokens=0, threads=1)
+        load_core(write_target(tmp_path, vocab_size=96))
 
 
 def test_the_queue_is_bounded(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.engine.scheduler.MAX_WAITING", 2)
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=0, threads=1)
+    core = load_core(*pair)
     for name in "ab":
         core.add(name, Completion((2,), 2))
     with pytest.raises(EngineBusy):
@@ -148,7 +140,7 @@ def test_the_queue_is_bounded(pair: tuple[Path, Path], monkeypatch: pytest.Monke
 
 
 def test_an_id_that_is_here_already_is_refused(pair: tuple[Path, Path]) -> None:
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    core = load_core(*pair, draft_tokens=3)
     for _ in range(2):
         core.add("a", Completion((2, 3), 4))
         with pytest.raises(InvalidRequest, match="already"):
@@ -161,7 +153,7 @@ def test_an_id_that_is_here_already_is_refused(pair: tuple[Path, Path]) -> None:
 
 def test_drafts_that_the_constraint_cuts_count_as_drafted(pair: tuple[Path, Path]) -> None:
     """Or acceptance would look better the more of its drafts are thrown away unseen."""
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, threads=1)
+    core = load_core(*pair, draft_tokens=3)
     only_five = Automaton([{5: 0}])
     use(core, Oracle({"a": [7] * 20}, wrong=0.0))
     core.add("a", Completion((2, 3), 12, sampling=Sampling(temperature=0), constraint=only_five))

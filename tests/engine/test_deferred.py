@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Observed
 from dovetail.engine.drafting.deferred import Deferred
 from dovetail.engine.request import Request
 from dovetail.gate import Limits
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 from tests.engine.drafters import Oracle
 from tests.engine.gates import fickle
 
@@ -121,22 +120,15 @@ def test_a_sequence_that_is_too_long_leaves_nothing_with_its_drafter(tmp_path: P
         "is long": Completion(tuple(range(2, 60)), 20, sampling=GREEDY),
         "stays short": Completion((5, 6), 20, sampling=GREEDY),
     }
-    plain = LLMCore(target, None, ByteTokenizer(), draft_tokens=0, threads=1)
+    plain = load_core(target)
     expected = run(plain, wanted)
-    core = LLMCore(
-        target,
-        write_drafter(tmp_path / "drafter"),
-        ByteTokenizer(),
-        draft_tokens=3,
-        speculate_below_context=40,
-        threads=1,
-    )
+    core = load_core(target, write_drafter(tmp_path / "drafter"), draft_tokens=3, speculate_below_context=40)
     held = []
     step = core._loop.step
 
     def noted() -> object:
         outcomes = step()
-        drafter = core._drafter
+        drafter = core.models.drafter
         while hasattr(drafter, "_drafter"):
             drafter = drafter._drafter
         for r in core._scheduler.running:
@@ -156,8 +148,8 @@ def test_a_sequence_that_is_too_long_leaves_nothing_with_its_drafter(tmp_path: P
 def test_coming_and_going_changes_no_output(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target")
     wanted = {str(i): Completion(tuple(range(2, 5 + 7 * i)), 60, sampling=GREEDY) for i in range(5)}
-    expected = run(LLMCore(target, None, ByteTokenizer(), draft_tokens=0, threads=1), wanted)
+    expected = run(load_core(target), wanted)
     folder = write_drafter(tmp_path / "drafter")
     for seed in range(4):
-        core = LLMCore(target, folder, ByteTokenizer(), draft_tokens=4, threads=1, max_batch=3)
+        core = load_core(target, folder, draft_tokens=4, max_batch=3)
         assert run(fickle(core, seed, Limits(below_context=80, up_to_batch=2)), wanted) == expected

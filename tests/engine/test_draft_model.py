@@ -13,14 +13,14 @@ from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting import draft_model
 from dovetail.engine.drafting.base import Draft
 from tests.engine import naive
-from tests.engine.checkpoints import LLAMA, ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import LLAMA, load_core, run, write_drafter, write_target
 
 GREEDY = Sampling(temperature=0)
 PROMPT = tuple(range(2, 90))
 
 
 def core(target: Path, drafter: Path, k: int = 3, **options: Any) -> LLMCore:
-    return LLMCore(target, drafter, ByteTokenizer(), draft_tokens=k, threads=1, **options)
+    return load_core(target, drafter, draft_tokens=k, **options)
 
 
 def watched(model: Any, name: str) -> list[int]:
@@ -40,7 +40,7 @@ def test_guesses_that_stood_are_not_computed_again(tmp_path: Path) -> None:
     """A target that drafts for itself: all drafts stand, and a window costs the last draft and the target's token."""
     target = write_target(tmp_path / "target", eos_token_id=0)
     engine = core(target, target)
-    drafter: Any = engine._drafter._drafter._drafter  # type: ignore[union-attr]
+    drafter: Any = engine.models.drafter._drafter._drafter  # type: ignore[union-attr]
     passes = watched(drafter._model, "forward")
     run(engine, {"a": Completion(PROMPT, 41, sampling=GREEDY)})
     counters = engine.counters()
@@ -65,7 +65,7 @@ def test_catching_up_with_what_only_the_target_has_cached(tmp_path: Path, monkey
     target = write_target(tmp_path / "target", eos_token_id=0)
     other = write_target(tmp_path / "other", base=LLAMA, num_hidden_layers=1)
     engine = core(target, other)
-    drafter: Any = engine._drafter._drafter._drafter  # type: ignore[union-attr]
+    drafter: Any = engine.models.drafter._drafter._drafter  # type: ignore[union-attr]
     passes = watched(drafter._model, "forward")
     with torch.inference_mode():
         seen = naive.check_drafts(engine, naive.alone(naive.load(other)))
@@ -84,7 +84,7 @@ def test_a_parallel_drafter_drafts_in_one_pass(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target", eos_token_id=0)
     drafter = write_drafter(tmp_path / "drafter", speculators_model_type="peagle", mask_token_id=96)
     engine = core(target, drafter)
-    network: Any = engine._drafter._drafter._drafter._network  # type: ignore[union-attr]
+    network: Any = engine.models.drafter._drafter._drafter._network  # type: ignore[union-attr]
     passes = watched(network, "run")
     run(engine, {"a": Completion(PROMPT, 20, sampling=GREEDY)})
     counters = engine.counters()
@@ -96,14 +96,14 @@ def test_a_parallel_drafter_drafts_in_one_pass(tmp_path: Path) -> None:
 def test_drafts_that_were_not_taken(kind: str, tmp_path: Path) -> None:
     """Somebody else's drafts are verified instead, and stand: what was guessed does not stay in the cache."""
     target = write_target(tmp_path / "target", eos_token_id=0)
-    plain = LLMCore(target, None, ByteTokenizer(), draft_tokens=0, threads=1)
+    plain = load_core(target)
     truth = run(plain, {"a": Completion(PROMPT, 30, sampling=GREEDY)})["a"]
     if kind == "draft model":
         folder = write_target(tmp_path / "other", base=LLAMA, num_hidden_layers=1)
     else:
         folder = write_drafter(tmp_path / "drafter")
     engine = core(target, folder)
-    drafter: Any = engine._drafter
+    drafter: Any = engine.models.drafter
     model = naive.load(target, drafter.aux_layers)
     reference = naive.chained(naive.Eagle3Reference(folder, model), model) if drafter.aux_layers else None
     with torch.inference_mode():

@@ -13,7 +13,6 @@ import torch
 from dovetail.engine import checkpoint
 from dovetail.engine.checkpoint import inspect_target
 from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config
-from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting import load
 from dovetail.engine.drafting.load import inspect_drafter
 from dovetail.errors import CheckpointError
@@ -22,7 +21,7 @@ from tests.engine.checkpoints import (
     LLAMA,
     MLA_DRAFTER,
     PLAIN_DRAFTER,
-    ByteTokenizer,
+    load_core,
     write_drafter,
     write_llama,
     write_mtp_target,
@@ -138,7 +137,7 @@ def refused(target: Path, drafter: Path | str, message: str, monkeypatch: pytest
     with monkeypatch.context() as patch, pytest.raises(CheckpointError) as caught:
         patch.setattr(load, "load_tensors", watched)
         patch.setattr("dovetail.engine.core.load_tensors", watched)
-        LLMCore(target, drafter, ByteTokenizer(), draft_tokens=2, threads=1)
+        load_core(target, drafter, draft_tokens=2)
     assert re.search(message, caught.value.message), caught.value.message
     assert str(target if drafter == "mtp" else drafter) in caught.value.message
     assert set(opened) <= {"d2t", "t2d"}

@@ -11,7 +11,6 @@ import torch
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.attention.causal import Backend
 from dovetail.engine.core import LLMCore
-from dovetail.engine.models.layers import Options
 from tests.engine import naive
 from tests.engine.checkpoints import (
     DRAFTER,
@@ -21,7 +20,7 @@ from tests.engine.checkpoints import (
     PLAIN_DRAFTER,
     QWEN3,
     TARGET,
-    ByteTokenizer,
+    load_core,
     run,
     write_drafter,
     write_mtp_target,
@@ -87,13 +86,13 @@ def made(case: str, folder: Path) -> tuple[Path, Path | str]:
 
 
 def reference(core: LLMCore, target: Path, drafter: Path | str) -> naive.Reference:
-    assert core._drafter is not None
+    assert core.models.drafter is not None
     if isinstance(drafter, str):
-        model = naive.load(target, core._drafter.aux_layers)
+        model = naive.load(target, core.models.drafter.aux_layers)
         return naive.chained(naive.MTPReference(target, model), model)
-    if not core._drafter.aux_layers:
+    if not core.models.drafter.aux_layers:
         return naive.alone(naive.load(drafter))
-    model = naive.load(target, core._drafter.aux_layers)
+    model = naive.load(target, core.models.drafter.aux_layers)
     network = naive.Eagle3Reference(drafter, model)
     return naive.parallel(network, model) if "mask_token_id" in network.raw else naive.chained(network, model)
 
@@ -107,16 +106,8 @@ def test_drafts_equal_the_reference(case: str, gated: bool, tmp_path: Path) -> N
     """In a batch of prompts of all lengths in parts, with too little room, greedy and sampled, and found again; and
     by a gate that turns it off for a while."""
     target, drafter = made(case, tmp_path)
-    core = LLMCore(
-        target,
-        drafter,
-        ByteTokenizer(),
-        draft_tokens=4,
-        threads=1,
-        context=128,
-        max_batch=4,
-        cache_bytes=1,
-        max_batched_tokens=24,
+    core = load_core(
+        target, drafter, draft_tokens=4, context=128, max_batch=4, kv_cache_memory_bytes=1, max_batched_tokens=24
     )
     if gated:
         fickle(core, seed=1, longest=12)
@@ -141,7 +132,7 @@ def test_drafts_equal_the_reference(case: str, gated: bool, tmp_path: Path) -> N
 @pytest.mark.parametrize("case", ["speculators", "draft model", "parallel"])
 def test_greedy_drafts_for_sampled_requests(case: str, tmp_path: Path) -> None:
     target, drafter = made(case, tmp_path)
-    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_sampling="greedy")
+    core = load_core(target, drafter, draft_tokens=3, draft_sampling="greedy")
     with torch.inference_mode():
         seen = naive.check_drafts(core, reference(core, target, drafter), "greedy")
     naive.through_everything(core, {"a": Completion((2, 3), 20, sampling=Sampling(temperature=1, seed=1))})
@@ -152,8 +143,7 @@ def test_greedy_drafts_for_sampled_requests(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["speculators", "mla", "mtp, latent cache", "draft model"])
 def test_attention_backends_of_its_own(case: str, backend: Backend, tmp_path: Path) -> None:
     target, drafter = made(case, tmp_path)
-    options = Options(attention_backend=backend)
-    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_options=options)
+    core = load_core(target, drafter, draft_tokens=3, draft_attention_backend=backend)
     with torch.inference_mode():
         seen = naive.check_drafts(core, reference(core, target, drafter))
     naive.through_everything(core, {"a": Completion(tuple(range(2, 50)), 30, sampling=Sampling(temperature=0))})
@@ -166,12 +156,12 @@ def test_a_cache_type_of_its_own(case: str, tmp_path: Path) -> None:
     target, drafter = made(case, tmp_path)
     wanted = {"a": Completion(tuple(range(2, 50)), 60, sampling=Sampling(temperature=0))}
     counted, outputs, types = [], [], []
-    for options in (Options(), Options(kv_dtype=torch.bfloat16)):
-        core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, draft_options=options)
+    for kind in ("auto", "bfloat16"):
+        core = load_core(target, drafter, draft_tokens=3, draft_kv_cache_dtype=kind)
         outputs.append(run(core, wanted))
         counted.append(core.counters().accepted)
-        types.append([{t.dtype for t in tensors(part)} for part in (core._model, core._drafter)])
-    assert outputs[0] == outputs[1] == run(LLMCore(target, None, ByteTokenizer(), draft_tokens=0, threads=1), wanted)
+        types.append([{t.dtype for t in tensors(part)} for part in (core.models.target, core.models.drafter)])
+    assert outputs[0] == outputs[1] == run(load_core(target), wanted)
     assert abs(counted[0] - counted[1]) <= 5
     assert types[0] == [{torch.float32}, {torch.float32}] and types[1] == [{torch.float32}, {torch.bfloat16}]
 
@@ -186,12 +176,11 @@ def tensors(part: Any) -> list[torch.Tensor]:
     return [t for cache in caches for name, t in vars(cache).items() if name in ("keys", "values", "latents")]
 
 
-@pytest.mark.parametrize("options", [Options(), Options(quantization="int8")])
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
 @pytest.mark.parametrize("case", ["speculators", "mla", "parallel, more", "mtp", "draft model, qwen3"])
-def test_other_types(case: str, options: Options, tmp_path: Path) -> None:
+def test_other_types(case: str, options: dict[str, Any], tmp_path: Path) -> None:
     """In bfloat16, and with weights of 8 bits in float32."""
     target, drafter = made(case, tmp_path)
-    dtype = "float32" if options.quantization else "bfloat16"
-    core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1, dtype=dtype, draft_options=options)
+    core = load_core(target, drafter, draft_tokens=3, **options)
     out = run(core, {"a": Completion(tuple(range(2, 50)), 20, sampling=Sampling(temperature=0))})
     assert len(out["a"]) == 20 and core.counters().drafted > 20

@@ -17,8 +17,9 @@ from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Draft, Observed
 from dovetail.engine.request import Request
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import CheckpointError, EngineError
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import ByteTokenizer, load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 from tests.engine.drafters import Oracle, Peaked, use
 
@@ -68,7 +69,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def core(target: Path, drafter: Path | None, k: int = 3, **options: Any) -> LLMCore:
-    return LLMCore(target, drafter, ByteTokenizer(), draft_tokens=k, threads=1, **options)
+    return load_core(target, drafter, draft_tokens=k, **options)
 
 
 def outcomes(core: LLMCore, completions: dict[str, Completion]) -> dict[str, list[int | str]]:
@@ -102,7 +103,7 @@ def test_a_constraint_that_fails(
     undrafted = outcomes(core(target, None, 0), {"bad": plain((4, 5), constraint=Failing(method, after, error))})["bad"]
     wanted = {"x": plain((2, 3)), "bad": plain((4, 5)), "y": plain((9, 8, 7))}
     oracles = [
-        use(core(target, drafter, overlap=overlap), Oracle(truth | alone, wrong=0.0))  # type: ignore[dict-item]
+        use(core(target, drafter, async_scheduling=overlap), Oracle(truth | alone, wrong=0.0))  # type: ignore[dict-item]
         for overlap in (False, True)
     ]
     for fast in (core(target, drafter), *oracles):
@@ -202,13 +203,11 @@ def test_a_window_never_leaves_its_table(target: Path) -> None:
     prompt = tuple((i * 7) % 90 + 2 for i in range(33))
     first = run(engine, {"a": plain(prompt)})["a"]
     assert run(engine, {"b": plain(prompt)})["b"] == first
-    with pytest.raises(EngineError, match="draft_tokens must be from 0 to 15, found 16"):
-        core(target, target, 16)
 
 
 def test_numbers_of_prompts(target: Path) -> None:
     """Preemption counts no prompt twice, and the first batch says how much of it was found."""
-    engine = core(target, None, 0, context=64, cache_bytes=1, max_batch=4)
+    engine = core(target, None, 0, context=64, kv_cache_memory_bytes=1, max_batch=4)
     prompts = {str(i): tuple((i + j) % 90 + 2 for j in range(20)) for i in range(4)}
     run(engine, {name: plain(prompt) for name, prompt in prompts.items()})
     gauges = engine.gauges()
@@ -245,8 +244,8 @@ def test_a_load_that_panics(target: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise PanicException("rust")
 
     monkeypatch.setattr("dovetail.backends.embedded.tokenizer", lambda path: ByteTokenizer())
-    monkeypatch.setattr("dovetail.backends.embedded.LLMCore", panic)
-    engine = EmbeddedEngine(target, None, draft_tokens=0)
+    monkeypatch.setattr("dovetail.backends.embedded.LLMCore.load", panic)
+    engine = EmbeddedEngine(target, None, EngineSettings(draft_tokens=0))
     with pytest.raises(EngineError, match="rust"):
         asyncio.run(asyncio.wait_for(engine.start(), 30))
 
@@ -255,7 +254,7 @@ def test_a_second_start_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("dovetail.backends.embedded.tokenizer", lambda path: ByteTokenizer())
 
     async def twice() -> None:
-        engine = EmbeddedEngine(target, None, draft_tokens=0, threads=1)
+        engine = EmbeddedEngine(target, None, EngineSettings(draft_tokens=0, threads=1))
         await engine.start()
         try:
             with pytest.raises(EngineError, match="already"):

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from dovetail.completion import Completion, Constraint, Sampling, TokenBatch
-from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Draft, Drafter, Observed
 from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.request import Request
+from dovetail.engine.settings import LOOKUP
 from dovetail.engine.verify import verify_sampled
 from dovetail.errors import EngineError
 from dovetail.gate import Gate, Limits
-from tests.engine.checkpoints import ByteTokenizer, write_target
+from tests.engine.checkpoints import load_core, write_target
 from tests.engine.constraints import Automaton
 
 #: 5, then 6, then 7 or 8.
@@ -161,7 +162,7 @@ ROUND = [{5: 1}, {6: 2}, {7: 0}]
 
 
 def looking_up(folder: Path, drafts: int = 3) -> LLMCore:
-    return LLMCore(write_target(folder, eos_token_id=0), LOOKUP, ByteTokenizer(), draft_tokens=drafts, threads=1)
+    return load_core(write_target(folder, eos_token_id=0), LOOKUP, draft_tokens=drafts)
 
 
 def batches(core: LLMCore, **completions: Completion) -> dict[str, list[TokenBatch]]:

@@ -17,10 +17,11 @@ from torch import Tensor
 import dovetail
 from dovetail.completion import Completion, Constraint, Sampling
 from dovetail.conversation import Call, Message
-from dovetail.engine.core import LOOKUP, LLMCore
+from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.masks import MaskRows
 from dovetail.engine.models.base import ForwardBatch
+from dovetail.engine.settings import LOOKUP
 from dovetail.engine.step import Window
 from dovetail.formats.base import Format
 from dovetail.grammar import matcher
@@ -29,6 +30,7 @@ from tests.engine.checkpoints import (
     DRAFTER,
     LLAMA,
     MLA_DRAFTER,
+    load_core,
     run,
     write_drafter,
     write_mtp_target,
@@ -220,7 +222,7 @@ class World:
             "draft model": write_target(root / "draft", base=LLAMA, vocab_size=size, num_hidden_layers=1),
             "mtp": "mtp",
         }
-        model = self.core(None, 0)._model
+        model = self.core(None, 0).models.target
         self.truth = {
             name: continuation(model, tokenizer, completion, {self.eos})
             for name, completion in self.completions().items()
@@ -237,7 +239,7 @@ class World:
         return None if options is None else made(FMT, self.tokenizer, **options)
 
     def core(self, drafter: Path | str | None, k: int, **options: Any) -> LLMCore:
-        return LLMCore(self.target, drafter, self.tokenizer, draft_tokens=k, max_batch=4, threads=1, **options)
+        return load_core(self.target, drafter, tokenizer=self.tokenizer, draft_tokens=k, max_batch=4, **options)
 
     def drafting(self, case: str, k: int, **options: Any) -> LLMCore:
         core = self.core(self.drafters.get(case, LOOKUP), k, **options)
@@ -276,7 +278,7 @@ def test_law_12_with_grammars(world: World, case: str, overlap: bool) -> None:
     refuses."""
     cut = 0
     for k in range(1, 6):
-        core = world.drafting(case, k, overlap=overlap)
+        core = world.drafting(case, k, async_scheduling=overlap)
         collate = core._loop._collate
 
         def looked_at(windows: Sequence[Window], collate: Any = collate) -> ForwardBatch:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Drafter
-from tests.engine.checkpoints import LATENT, ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import LATENT, ByteTokenizer, load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton, Counted
 from tests.engine.drafters import Oracle, use
 
@@ -33,7 +33,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def core(
     target: Path, drafter: Path | None, k: int, max_batch: int = 3, with_drafter: Drafter | None = None
 ) -> LLMCore:
-    made = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=k, max_batch=max_batch, threads=1)
+    made = load_core(target, drafter, draft_tokens=k, max_batch=max_batch)
     return made if with_drafter is None else use(made, with_drafter)
 
 

@@ -19,9 +19,9 @@ from dovetail.completion import Completion, Sampling
 from dovetail.engine.ahead import Ahead
 from dovetail.engine.core import LLMCore
 from dovetail.engine.models.base import ForwardBatch
-from tests.engine.checkpoints import run
+from tests.engine.checkpoints import load_core, run
 from tests.engine.constraints import Automaton
-from tests.engine.schedules import TOKENIZER, Checkpoints, schedule
+from tests.engine.schedules import Checkpoints, schedule
 
 GREEDY = Sampling(temperature=0)
 
@@ -31,8 +31,8 @@ def second() -> list[threading.Thread]:
 
 
 def core(tiny: Checkpoints, overlap: bool | None = True, **options: Any) -> LLMCore:
-    options = {"draft_tokens": 3, "threads": 1} | options
-    return LLMCore(tiny.targets["heads"], tiny.drafters["eagle3"], TOKENIZER, overlap=overlap, **options)
+    options = {"draft_tokens": 3} | options
+    return load_core(tiny.targets["heads"], tiny.drafters["eagle3"], async_scheduling=overlap, **options)
 
 
 class Delays:
@@ -60,7 +60,7 @@ class Delays:
 
     def disturb(self, core: LLMCore) -> None:
         core._ahead.at = self
-        model: Any = core._model
+        model: Any = core.models.target
         model._layers = [
             (norm, Slow(attention, self), post, Slow(mlp, self)) for norm, attention, post, mlp in model._layers
         ]
@@ -125,14 +125,14 @@ def test_a_step_that_fails_ends_nobody_who_was_to_begin(tiny: Checkpoints, monke
     engine.add("late", late)
     engine.step()
     assert engine._scheduler.waiting
-    forward = engine._model.forward
+    forward = engine.models.target.forward
 
     def broken(batch: ForwardBatch) -> Any:
         forward(batch)
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine._model, "forward", broken)
+        patched.setattr(engine.models.target, "forward", broken)
         with pytest.raises(MemoryError):
             engine.step()
     assert [request.id for request in engine._scheduler.ready] == ["late"]

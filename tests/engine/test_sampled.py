@@ -17,7 +17,7 @@ from torch import Tensor
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.core import LLMCore
 from dovetail.engine.sampling import draw
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 from tests.engine.drafters import Peaked, use
 from tests.engine.loop import last_logits
@@ -61,12 +61,12 @@ def distribution(
 def expected(core: LLMCore, sampling: Sampling, mask: bool) -> dict[tuple[int, int], float]:
     """Probability of every pair of first tokens; an end token counts as followed by itself."""
     pairs: dict[tuple[int, int], float] = {}
-    first = distribution(last_logits(core._model, list(PROMPT)), sampling, set(PROMPT), [], mask)
+    first = distribution(last_logits(core.models.target, list(PROMPT)), sampling, set(PROMPT), [], mask)
     for token, share in first.items():
         if token == 1:
             pairs[1, 1] = share
             continue
-        logits = last_logits(core._model, [*PROMPT, token])
+        logits = last_logits(core.models.target, [*PROMPT, token])
         for other, after in distribution(logits, sampling, {*PROMPT, token}, [token], mask).items():
             pairs[token, other] = share * after
     return pairs
@@ -129,7 +129,7 @@ def peaked(pairs: dict[tuple[int, int], float]) -> Peaked:
 @pytest.mark.parametrize("drafter", ["eagle3", "peaked", "none"])
 def test_pairs_of_tokens(pair: tuple[Path, Path], case: str, drafter: str) -> None:
     sampling, mask, drafts = CASES[case], case == "masked", drafter != "none"
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, max_batch=16, threads=1)
+    core = load_core(*pair, draft_tokens=3, max_batch=16)
     pairs = expected(core, sampling, mask)
     if drafter == "peaked":
         use(core, peaked(pairs))
@@ -151,7 +151,7 @@ def test_a_wrong_verifier_is_noticed(pair: tuple[Path, Path], monkeypatch: pytes
         return [*drafts, draw(target[len(drafts)], generator)]
 
     monkeypatch.setattr("dovetail.engine.step.verify_sampled", careless)
-    core = LLMCore(*pair, ByteTokenizer(), draft_tokens=3, max_batch=16, threads=1)
+    core = load_core(*pair, draft_tokens=3, max_batch=16)
     pairs = expected(core, CASES["cut by top-k"], False)
     use(core, peaked(pairs))
     chi, freedom = distance(drawn(core, CASES["cut by top-k"], False, True), pairs)

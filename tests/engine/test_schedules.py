@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine.core import LLMCore
-from tests.engine.schedules import PROMPTS, TOKENIZER, WANTED, Checkpoints, schedule
+from tests.engine.checkpoints import load_core
+from tests.engine.schedules import PROMPTS, WANTED, Checkpoints, schedule
 
 
 # 200 in `make test`, 10,000 in `make fuzz`.
@@ -21,10 +21,14 @@ def test_there_is_something_to_see(tiny: Checkpoints) -> None:
     truths = [tiny.truth("heads", prompt, kind) for prompt in range(len(PROMPTS)) for kind in WANTED]
     assert len({tuple(truth) for truth in truths}) > len(truths) * 0.6
     assert any(len(truth) < 20 for truth in truths) and any(len(truth) == 20 for truth in truths)
-    core = LLMCore(
-        tiny.targets["heads"], tiny.drafters["eagle3"], TOKENIZER, draft_tokens=3, max_batch=4, context=128,
-        cache_bytes=1, threads=1,
-    )  # fmt: skip
+    core = load_core(
+        tiny.targets["heads"],
+        tiny.drafters["eagle3"],
+        draft_tokens=3,
+        max_batch=4,
+        context=128,
+        kv_cache_memory_bytes=1,
+    )
     for name in range(4):
         core.add(str(name), tiny.completion(10 + name, "plain"))
     while core.live:

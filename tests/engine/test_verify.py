@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.core import LLMCore
 from dovetail.engine.sampling import Penalties, draw, probabilities
 from dovetail.engine.verify import verify_greedy, verify_sampled
-from tests.engine.checkpoints import ByteTokenizer, run, write_drafter, write_target
+from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 
 
@@ -182,7 +181,7 @@ def test_engine_samples_alike_with_and_without_drafts(sampling: Sampling, constr
     counts: list[list[Counter[int]]] = []
     samples = 1000
     for k in (0, 3):
-        core = LLMCore(target, drafter if k else None, ByteTokenizer(), draft_tokens=k, max_batch=64, threads=1)
+        core = load_core(target, drafter if k else None, draft_tokens=k, max_batch=64)
         wanted = {
             f"{k}-{i}": Completion(
                 (2, 3, 4),
@@ -213,9 +212,7 @@ def test_greedy_answers_with_penalties_are_the_same_with_drafts(tmp_path: Path) 
         for name, sampling in (("plain", plain), ("penalised", penalised))
         for i in range(4)
     }
-    without, drafted = (
-        run(LLMCore(target, drafter if k else None, ByteTokenizer(), draft_tokens=k, threads=1), wanted) for k in (0, 3)
-    )
+    without, drafted = (run(load_core(target, drafter if k else None, draft_tokens=k), wanted) for k in (0, 3))
     assert drafted == without
     assert all(without[f"plain {i}"] != without[f"penalised {i}"] for i in range(4))
 
@@ -224,6 +221,6 @@ def test_a_seed_repeats_itself(tmp_path: Path) -> None:
     target, drafter = write_target(tmp_path / "t"), write_drafter(tmp_path / "d")
     outputs = []
     for seed in (7, 7, 8):
-        core = LLMCore(target, drafter, ByteTokenizer(), draft_tokens=3, threads=1)
+        core = load_core(target, drafter, draft_tokens=3)
         outputs.append(run(core, {"a": Completion((2, 3, 4), 20, sampling=Sampling(seed=seed))})["a"])
     assert outputs[0] == outputs[1] != outputs[2]

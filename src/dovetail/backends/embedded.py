@@ -14,11 +14,10 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
 
 from dovetail.completion import Completion, EngineInfo, TokenBatch
 from dovetail.engine.core import LLMCore
-from dovetail.engine.options import CoreOptions
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import DovetailError, EngineBusy, EngineError, guarded
 from dovetail.tokens import tokenizer
 
@@ -44,23 +43,25 @@ class _Stop:
 
 
 class EmbeddedEngine:
-    """`tokenizer_path` is the folder of a tokenizer that replaces the target's; the rest is as for `LLMCore`.
+    """The embedded engine. `target`, `drafter` and `progress` are as for `load_models`.
 
-    `progress` is called in the worker's thread.
+    `tokenizer_path`: the folder of a tokenizer that replaces the target's. `progress` is called in the worker thread.
     """
 
     def __init__(
         self,
         target: Path,
         drafter: Path | str | None,
+        settings: EngineSettings,
         *,
         tokenizer_path: Path | None = None,
-        **options: Unpack[CoreOptions],
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._target = target
         self._tokenizer_path = tokenizer_path or target
         self._drafter = drafter
-        self._options = options
+        self._settings = settings
+        self._progress = progress
         self._core: LLMCore | None = None
         self._worker: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,7 +163,8 @@ class EmbeddedEngine:
         return core
 
     def _load_core(self) -> LLMCore:
-        return LLMCore(self._target, self._drafter, tokenizer(self._tokenizer_path), **self._options)
+        vocabulary = tokenizer(self._tokenizer_path)
+        return LLMCore.load(self._target, self._drafter, vocabulary, self._settings, self._progress)
 
     def _add(self, core: LLMCore, command: _Add) -> None:
         try:

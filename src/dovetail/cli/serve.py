@@ -12,9 +12,10 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from rich.console import Console
@@ -28,6 +29,7 @@ from dovetail.cli.plan import resolved
 from dovetail.cli.plan_report import introduce
 from dovetail.cli.terminal import PROBLEM, address, curl
 from dovetail.completion import Engine
+from dovetail.engine.settings import INSIDE, LOOKUP, EngineSettings
 from dovetail.errors import CheckpointError, EngineError, PlanError
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
@@ -35,23 +37,11 @@ from dovetail.plan import Plan
 from dovetail.plan.checkpoint import has_weights
 from dovetail.plan.engines import not_here
 from dovetail.plan.methods import LOOKUPS
-from dovetail.plan.options import BY_NAME
 from dovetail.tokens import Tokenizer
-
-if TYPE_CHECKING:
-    from dovetail.engine.options import CoreOptions
 
 _GRACE_S = 10  # how long running answers may take to end once the server was told to stop
 _LAST_WORD_S = 3  # how long their clients may then take to be told that they did not
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Setting -> `LLMCore`'s keyword, of those that need no more than a name.
-_KEYWORDS = {
-    name: word
-    for name, option in BY_NAME.items()
-    if (word := option.words.get("embedded")) and "." not in word and name not in ("target", "drafter", "method")
-    # The one says what max_batched_tokens is where nobody says that, the other is a word for what is on or off there.
-    if name not in ("chunked_prefill", "gate")
-}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -140,9 +130,8 @@ def _application(
         raise PlanError(f"the embedded engine needs {error.name}: pip install 'dovetail[engine]'") from error
 
     target, tokenizer = Path(plan.folders["target"]), Path(plan.folders["tokenizer"])
-    options = core_options(plan)
-    options["progress"] = progress
-    engine = EmbeddedEngine(target, _drafter(plan), tokenizer_path=tokenizer, **options)
+    settings = engine_settings(plan)
+    engine = EmbeddedEngine(target, _drafter(plan), settings, tokenizer_path=tokenizer, progress=progress)
     return _gateway(plan, key, engine, dovetail.tokenizer(tokenizer)), engine
 
 
@@ -161,10 +150,7 @@ def _gateway(plan: Plan, key: str | None, engine: Engine, tokenizer: Tokenizer) 
 
 
 def _drafter(plan: Plan) -> Path | str | None:
-    """As `LLMCore` takes it. One that is never asked would only cost memory."""
-    from dovetail.engine.core import LOOKUP
-    from dovetail.engine.drafting.load import INSIDE
-
+    """The drafter as `load_models` takes it. A drafter that never drafts would only cost memory."""
     if not plan.value("draft_tokens"):
         return None
     if plan.value("method") in LOOKUPS:
@@ -172,31 +158,16 @@ def _drafter(plan: Plan) -> Path | str | None:
     return Path(plan.folders["drafter"]) if "drafter" in plan.folders else INSIDE
 
 
-def core_options(plan: Plan) -> CoreOptions:
-    """What the plan says to `LLMCore`; what it leaves to the engine is absent.
-
-    The drafter is quantized as the target is, and so are its cache and kernels where nothing else is said.
-    """
-    from dovetail.engine.options import held
-
-    given: Any = {word: plan.value(name) for name, word in _KEYWORDS.items() if plan.value(name) is not None}
-    ours = {name: plan.value(name) for name in ("kv_cache_dtype", "attention_backend")}
-    its = {name: plan.value(f"draft_{name}") or value for name, value in ours.items()}
-    quantization, gated = plan.value("quantization"), plan.value("gate") == "measured"
-    options: CoreOptions = {
-        "draft_tokens": plan.value("draft_tokens"),
-        "options": held(**ours, quantization=quantization),
-        "draft_options": held(**its, quantization=quantization),
-        "gated": gated,
-        "costs": _costs() if gated else None,
-    }
-    options.update(given)
-    return options
+def engine_settings(plan: Plan) -> EngineSettings:
+    """The plan's settings of the embedded engine. Those that the plan leaves to the engine have its defaults."""
+    names = {field.name for field in fields(EngineSettings)} & plan.settings.keys()
+    values: dict[str, Any] = {name: plan.value(name) for name in names if plan.value(name) is not None}
+    return EngineSettings(**values, cost_folder=_cost_folder() if plan.value("gate") == "measured" else None)
 
 
-def _costs() -> Path | None:
-    """The folder that keeps what steps were measured to take, None where none can be written: then they are measured
-    at every start. https://specifications.freedesktop.org/basedir-spec/latest/
+def _cost_folder() -> Path | None:
+    """The folder of the gate's cost files. None where it cannot be written: step times are then measured at every
+    start. https://specifications.freedesktop.org/basedir-spec/latest/
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:

@@ -1,6 +1,6 @@
 """The engine without threads: add requests, step, cancel. One caller at a time.
 
-core = LLMCore(target, drafter, tokenizer, draft_tokens=3)
+core = LLMCore.load(target, drafter, tokenizer, EngineSettings(draft_tokens=3))
 core.add("a", Completion(prompt=(1, 2, 3), max_tokens=16))
 while core.live:
     for request_id, outcome in core.step():
@@ -9,193 +9,111 @@ while core.live:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from dovetail.completion import Completion, EngineInfo
 from dovetail.engine import profile
 from dovetail.engine.ahead import Ahead
-from dovetail.engine.attention.causal import PREFILL
-from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.checkpoint import inspect_target, load_tensors
-from dovetail.engine.config import Eagle3Config, MTPConfig
 from dovetail.engine.drafting.base import Drafter
-from dovetail.engine.drafting.choose import DraftSampling
-from dovetail.engine.drafting.deferred import Deferred
-from dovetail.engine.drafting.forced import Forced
-from dovetail.engine.drafting.load import DrafterCheckpoint, inspect_drafter, load_drafter
-from dovetail.engine.drafting.lookup import Lookup
-from dovetail.engine.models.layers import Options
-from dovetail.engine.models.registry import build_model
-from dovetail.engine.options import DTYPES
+from dovetail.engine.loading import Models, load_models
 from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
+from dovetail.engine.settings import EngineSettings
 from dovetail.engine.step import Counters, Outcome, StepLoop
-from dovetail.errors import CheckpointError, EngineError
 from dovetail.gate import CostTable, Gate, Limits, kept
 from dovetail.tokens import Tokenizer
 
-_BLOCK_SIZE = 16
-#: A longer window would be taken for a part of a prompt.
-MAX_DRAFT_TOKENS = PREFILL - 1
-_PLAIN = Options()
-#: Stands for a drafter's folder where the sequence is looked up in itself.
-LOOKUP = "lookup"
-
 
 class LLMCore:
-    """A target, perhaps a drafter, and their requests.
+    """A target, perhaps a drafter, and their requests. The thread that loads it is the one that steps it.
 
-    `context` is the most tokens a sequence may have (default: what the checkpoint declares). The KV caches hold
-    `max_batch` sequences of full length, or as many tokens as `cache_bytes` allow, but always one full sequence.
-    A step computes at most `max_batched_tokens`, so a long prompt is computed in parts while others decode.
-    `prefix_caching` lets a prompt find what others before it began with. `drafter` is a folder, "mtp" for what the
-    target's own checkpoint holds, "lookup" for what the sequence itself says, or None: nothing drafts. One that is a
-    model has a cache of its own, of as many tokens, and `draft_options` of its own. Any of them drafts what a
-    constraint forces. `overlap` says whether masks and the next step are prepared in a second thread while the model
-    computes: always, never, or (None) where there is enough to prepare. `progress(done, total)` is told of the bytes of
-    the target that are read.
-    With `gated`, what pays is drafted, from 0 to `max_draft_tokens` (default: `draft_tokens`); else always
-    `draft_tokens`, or `max_draft_tokens` if that is less. Nothing is drafted for sequences of `speculate_below_context`
-    tokens or more, nor where more than `speculate_up_to_batch` decode. What pays follows from what steps take, which is
-    measured in a few hundred milliseconds, unless it is found in the folder `costs`, where `close` keeps it. Where it
-    cannot be measured, that is logged, and `gated` is off.
-    `threads` is torch's thread count for the calling thread, which must be the one that steps (default: half the
-    cores). Raises `CheckpointError` before anything loads when a checkpoint is not whole or does not fit.
+    With gate "measured" the core first times a few hundred milliseconds of steps, unless it finds their times in
+    `cost_folder`, where `close` writes them. Where the steps cannot be timed, the core logs that and drafts
+    `draft_tokens` always.
     """
 
-    def __init__(
-        self,
+    def __init__(self, models: Models, tokenizer: Tokenizer, settings: EngineSettings) -> None:
+        self.models = models
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._ahead = Ahead(settings.async_scheduling)
+        self._most = 0 if models.drafter is None else settings.most_draft_tokens
+        self._cost_file = self._cost_file_path()
+        table = self._cost_table()
+        self._draft_tokens = min(settings.draft_tokens, self._most) if table is None else self._most
+        limits = Limits(settings.speculate_below_context, settings.speculate_up_to_batch)
+        self._gate = Gate(table, limits, self._draft_tokens)
+        self._loop = self._step_loop(
+            Tables(models.pool, share=settings.prefix_caching),
+            models.drafter,
+            self._gate,
+            models.eos_ids,
+            settings.max_batched_tokens,
+        )
+        self._scheduler = self._loop.scheduler
+
+    @classmethod
+    def load(
+        cls,
         target: Path,
         drafter: Path | str | None,
         tokenizer: Tokenizer,
-        *,
-        draft_tokens: int,
-        max_draft_tokens: int | None = None,
-        speculate_below_context: int | None = None,
-        speculate_up_to_batch: int | None = None,
-        gated: bool = False,
-        costs: Path | None = None,
-        max_batch: int = 16,
-        context: int | None = None,
-        dtype: str = "float32",
-        threads: int | None = None,
-        cache_bytes: int = 1 << 30,
-        max_batched_tokens: int = 512,
-        prefix_caching: bool = True,
-        overlap: bool | None = None,
-        draft_sampling: DraftSampling = "probabilistic",
-        options: Options = _PLAIN,
-        draft_options: Options = _PLAIN,
+        settings: EngineSettings,
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        torch.set_num_threads(_default_threads() if threads is None else threads)
-        found = inspect_target(target)
-        found_drafter = None if drafter is None or drafter == LOOKUP else inspect_drafter(drafter, found)
-        config = found.config
-        if dtype not in DTYPES:
-            raise EngineError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        most = draft_tokens if max_draft_tokens is None else max_draft_tokens
-        for name, value in (("draft_tokens", draft_tokens), ("max_draft_tokens", most)):
-            if not 0 <= value <= MAX_DRAFT_TOKENS:
-                raise EngineError(f"{name} must be from 0 to {MAX_DRAFT_TOKENS}, found {value}")
-        limits = Limits(speculate_below_context, speculate_up_to_batch)
-        for name, size in (
-            ("speculate_below_context", limits.below_context),
-            ("speculate_up_to_batch", limits.up_to_batch),
-            ("max_batch", max_batch),
-            ("max_batched_tokens", max_batched_tokens),
-        ):
-            if size is not None and size < 1:
-                raise EngineError(f"{name} must be 1 or more, found {size}")
-        if tokenizer.vocab_size > config.vocab_size:
-            raise CheckpointError(
-                f"{target}: the tokenizer has {tokenizer.vocab_size} ids, the model's vocab_size is {config.vocab_size}"
-            )
-        context = config.max_position_embeddings if context is None else context
-        if not 2 <= context <= config.max_position_embeddings:
-            raise EngineError(
-                f"a context of {context} tokens is not within 2 and the model's {config.max_position_embeddings}"
-            )
-        width = _row_bytes(config.cache_width * config.num_hidden_layers, DTYPES[dtype], options)
-        if found_drafter is not None:
-            width += _row_bytes(found_drafter.cache_width, DTYPES[dtype], draft_options)
-        rows = _cache_rows(width, context, max_batch, cache_bytes)
-        self._context = context
-        if drafter is None or not draft_tokens:
-            most = 0
-        self._eos_ids = found.eos_ids
-        pool, draft_pool = (BlockPool(rows // _BLOCK_SIZE, _BLOCK_SIZE) for _ in range(2))
-        with torch.inference_mode():
-            self._model = build_model(
-                config,
-                load_tensors(found.tensors, config.expected_tensors(), progress),
-                rows=rows,
-                context=context,
-                dtype=DTYPES[dtype],
-                aux_layers=() if found_drafter is None else found_drafter.aux_layers,
-                options=options,
-            )
-            self._drafter: Drafter | None = Forced(Lookup()) if drafter == LOOKUP else None
-            if found_drafter is not None:
-                loaded = load_drafter(
-                    found_drafter,
-                    self._model,
-                    draft_pool,
-                    context=context,
-                    dtype=DTYPES[dtype],
-                    options=draft_options,
-                    prefix_caching=prefix_caching,
-                    draft_sampling=draft_sampling,
-                )
-                self._drafter = Forced(Deferred(loaded))
-        self._ahead = Ahead(overlap)
-        tables = Tables(pool, share=prefix_caching)
+    ) -> Self:
+        """A core over the models of `load_models`, which explains the arguments and errors."""
+        return cls(load_models(target, drafter, tokenizer, settings, progress), tokenizer, settings)
 
-        def loop(
-            tables: Tables, drafter: Drafter | None, gate: Gate, eos_ids: tuple[int, ...], budget: int
-        ) -> StepLoop:
-            return StepLoop(
-                self._model,
-                drafter,
-                Scheduler(tables, drafter, gate, max_batch=max_batch, max_batched_tokens=budget),
-                tokenizer,
-                eos_ids=frozenset(eos_ids),
-                max_batch=max_batch,
-                draft_tokens=most,
-                ahead=self._ahead,
-            )
+    def _step_loop(
+        self, tables: Tables, drafter: Drafter | None, gate: Gate, eos_ids: tuple[int, ...], max_batched_tokens: int
+    ) -> StepLoop:
+        max_batch = self._settings.max_batch
+        return StepLoop(
+            self.models.target,
+            drafter,
+            Scheduler(tables, drafter, gate, max_batch=max_batch, max_batched_tokens=max_batched_tokens),
+            self._tokenizer,
+            eos_ids=frozenset(eos_ids),
+            max_batch=max_batch,
+            draft_tokens=self._most,
+            ahead=self._ahead,
+        )
 
-        table: CostTable | None = None
-        self._costs: Path | None = None
-        if gated and self._drafter is not None and most:
-            if costs is not None:
-                models = (config, drafter if found_drafter is None else found_drafter.config)
-                held = (dtype, options, draft_options, torch.get_num_threads())
-                self._costs = costs / kept.name(profile.HOW, models, held, (context, max_batch, most))
-            aimless = profile.Aimless(self._drafter, config.vocab_size)
-            everything = max(max_batched_tokens, max_batch * (most + 1))
-            timed = loop(Tables(pool, share=False), aimless, Gate(None, Limits(), 0), (), everything)
-            table = profile.costs(self._costs, timed, max_batch, most, context)
-        self._draft_tokens = min(draft_tokens, most) if table is None else most
-        self._gate = Gate(table, limits, self._draft_tokens)
-        self._loop = loop(tables, self._drafter, self._gate, found.eos_ids, max_batched_tokens)
-        self._scheduler = self._loop.scheduler
-        self._kind = _kind(drafter, found_drafter)
+    def _cost_file_path(self) -> Path | None:
+        """The file of this core's cost table; None where none is kept. Its name follows from all that T depends on."""
+        settings, models = self._settings, self.models
+        if settings.gate == "off" or settings.cost_folder is None or not self._most:
+            return None
+        types = (settings.dtype, settings.quantization, settings.kv_cache_dtype, settings.draft_kv_cache_dtype)
+        kernels = (settings.attention_backend, settings.draft_attention_backend, torch.get_num_threads())
+        sizes = (models.context, settings.max_batch, self._most)
+        return settings.cost_folder / kept.name(profile.HOW, models.sources, types, kernels, sizes)
+
+    def _cost_table(self) -> CostTable | None:
+        """The gate's table of step times: from its file, or measured. None without a gate, or where that fails."""
+        settings, models = self._settings, self.models
+        if settings.gate == "off" or models.drafter is None or not self._most:
+            return None
+        drafter = profile.Aimless(models.drafter, models.target.vocab_size)
+        whole_batch = max(settings.max_batched_tokens, settings.max_batch * (self._most + 1))
+        timed = self._step_loop(Tables(models.pool, share=False), drafter, Gate(None, Limits(), 0), (), whole_batch)
+        return profile.costs(self._cost_file, timed, settings.max_batch, self._most, models.context)
 
     def close(self) -> None:
-        """End the second thread, if one runs (a later step would start another), and keep what was learned of steps."""
+        """End the second thread, if one runs (a later step would start another), and write the cost file."""
         self._ahead.close()
-        if self._costs is not None and self._gate.table is not None:
-            kept.write(self._costs, self._gate.table)
+        if self._cost_file is not None and self._gate.table is not None:
+            kept.write(self._cost_file, self._gate.table)
 
     @property
     def info(self) -> EngineInfo:
-        return EngineInfo(self._context, self._model.vocab_size, self._eos_ids, self._draft_tokens)
+        models = self.models
+        return EngineInfo(models.context, models.target.vocab_size, models.eos_ids, self._draft_tokens)
 
     @property
     def live(self) -> bool:
@@ -208,8 +126,8 @@ class LLMCore:
             Request(
                 request_id,
                 completion,
-                context=self._context,
-                vocab_size=self._model.vocab_size,
+                context=self.models.context,
+                vocab_size=self.models.target.vocab_size,
                 draft_tokens=self._draft_tokens,
             )
         )
@@ -254,35 +172,8 @@ class LLMCore:
             "forced_accepted_total": counters.forced_accepted,
             "drafting_failures_total": counters.failed,
         }
-        return gauges | self._gate.counts(self._kind)
+        return gauges | self._gate.counts(self.models.method)
 
     def check_integrity(self) -> None:
         """Raise `EngineError` when blocks are lost or held by a request that is gone."""
         self._scheduler.check_integrity()
-
-
-def _kind(drafter: Path | str | None, found: DrafterCheckpoint | None) -> str:
-    """What drafts, in the plan's word for it."""
-    if found is None:
-        return "suffix" if drafter == LOOKUP else "none"
-    if isinstance(found.config, Eagle3Config):
-        return "eagle3" if found.config.mask_token_id is None else "peagle"
-    return "mtp" if isinstance(found.config, MTPConfig) else "draft_model"
-
-
-def _default_threads() -> int:
-    """Half the cores: torch's threads wait for each other by spinning, after every op. On two cores a second thread
-    takes a third off a large product while its core is idle; with anything else there, steps took 4 to 190 times as
-    long.
-    """
-    return max(1, (os.cpu_count() or 1) // 2)
-
-
-def _row_bytes(width: int, dtype: torch.dtype, options: Options) -> int:
-    return width * (options.kv_dtype or dtype).itemsize
-
-
-def _cache_rows(row_bytes: int, context: int, max_batch: int, cache_bytes: int) -> int:
-    """Rows of KV cache: whole blocks for `max_batch` full sequences, within `cache_bytes`, but at least for one."""
-    blocks = -(-context // _BLOCK_SIZE)
-    return max(blocks, min(blocks * max_batch, cache_bytes // (row_bytes * _BLOCK_SIZE))) * _BLOCK_SIZE

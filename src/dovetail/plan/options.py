@@ -225,7 +225,7 @@ OPTIONS: tuple[Option, ...] = (
         "who says how much is drafted: measured acceptance and times, for each sequence what pays, or draft_tokens "
         "always (embedded: measured); the limits below hold for both",
         "drafting",
-        {"embedded": "gated"},
+        {"embedded": "gate"},
         common=True,
     ),
     Option(
@@ -287,7 +287,7 @@ OPTIONS: tuple[Option, ...] = (
         "the drafter's attention kernels, where they differ from the target's",
         "drafting",
         {
-            "embedded": "draft_options.attention_backend",
+            "embedded": "draft_attention_backend",
             "vllm": "--speculative-config.attention_backend",
             "sglang": "--speculative-draft-attention-backend",
         },
@@ -299,7 +299,7 @@ OPTIONS: tuple[Option, ...] = (
         "what the drafter's KV cache is stored as, where it differs from the target's",
         "drafting",
         {
-            "embedded": "draft_options.kv_dtype",
+            "embedded": "draft_kv_cache_dtype",
             "vllm": "--speculative-config.kv_cache_dtype",
             "sglang": "--speculative-draft-kv-cache-dtype",
         },
@@ -332,7 +332,7 @@ OPTIONS: tuple[Option, ...] = (
         _Text | None,
         "how weights are quantized, where the checkpoint does not say (embedded: int8, as they load)",
         "engine",
-        {"embedded": "options.quantization", "vllm": "--quantization", "sglang": "--quantization"},
+        {"embedded": "quantization", "vllm": "--quantization", "sglang": "--quantization"},
         metavar="NAME",
         common=True,
     ),
@@ -351,7 +351,7 @@ OPTIONS: tuple[Option, ...] = (
         "auto, matmul or sdpa)",
         "engine",
         {
-            "embedded": "options.attention_backend",
+            "embedded": "attention_backend",
             "vllm": "--attention-backend",
             "sglang": "--attention-backend",
         },
@@ -364,7 +364,7 @@ OPTIONS: tuple[Option, ...] = (
         "bfloat16)",
         "engine",
         {
-            "embedded": "options.kv_dtype",
+            "embedded": "kv_cache_dtype",
             "vllm": "--kv-cache-dtype",
             "sglang": "--kv-cache-dtype",
             "trtllm": "kv_cache_config.dtype",
@@ -376,7 +376,7 @@ OPTIONS: tuple[Option, ...] = (
         "memory of the KV cache, on each GPU; of the embedded engine, where it holds one sequence at least (embedded: "
         "1 GiB)",
         "engine",
-        {"embedded": "cache_bytes", "vllm": "--kv-cache-memory-bytes"},
+        {"embedded": "kv_cache_memory_bytes", "vllm": "--kv-cache-memory-bytes"},
         metavar="BYTES",
     ),
     Option(
@@ -438,7 +438,7 @@ OPTIONS: tuple[Option, ...] = (
         "to prepare)",
         "engine",
         {
-            "embedded": "overlap",
+            "embedded": "async_scheduling",
             "vllm": "--async-scheduling",
             "sglang": "--disable-overlap-schedule",
             "trtllm": "disable_overlap_scheduler",

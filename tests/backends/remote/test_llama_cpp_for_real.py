@@ -27,6 +27,7 @@ import dovetail
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.grammar import ExactText, Grammar
 from dovetail.tokens import Tokenizer
@@ -152,7 +153,7 @@ async def said(engine: RemoteEngine, completion: Completion) -> list[TokenBatch]
 
 
 def embedded(folder: Path, completions: list[Completion]) -> list[list[int]]:
-    core = LLMCore(folder, None, dovetail.tokenizer(folder), draft_tokens=0, threads=1)
+    core = LLMCore.load(folder, None, dovetail.tokenizer(folder), EngineSettings(draft_tokens=0, threads=1))
     found = run_core(core, {str(at): each for at, each in enumerate(completions)})
     return [found[str(at)] for at in range(len(completions))]
 
@@ -188,7 +189,7 @@ def test_log_probabilities(real: Real, folders: dict[str, Path]) -> None:
                 return
             (batch,) = await said(engine, asked)
             assert len(batch.ids) == 12
-            core = LLMCore(folder, None, dovetail.tokenizer(folder), draft_tokens=0, threads=1)
+            core = LLMCore.load(folder, None, dovetail.tokenizer(folder), EngineSettings(draft_tokens=0, threads=1))
             core.add("", asked)
             expected = []
             while core.live:

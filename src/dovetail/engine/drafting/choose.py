@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dovetail.engine.request import Request
-
-DraftSampling = Literal["greedy", "probabilistic"]
+from dovetail.engine.settings import DraftSampling
 
 
 class Chooser:

@@ -23,7 +23,7 @@ from dovetail.engine.config import (
 )
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter
-from dovetail.engine.drafting.choose import Chooser, DraftSampling
+from dovetail.engine.drafting.choose import Chooser
 from dovetail.engine.drafting.draft_model import DraftModel
 from dovetail.engine.drafting.eagle3 import Eagle3
 from dovetail.engine.drafting.mtp import MTP
@@ -31,10 +31,9 @@ from dovetail.engine.drafting.parallel import ParallelDrafter
 from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
+from dovetail.engine.settings import INSIDE, DraftSampling
 from dovetail.errors import CheckpointError
 
-#: Stands for a drafter's folder where the target's own checkpoint holds the drafter.
-INSIDE = "mtp"
 _EXTRA = ("embed_tokens.weight", "lm_head.weight", "mask_hidden")
 
 

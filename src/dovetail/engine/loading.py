@@ -1,0 +1,139 @@
+"""From checkpoint folders to loaded models: check everything by configs and headers first, then read the weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dovetail.engine.cache.blocks import BlockPool
+from dovetail.engine.checkpoint import Target, inspect_target, load_tensors
+from dovetail.engine.config import Eagle3Config, MTPConfig, TargetConfig
+from dovetail.engine.drafting.base import Drafter
+from dovetail.engine.drafting.deferred import Deferred
+from dovetail.engine.drafting.forced import Forced
+from dovetail.engine.drafting.load import DrafterCheckpoint, inspect_drafter, load_drafter
+from dovetail.engine.drafting.lookup import Lookup
+from dovetail.engine.models.base import Model
+from dovetail.engine.models.layers import Options
+from dovetail.engine.models.registry import build_model
+from dovetail.engine.options import DTYPES, draft_options, target_options
+from dovetail.engine.settings import LOOKUP, EngineSettings
+from dovetail.errors import CheckpointError, EngineError
+from dovetail.tokens import Tokenizer
+
+_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """A loaded target, its drafter (None: nothing drafts), and `pool`, the blocks of the target's KV cache.
+
+    `context`: the most tokens in a sequence. `method`: how tokens are drafted, by the plan's name for it. `sources`:
+    what the models were made of, in values whose `repr` changes when the models do.
+    """
+
+    target: Model
+    drafter: Drafter | None
+    pool: BlockPool
+    context: int
+    eos_ids: tuple[int, ...]
+    method: str
+    sources: tuple[object, ...]
+
+
+def load_models(
+    target: Path,
+    drafter: Path | str | None,
+    tokenizer: Tokenizer,
+    settings: EngineSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> Models:
+    """Load a target's folder and a drafter: a folder, `INSIDE`, `LOOKUP`, or None.
+
+    Sets torch's thread count for the calling thread, which must be the one that runs the models. `progress` is called
+    with the bytes of the target read so far and in all. Raises `CheckpointError` or `EngineError` before any weight is
+    read when a checkpoint is incomplete or does not fit.
+    """
+    torch.set_num_threads(settings.threads or _default_threads())
+    checkpoint = inspect_target(target)
+    draft_checkpoint = None if drafter is None or drafter == LOOKUP else inspect_drafter(drafter, checkpoint)
+    config, dtype = checkpoint.config, DTYPES[settings.dtype]
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{target}: the tokenizer has {tokenizer.vocab_size} ids, the model's vocab_size is {config.vocab_size}"
+        )
+    context = _context(settings, config)
+    blocks = _cache_blocks(_token_bytes(checkpoint, draft_checkpoint, settings), context, settings)
+    pool = BlockPool(blocks, _BLOCK_SIZE)
+    with torch.inference_mode():
+        model = build_model(
+            config,
+            load_tensors(checkpoint.tensors, config.expected_tensors(), progress),
+            rows=blocks * _BLOCK_SIZE,
+            context=context,
+            dtype=dtype,
+            aux_layers=() if draft_checkpoint is None else draft_checkpoint.aux_layers,
+            options=target_options(settings),
+        )
+        drafts: Drafter | None = Forced(Lookup()) if drafter == LOOKUP else None
+        if draft_checkpoint is not None:
+            loaded = load_drafter(
+                draft_checkpoint,
+                model,
+                BlockPool(blocks, _BLOCK_SIZE),
+                context=context,
+                dtype=dtype,
+                options=draft_options(settings),
+                prefix_caching=settings.prefix_caching,
+                draft_sampling=settings.draft_sampling,
+            )
+            drafts = Forced(Deferred(loaded))
+    sources = (config, drafter if draft_checkpoint is None else draft_checkpoint.config)
+    return Models(model, drafts, pool, context, checkpoint.eos_ids, _method(drafter, draft_checkpoint), sources)
+
+
+def _default_threads() -> int:
+    """Half the cores: torch's threads wait for each other by spinning, after every op.
+
+    On two cores a second thread makes a large product a third faster while its core is idle; when anything else runs
+    there, steps took 4 to 190 times as long.
+    """
+    return max(1, (os.cpu_count() or 1) // 2)
+
+
+def _context(settings: EngineSettings, config: TargetConfig) -> int:
+    """The most tokens in a sequence. Raises `EngineError`."""
+    context = config.max_position_embeddings if settings.context is None else settings.context
+    if not 2 <= context <= config.max_position_embeddings:
+        raise EngineError(f"context must be from 2 to the model's {config.max_position_embeddings}, not {context}")
+    return context
+
+
+def _token_bytes(target: Target, drafter: DrafterCheckpoint | None, settings: EngineSettings) -> int:
+    """Bytes of KV cache per token, in the caches of target and drafter together."""
+
+    def stored(width: int, options: Options) -> int:
+        return width * (options.kv_dtype or DTYPES[settings.dtype]).itemsize
+
+    own = stored(target.config.cache_width * target.config.num_hidden_layers, target_options(settings))
+    return own if drafter is None else own + stored(drafter.cache_width, draft_options(settings))
+
+
+def _cache_blocks(token_bytes: int, context: int, settings: EngineSettings) -> int:
+    """Blocks of KV cache: for `max_batch` full sequences, or as many as the memory holds, but for one at least."""
+    sequence = -(-context // _BLOCK_SIZE)
+    in_memory = settings.kv_cache_memory_bytes // (token_bytes * _BLOCK_SIZE)
+    return max(sequence, min(sequence * settings.max_batch, in_memory))
+
+
+def _method(drafter: Path | str | None, checkpoint: DrafterCheckpoint | None) -> str:
+    """How tokens are drafted, by the plan's name for it."""
+    if checkpoint is None:
+        return "suffix" if drafter == LOOKUP else "none"
+    if isinstance(checkpoint.config, Eagle3Config):
+        return "eagle3" if checkpoint.config.mask_token_id is None else "peagle"
+    return "mtp" if isinstance(checkpoint.config, MTPConfig) else "draft_model"
