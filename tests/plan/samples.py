@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dovetail.plan.option import Option
 from dovetail.plan.options import OPTIONS
 
 _OF_NAME: dict[str, tuple[Any, ...]] = {
@@ -47,12 +48,13 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _samples(name: str, choices: tuple[str, ...] | None) -> tuple[Any, ...]:
+def _samples(option: Option) -> tuple[Any, ...]:
+    name, choices = option.name, option.choices
     if name in _OF_NAME:
         return _OF_NAME[name]
     if choices is not None:
-        return tuple(choice for choice in choices if choice != "none")
+        return tuple(choice for choice in choices if choice != option.unset_word)
     return (1, 8) if name.endswith("_parallel_size") else (True, False)
 
 
-SAMPLES: dict[str, tuple[Any, ...]] = {option.name: _samples(option.name, option.choices) for option in OPTIONS}
+SAMPLES: dict[str, tuple[Any, ...]] = {option.name: _samples(option) for option in OPTIONS}

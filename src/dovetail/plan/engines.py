@@ -99,5 +99,5 @@ def _without_words(case: Case, aside: tuple[str, ...]) -> list[Advice]:
         Advice("warning", name, f"{case.said(name)}: {NAMES[case.engine]} has no such setting and does without")
         for name, setting in case.settings.items()
         if setting.value is not None and setting.source != "default"
-        if case.engine not in BY_NAME[name].words and not BY_NAME[name].gateway and name not in aside
+        if case.engine not in BY_NAME[name].engine_names and not BY_NAME[name].gateway and name not in aside
     ]

@@ -22,7 +22,7 @@ from dovetail.plan import hub
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
-from dovetail.plan.options import BY_NAME, check, checked
+from dovetail.plan.options import BY_NAME, validated
 from dovetail.plan.yaml_config import read_yaml
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -138,15 +138,15 @@ def read(file: Path) -> Recipe:
     except msgspec.ValidationError as error:
         raise PlanError(f"recipe {file} cannot be read: {' '.join(str(error).split())}") from error
     where = f"recipe {file}"
-    said, _ = checked(recipe.settings, where, file.parent)
-    check({"env": {name: variable.value for name, variable in recipe.env.items()}}, where, file.parent)
+    said, _ = validated(recipe.settings, where, file.parent)
+    validated({"env": {name: variable.value for name, variable in recipe.env.items()}}, where, file.parent)
     for name in recipe.why:
         if name not in said:
             raise PlanError(f"{where}: why has a reason for {name!r}, which is not among its settings")
     if "env" in said:
         raise PlanError(f"{where}: env is a field of its own, in which each variable says what it is for")
     conditions = recipe.match.settings if recipe.match else {}
-    check(conditions, f"{where}: match", file.parent)
+    validated(conditions, f"{where}: match", file.parent)
     return msgspec.structs.replace(recipe, settings=said)
 
 

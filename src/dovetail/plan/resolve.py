@@ -18,6 +18,7 @@ from dovetail.plan.advice import advise
 from dovetail.plan.case import Advice, Case
 from dovetail.plan.checkpoint import has_tokenizer
 from dovetail.plan.drafting import settled
+from dovetail.plan.emit import extra_options
 from dovetail.plan.finding import Found, find
 from dovetail.plan.layers import Layer, Setting, merged, overlay, value
 from dovetail.plan.looks import Looks
@@ -57,7 +58,7 @@ def resolve(
         sources = ", ".join(dict.fromkeys(variable.source for variable in variables.values()))
         settings["env"] = Setting({name: variable.value for name, variable in variables.items()}, sources)
     drafting.check(settings, found.drafter)
-    _check_files(settings)
+    _check_values(settings)
     if reason is not None:
         advice.append(Advice("note", "engine", reason))
     summary = None
@@ -168,10 +169,15 @@ def _check_format(setting: Setting[str]) -> None:
         raise PlanError(f"format is {setting.value!r} ({setting.source}): {error.message}") from error
 
 
-def _check_files(settings: Mapping[str, Setting[Any]]) -> None:
-    keys = settings["api_key_file"]
+def _check_values(settings: Mapping[str, Setting[Any]]) -> None:
+    keys, extra = settings["api_key_file"], settings["engine_args"]
     if keys.value is not None and not Path(keys.value).is_file():
         raise PlanError(f"api_key_file ({keys.source}): there is no file {keys.value}")
+    if extra.value is not None:
+        try:
+            extra_options.check(extra.value)
+        except PlanError as error:
+            raise PlanError(f"engine_args is {extra.value!r:.80} ({extra.source}): {error.message}") from error
 
 
 def _fit(case: Case) -> Fit:

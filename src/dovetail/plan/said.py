@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dovetail.errors import PlanError
 from dovetail.plan.layers import Layer
 from dovetail.plan.looks import Looks
-from dovetail.plan.options import checked
+from dovetail.plan.options import validated
 from dovetail.plan.yaml_config import read_yaml
 
 
@@ -23,10 +23,10 @@ class Said(NamedTuple):
 def said(model: str | None, options: Mapping[str, Any], config: Path | None) -> Said:
     """`options` (with `model` among them) and the file `config`. Raises `PlanError` naming who said what is wrong."""
     named = dict(options) if model is None else {**options, "target": model}
-    values, notes = checked(named, "command line", Path.cwd())
+    values, notes = validated(named, "command line", Path.cwd())
     layers = [Layer("command line", values)]
     if config is not None:
-        values, more = checked(_config_file(config), "config file", config.absolute().parent)
+        values, more = validated(_config_file(config), "config file", config.absolute().parent)
         layers.append(Layer("config file", values))
         notes += more
     return Said(layers, notes)

@@ -77,7 +77,7 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
     arguments += _speculation(account)
     for option in OPTIONS:
         special = _SPECIAL.get(option.name)
-        word = option.words.get("sglang", "")
+        word = option.engine_names.get("sglang", "")
         if special is not None:
             if account.peek(option.name) is not None:
                 arguments += special(account)

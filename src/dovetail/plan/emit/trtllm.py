@@ -37,7 +37,7 @@ def command(plan: Mapping[str, Setting[Any]]) -> Command:
     _own_way(account, file)
     arguments: list[tuple[str, ...]] = []
     for option in OPTIONS:
-        word = option.words.get("trtllm", "")
+        word = option.engine_names.get("trtllm", "")
         if option.name == "format":
             arguments += _language(account)
         elif word.startswith("--"):

@@ -75,7 +75,7 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
         )
     arguments: list[tuple[str, ...]] = []
     for option in OPTIONS:
-        word = option.words.get("vllm", "")
+        word = option.engine_names.get("vllm", "")
         if option.name == "format":
             arguments += _language(account)
         elif word.startswith("--") and not word.startswith(_MEMBER):
@@ -142,7 +142,9 @@ def _speculation(account: Account, flavour: str) -> tuple[dict[str, Any], dict[s
     """The members of --speculative-config and what Dovetail's gate is told; none where nothing drafts, or gates."""
     method, tokens = account.peek("method"), account.peek("draft_tokens")
     members = {
-        o.name: o.words["vllm"].removeprefix(_MEMBER) for o in OPTIONS if o.words.get("vllm", "").startswith(_MEMBER)
+        o.name: o.engine_names["vllm"].removeprefix(_MEMBER)
+        for o in OPTIONS
+        if o.engine_names.get("vllm", "").startswith(_MEMBER)
     }
     why = None
     if method is None and account.peek("drafter") is None:
