@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
+from dovetail.formats.base import Format
+from dovetail.formats.hermes import Hermes
 from dovetail.formats.history import REASONING_FIELDS, HistoryRules, repair
 from dovetail.formats.jinja import JinjaFormat, jinja
 from dovetail.formats.registry import FAMILIES
@@ -91,12 +93,12 @@ def test_what_well_known_templates_say(shared_data: Path) -> None:
     for name, expected in KNOWN.items():
         fmt = found[name]
         rules = fmt.history_rules
-        said = (fmt.reads, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
+        said = (fmt.family_name, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
         assert (*said, rules.parts, rules.arguments, rules.developer) == expected, name
     # Two templates refuse to render calls at all, but name the marks of a family.
-    assert found["Kimi-K2-Instruct"].reads == "kimi_k2"
-    assert found["tool_chat_template_glm4"].reads == "glm45"
-    assert sum(fmt.reads != "plain" for fmt in found.values()) >= 65
+    assert found["Kimi-K2-Instruct"].family_name == "kimi_k2"
+    assert found["tool_chat_template_glm4"].family_name == "glm45"
+    assert sum(fmt.family_name != "plain" for fmt in found.values()) >= 65
 
 
 def test_ids_that_a_template_insists_on(shared_data: Path) -> None:
@@ -117,7 +119,7 @@ def test_what_is_read_is_what_a_template_writes(shared_data: Path) -> None:
         for calls, thinking in itertools.product((0, 2), (True, False)):
             made = tuple(Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(calls))
             reasoning = "Hm.\n\nSo." if thinking and fmt.reasoning != "none" else ""
-            message = Message("Say.", reasoning, made if fmt.reads != "plain" else ())
+            message = Message("Say.", reasoning, made if fmt.family_name != "plain" else ())
             read = fmt.parse(fmt.write(message, thinking=thinking).text, TOOLS, thinking=None if thinking else False)
             said = [(call.name, json.loads(call.arguments)) for call in read.calls]
             assert (read.content, read.reasoning, read.defects) == ("Say.", reasoning, ()), path.name
@@ -344,7 +346,7 @@ def test_ids_are_those_of_transformers(with_tokenizers: Any) -> None:
                 expected = theirs.apply_chat_template(
                     messages, tools=tools, chat_template=source, add_generation_prompt=True, **switched
                 )
-                assert prompt.ids(tokenizer) == list(expected["input_ids"]), f"{fmt.reads}: {name}"
+                assert prompt.ids(tokenizer) == list(expected["input_ids"]), f"{fmt.family_name}: {name}"
                 compared += 1
     assert compared > 150
 
@@ -427,7 +429,7 @@ def test_a_plain_reader_loses_nothing_and_does_not_see_where_its_input_is_cut(
 
 def test_a_plain_model_makes_no_calls() -> None:
     fmt = chat_templates.of_source(CHATML)
-    assert (fmt.name, fmt.reads, fmt.reasoning, fmt.marks) == ("jinja", "plain", "none", "")
+    assert (fmt.name, fmt.family_name, fmt.reasoning, fmt.call_opening) == ("jinja", "plain", "none", "")
     assert fmt.end_of_turn == ("<|im_end|>", "</s>")
     with pytest.raises(InvalidRequest, match="jinja cannot be constrained yet"):
         fmt.grammar(TOOLS)
@@ -458,7 +460,9 @@ def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -
         fmt = chat_templates.of(path)
         tokenizer = PieceTokenizer(chat_templates.controls(path.read_text()), ("ing",))
         ends = [tokenizer.control[end] for end in fmt.end_of_turn if end in tokenizer.control]
-        calls = tuple(Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(1 + (fmt.reads != "harmony")))
+        calls = tuple(
+            Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(1 + (fmt.family_name != "harmony"))
+        )
         for thinking in (True, False):
             try:
                 grammar = fmt.grammar(TOOLS, thinking=thinking, strict="names")
@@ -472,6 +476,28 @@ def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -
                 assert takes(compile(grammar, tokenizer, ends), ids), (path.name, message)
             constrained += thinking
     assert constrained >= 60
+
+
+def test_a_family_may_have_private_methods_of_any_name(shared_data: Path) -> None:
+    """`JinjaFormat` holds its family, so that no method of one hides a method of the other."""
+    source = (shared_data / "templates/llama.cpp/Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
+    controls = chat_templates.controls(source)
+    plain = jinja(Template(source, SPECIAL), controls, [Hermes()])
+    names = {name for name in dir(plain) if re.match("_[a-z]", name)} - {*dir(Format), *Format.__annotations__}
+
+    class Own(Hermes):
+        def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+            assert all(getattr(self, name)() == name for name in names)
+            return super().write(message, thinking=thinking)
+
+    for name in names:
+        setattr(Own, name, lambda self, name=name: name)
+    fmt = jinja(Template(source, SPECIAL), controls, [Own()])
+    message = Message("Say.", "Hm.", (Call("", "now", "{}"),))
+    assert fmt.write(message) == plain.write(message)
+    assert fmt.grammar(TOOLS, strict="names") == plain.grammar(TOOLS, strict="names")
+    assert fmt.parse(fmt.write(message).text, TOOLS).reasoning == "Hm."
+    assert names
 
 
 def test_models_write_their_own_flavour_of_a_family(shared_data: Path) -> None:
@@ -496,7 +522,7 @@ def test_what_is_no_control_token_of_the_tokenizer_is_written_as_text() -> None:
     )
     source = CHATML.replace("message.content +", f"message.content + ({call}) +")
     fmt = chat_templates.of_source(source)
-    assert fmt.reads == "hermes"
+    assert fmt.family_name == "hermes"
     said = Message("", "", (Call("", "now", "{}"),))
     assert [s.text for s in fmt.write(said).segments if s.control] == ["<|im_end|>"]
     with pytest.raises(InvalidRequest, match="cannot be constrained"):  # a call that begins with text
@@ -566,7 +592,7 @@ def test_a_template_that_does_not_show_whose_a_result_is_wants_them_in_order(sha
 
 def test_an_end_of_turn_that_the_family_does_not_know_ends_what_it_reads(shared_data: Path) -> None:
     fmt = chat_templates.of(shared_data / "templates/llama.cpp/ibm-granite-granite-4.0.jinja")
-    assert fmt.reads == "hermes"
+    assert fmt.family_name == "hermes"
     read = fmt.parse('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call><|end_of_text|>', TOOLS)
     assert (read.content, len(read.calls), read.defects) == ("", 1, ())
     assert fmt.left_open(fmt.render([user()])) is False
@@ -609,13 +635,13 @@ def test_a_template_s_refusal_is_told_in_its_own_words(shared_data: Path) -> Non
 
 def test_a_template_that_refuses_everything_is_still_a_format() -> None:
     fmt = chat_templates.of_source("{{ raise_exception('never') }}")
-    assert (fmt.reads, fmt.reasoning, fmt.end_of_turn) == ("plain", "none", ("</s>",))
+    assert (fmt.family_name, fmt.reasoning, fmt.end_of_turn) == ("plain", "none", ("</s>",))
     with pytest.raises(RenderError, match="never"):
         fmt.render([user()])
     unopened = "{{ raise_exception('no') if add_generation_prompt }}{{ messages[-1].reasoning_content }}"
     assert chat_templates.of_source(unopened).reasoning == "written"
     silent = chat_templates.of_source("", ())
-    assert (silent.reads, silent.end_of_turn) == ("plain", ("</s>",))
+    assert (silent.family_name, silent.end_of_turn) == ("plain", ("</s>",))
     assert silent.write(Message("Hi.")).text == "Hi.</s>"
 
 

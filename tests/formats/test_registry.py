@@ -153,7 +153,7 @@ def test_a_template_that_was_changed(kimi: Path) -> None:
     template = (kimi / "chat_template.jinja").read_text(encoding="utf-8")
     (kimi / "chat_template.jinja").write_text(template.replace("## Return of", "## Result of"), encoding="utf-8")
     fmt = dovetail.format(kimi)
-    assert (fmt.name, fmt.reads) == ("jinja", "kimi_k25")  # type: ignore[attr-defined]
+    assert (fmt.name, fmt.family_name) == ("jinja", "kimi_k25")  # type: ignore[attr-defined]
     assert "shows calls as kimi_k25 reads them ('<|tool_calls_section_begin|><|tool_call_begin|>" in fmt.because
     assert (
         "kimi_k25 differs: a call: it writes 'turn of functions.search:0\\nfound 0<|im_e', "
@@ -174,7 +174,7 @@ def test_a_template_in_place_of_code_is_not_the_model_s_own(shared_data: Path, t
     assert fmt.because.startswith("its config.json says deepseek_v32, whose prompts come from code")
     # Without that word it is a template like any other.
     fmt = dovetail.format(checkpoint(tmp_path, **files, config={"model_type": "deepseek_v3"}))
-    assert (fmt.name, fmt.reads) == ("jinja", "deepseek_v32")  # type: ignore[attr-defined]
+    assert (fmt.name, fmt.family_name) == ("jinja", "deepseek_v32")  # type: ignore[attr-defined]
 
 
 def test_a_template_of_an_unknown_model(tmp_path: Path) -> None:

@@ -332,9 +332,9 @@ def test_what_only_the_template_writes_stays_its_own(source: str) -> None:
 @pytest.mark.parametrize("value", [object(), Path.home, b"bytes", {1, 2}])
 def test_what_is_no_json_never_comes_near_a_template(value: Any) -> None:
     for options in ({"x": value}, {"x": [{"y": value}]}):
-        with pytest.raises(RenderError, match="is no JSON value"):
+        with pytest.raises(RenderError, match="is not a JSON value"):
             Template("{{ x }}").render([], TOOLS, controls=pattern(()), add_generation_prompt=False, options=options)
-    with pytest.raises(RenderError, match="is no JSON value"):
+    with pytest.raises(RenderError, match="is not a JSON value"):
         Template("{{ x }}").render(
             [{"role": "user", "content": value}], None, controls=pattern(()), add_generation_prompt=False
         )

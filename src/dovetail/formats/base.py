@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 from dovetail.conversation import (
     Message,
@@ -41,7 +41,7 @@ from dovetail.grammar import (
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.mending import Budget
 from dovetail.reading import Asked, CallReader, Reader
-from dovetail.tokens import Prompt, Tokenizer
+from dovetail.tokens import Prompt, Segment, Tokenizer
 
 #: The generation prompt opens it, or the model writes all of it, or there is none.
 ReasoningBlock = Literal["opened", "written", "none"]
@@ -50,6 +50,10 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 #: What stands behind reasoning and in front of calls differs from family to family; in front of JSON it is nothing.
 _NEW_LINES = Regex(r"\n{1,3}")
+
+
+def _as_sent(schema: Any) -> Any:
+    return schema
 
 
 class Format(ABC):
@@ -67,6 +71,30 @@ class Format(ABC):
     #: Literals of the control tokens that end the assistant's turn.
     end_of_turn: tuple[str, ...]
     _reader: type[CallReader]
+    #: The control tokens of the model's tokenizer; None: it has all of the family's.
+    _tokenizer_controls: frozenset[str] | None = None
+    #: Reorders the keys of a schema as the prompt shows them to the model, which then writes them in that order.
+    _shown_order: Callable[[Any], Any] = staticmethod(_as_sent)
+
+    def adapted(
+        self,
+        *,
+        name: str,
+        template_options: tuple[str, ...],
+        reasoning: ReasoningBlock,
+        end_of_turn: tuple[str, ...],
+        reader: type[CallReader],
+        tokenizer_controls: frozenset[str],
+    ) -> Self:
+        """This family for a model that has a chat template and a tokenizer of its own.
+
+        The template shows schemas as the client sent them. Control tokens that the tokenizer lacks are text.
+        """
+        family = type(self)()
+        family.name, family.template_options = name, template_options
+        family.reasoning, family.end_of_turn, family._reader = reasoning, end_of_turn, reader
+        family._tokenizer_controls, family._shown_order = tokenizer_controls, _as_sent
+        return family
 
     def render(
         self,
@@ -272,11 +300,23 @@ class Format(ABC):
     @functools.cached_property
     def _envelope(self) -> constraint.Envelope:
         reader = functools.partial(self.reader, thinking=False)
-        return constraint.Envelope(constraint.Family(self._write_numbered, self.end_of_turn, reader, self._attribute))
+        family = constraint.Family(self._written_calls, self.end_of_turn, reader, self._attribute)
+        return constraint.Envelope(family)
+
+    def _written_calls(self, message: Message) -> Prompt:
+        return self._in_known_tokens(self._write_numbered(message))
+
+    def _in_known_tokens(self, prompt: Prompt) -> Prompt:
+        """`prompt` with text in place of the control tokens that the model's tokenizer lacks."""
+        if self._tokenizer_controls is None:
+            return prompt
+        known = self._tokenizer_controls.union(self.end_of_turn)
+        return Prompt(Segment(text, control and text in known) for text, control in prompt.segments)
 
     def _mark(self, literal: str) -> Node:
         """A marker of the family: a control token, or text where the model's tokenizer has none such."""
-        return ControlToken(literal) if literal in self._reader.controls else ExactText(literal)
+        known = self._reader.controls if self._tokenizer_controls is None else self._tokenizer_controls
+        return ControlToken(literal) if literal in known else ExactText(literal)
 
     def _no_calls(self, thinking: bool) -> Grammar:
         return Grammar(Concat((*self._reasoned(thinking), FreeText())))
@@ -311,10 +351,10 @@ class Format(ABC):
     def _structured(self, wanted: ResponseFormat) -> Node:
         """Content of a response format; its keys in the order in which the prompt shows them, if it does."""
         shown = "response_format" in self.template_options
-        return JsonSchema(self._declared_order(wanted.schema) if shown else wanted.schema, wanted.origin)
+        return JsonSchema(self._shown_order(wanted.schema) if shown else wanted.schema, wanted.origin)
 
     def _stands_for(self, index: int, tool: Tool) -> dict[str, Node]:
-        schema = self._declared_order({**(tool.parameters or {}), "type": "object"})
+        schema = self._shown_order({**(tool.parameters or {}), "type": "object"})
         return {
             constraint.ID: self._id_grammar(tool.name),
             constraint.NAME: ExactText(self._attribute(tool.name)),
@@ -332,10 +372,6 @@ class Format(ABC):
     def _id_grammar(self, name: str) -> Node:
         """The id of a call, in families that write one; it is not looked at in others."""
         return ExactText("")
-
-    def _declared_order(self, schema: Any) -> Any:
-        """A schema with its keys in the order in which the prompt shows them to the model."""
-        return schema
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:

@@ -91,13 +91,17 @@ def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -
         if not differences[name]:
             return _because(fmt, f"it writes what the checkpoint's {default.file} does")
     named = checkpoint.model
-    if named in _CODED and named == own.reads:
+    if named in _CODED and named == own.family_name:
         return _because(
             families[named](),
             f"its config.json says {checkpoint.says}, whose prompts come from code: the {default.file} is not its own",
         )
-    reads = f"it shows calls as {own.reads} reads them ({own.marks!r})" if own.marks else "it shows calls of no family"
-    other = next((name for name in (named, own.reads) if name in differences), None)
+    reads = (
+        f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
+        if own.call_opening
+        else "it shows calls of no family"
+    )
+    other = next((name for name in (named, own.family_name) if name in differences), None)
     differs = "" if other is None else f"; {other} differs: {differences[other]}"
     return _because(own, f"it has a {with_tools.file} of its own; {reads}{differs}")
 

@@ -1,12 +1,13 @@
-"""`jinja`: any other model. Its prompts come from its own chat template, its answers are read as a known family's.
+"""`jinja`: the format of a model that has a chat template and no format of its own.
 
-Which family that is, who begins a reasoning block and what ends a turn is found by asking the template: see `probes`.
+Its prompts come from the template. Its answers are read, written and constrained by the family whose calls the template
+shows. `probes` finds that family, and the template's reasoning block and end of turn, by rendering small conversations.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,15 +15,15 @@ from dovetail.conversation import Message, check_renderable
 from dovetail.errors import RenderError
 from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.probes import Block, Probe
-from dovetail.formats.template import MOST_TURNS, Template, pattern
-from dovetail.grammar import ControlToken, ExactText, Node
-from dovetail.reading import CallReader
+from dovetail.formats.template import MAX_LOOP_PASSES, Template, pattern
+from dovetail.grammar import Grammar
+from dovetail.reading import CallReader, Reader
 from dovetail.tokens import Prompt, Segment
 
-#: What templates call the switch that lets the model reason.
+#: The names of the template option that lets a model reason.
 _SWITCHES = ("enable_thinking", "thinking", "reasoning")
-#: Turns of all loops while a template is asked. Its messages are few and short, and its questions many.
-_PROBE_TURNS = 20_000
+#: A probe's conversations are short, so it allows fewer passes through loops than a request.
+_MAX_PROBE_PASSES = 20_000
 
 
 class PlainReader(CallReader):
@@ -33,7 +34,7 @@ class PlainReader(CallReader):
 
 
 class Plain(Format):
-    """How a model is read whose calls, if it makes any, are those of no family."""
+    """The family of a model that makes no calls, or whose calls no family reads."""
 
     name = "plain"
     reasoning: ReasoningBlock = "none"
@@ -47,14 +48,14 @@ class Plain(Format):
 
 
 class Templates:
-    """A model's chat template, or its two: `with_tools` is for requests with tools."""
+    """A model's chat template, or two of them: `with_tools` is for requests with tools."""
 
     def __init__(self, template: Template, with_tools: Template, controls: frozenset[str]) -> None:
         self.template, self.with_tools = template, with_tools
         self.controls = controls
         self._pattern = pattern(controls)
         declared = {*template.options, *with_tools.options}
-        self.options = tuple(sorted(declared - {"thinking"}))  # which is an option of every format
+        self.options = tuple(sorted(declared - {"thinking"}))  # every format has that option
         self.switches = tuple(switch for switch in _SWITCHES if switch in declared)
 
     def render(
@@ -64,9 +65,9 @@ class Templates:
         open_turn: bool,
         thinking: bool = True,
         options: Mapping[str, Any] = MappingProxyType({}),
-        most_turns: int = MOST_TURNS,
+        max_passes: int = MAX_LOOP_PASSES,
     ) -> Prompt:
-        # Of several switches, those that are not given follow the one that is.
+        # If the client sets one of several switches, the others get the same value.
         switched = next((options[switch] for switch in self.switches if switch in options), thinking)
         return (self.with_tools if tools else self.template).render(
             messages,
@@ -74,30 +75,44 @@ class Templates:
             controls=self._pattern,
             add_generation_prompt=open_turn,
             options={**dict.fromkeys(self.switches, switched), **options},
-            most_turns=most_turns,
+            max_passes=max_passes,
         )
 
 
 class JinjaFormat(Format):
-    """Made by `jinja`, which mixes it with the family that reads."""
+    """A chat template that renders, and the family that reads, writes and constrains. Made by `jinja`."""
 
     name = "jinja"
 
-    def __init__(self, templates: Templates, probe: Probe, family: Format, marks: str, ends: Iterable[str]) -> None:
+    def __init__(
+        self, templates: Templates, probe: Probe, family: Format, call_opening: str, ends: Iterable[str]
+    ) -> None:
         self._templates = templates
         self.template_options, self.switches = templates.options, templates.switches
-        #: The name of the family that reads, and what the template writes in front of a call's name.
-        self.reads, self.marks = family.name, marks
+        #: The name of the family, and the text that the template writes before a call's name.
+        self.family_name, self.call_opening = family.name, call_opening
         self.history_rules = probe.history_rules(family)
         block = None if probe.reads_reasoning(family) else probe.block()
         ends = tuple(dict.fromkeys((*probe.ends(), *ends)))
-        self._reader = _reader(family._reader, block, ends, probe.opening(), templates.controls)
+        self._reader = _adapted_reader(family._reader, block, ends, probe.opening(), templates.controls)
         self.end_of_turn = tuple(
             dict.fromkeys(end for end in (*ends, *family.end_of_turn) if end != self._reader.think_end.strip())
         )
-        self._before_answer, self._header = probe.header(self._reader.think.strip())
-        self.reasoning = probe.reasoning(self)
-        self._writes_as_family = self.reasoning == family.reasoning and self._reader.think == family._reader.think
+        adapted = functools.partial(
+            family.adapted,
+            name=self.name,
+            template_options=self.template_options,
+            end_of_turn=self.end_of_turn,
+            reader=self._reader,
+            tokenizer_controls=templates.controls,
+        )
+        self._control_before_answer, self._header = probe.header(self._reader.think.strip())
+        self._family = adapted(reasoning=family.reasoning)
+        self.reasoning = probe.reasoning(self.left_open)
+        self._family = adapted(reasoning=self.reasoning)
+        self._family_writes_reasoning = (
+            self.reasoning == family.reasoning and self._reader.think == family._reader.think
+        )
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -109,28 +124,35 @@ class JinjaFormat(Format):
             raise
 
     def left_open(self, prompt: Prompt) -> bool:
-        if super().left_open(prompt):
-            return True
+        return self._family.left_open(prompt) or self._left_open_by_text(prompt)
+
+    def _left_open_by_text(self, prompt: Prompt) -> bool:
+        """Whether `prompt` opens reasoning by a tag that is text. Such a tag counts at the start of an answer only."""
         opener = self._reader.think.strip()
         text = prompt.pieces[-1] if len(prompt.pieces) % 2 else ""
         header = self._header.match(text)
         if opener in self._templates.controls or header is None:
             return False
-        if self._before_answer and prompt.pieces[1::2][-1:] != self._before_answer:
+        if self._control_before_answer and prompt.pieces[1::2][-1:] != self._control_before_answer:
             return False
-        # Where no control token opens reasoning, text does at the very beginning of an answer.
         answer = text[header.end() :].lstrip()
         closers = (self._reader.think_end.strip(), *self.end_of_turn)
         return answer.startswith(opener) and not any(closer in answer for closer in closers)
 
+    def reader(self, tools: Tools = None, **options: Any) -> Reader:
+        return self._family.reader(tools, **options)
+
+    def grammar(self, tools: Tools = None, **options: Any) -> Grammar | None:
+        return self._family.grammar(tools, **options)
+
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        """As the family writes it, with the template's reasoning block and end, and the tokenizer's control tokens."""
-        if self._writes_as_family:
-            segments = [*super().write(message, thinking=thinking).segments]  # type: ignore[safe-super]  # the family's
+        """The answer as the family writes it, with the template's reasoning block and end of turn."""
+        if self._family_writes_reasoning:
+            segments = [*self._family.write(message, thinking=thinking).segments]
         else:
-            bare = Message(message.content, "", message.calls)
-            segments = [*super().write(bare, thinking=False).segments]  # type: ignore[safe-super]
-            segments = [*self._block(message.reasoning if thinking else None), *segments]
+            without_reasoning = Message(message.content, "", message.calls)
+            segments = [*self._family.write(without_reasoning, thinking=False).segments]
+            segments = [*self._reasoning_block(message.reasoning if thinking else None), *segments]
         controls = self._templates.controls
         end = segments.pop().text if segments and segments[-1].control else ""
         if end not in controls:
@@ -138,8 +160,8 @@ class JinjaFormat(Format):
         segments.append(Segment(end, True))
         return Prompt(Segment(text, control and text in controls) for text, control in segments)
 
-    def _block(self, reasoning: str | None) -> Iterable[Segment]:
-        """The reasoning block, as far as the model writes it; None: it does not reason."""
+    def _reasoning_block(self, reasoning: str | None) -> Iterator[Segment]:
+        """The part of the reasoning block that the model writes itself; None: the model does not reason."""
         reader = self._reader
         if reasoning is None or self.reasoning == "none" or (self.reasoning == "written" and not reasoning):
             return
@@ -152,12 +174,6 @@ class JinjaFormat(Format):
         yield Segment(end, True)
         yield Segment("\n" * reader.after_think_end, False)
 
-    def _mark(self, literal: str) -> Node:
-        return ControlToken(literal) if literal in self._templates.controls else ExactText(literal)
-
-    def _declared_order(self, schema: Any) -> Any:
-        return schema  # in whatever order the family's own declarations are, a template's are as they come
-
 
 def jinja(
     template: Template,
@@ -167,41 +183,42 @@ def jinja(
     with_tools: Template | None = None,
     ends: Iterable[str] = (),
 ) -> JinjaFormat:
-    """The format of a chat template. One of `families` reads what it asks for, if one fits.
+    """The format of a chat template.
 
-    `controls` are the literals of all control tokens, `ends` those that are known to end a turn. `with_tools` is the
-    template for requests with tools, if that is another.
+    `controls`: the literals of all control tokens of the tokenizer.
+    `families`: the formats of which one may read the template's calls.
+    `with_tools`: the template for requests with tools, if the model has a second one.
+    `ends`: the control tokens that end a turn according to the checkpoint's configuration.
     """
     templates = Templates(template, with_tools or template, frozenset(controls))
-    probe = Probe(functools.partial(templates.render, most_turns=_PROBE_TURNS), templates.with_tools.source)
-    family, marks = probe.family(families) or (Plain(), "")
-    mixed = type(JinjaFormat.__name__, (JinjaFormat, type(family)), {"__module__": __name__})
-    made: JinjaFormat = mixed(templates, probe, family, marks, ends)
-    return made
+    probe = Probe(functools.partial(templates.render, max_passes=_MAX_PROBE_PASSES), templates.with_tools.source)
+    family, call_opening = probe.family(families) or (Plain(), "")
+    return JinjaFormat(templates, probe, family, call_opening, ends)
 
 
-def _reader(
-    reader: type[CallReader], block: Block | None, ends: Iterable[str], prompt: str, known: frozenset[str]
+def _adapted_reader(
+    reader: type[CallReader], block: Block | None, ends: Iterable[str], prompt: str, tokenizer_controls: frozenset[str]
 ) -> type[CallReader]:
-    """The family's reader with the tags that the template puts around reasoning, and its ends of a turn.
+    """The family's reader with the template's reasoning tags (`block`) and ends of turn.
 
-    Where `prompt` ends in the opening tag, the newlines behind that are not the model's to write.
+    `prompt` is a rendered prompt for an answer. If it ends in the opening tag and the newlines after it, the model does
+    not write these newlines.
     """
-    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     tags, controls = (reader.think.strip(), reader.think_end.strip()), reader.controls
     if block is not None and reader._read is CallReader._read:
-        own |= block._asdict()
+        changes |= block._asdict()
         controls = (block.think, block.think_end.strip(), *(literal for literal in controls if literal not in tags))
-    else:  # a family to which its tags are text may meet a tokenizer to which they are control tokens
-        controls = (*controls, *(tag for tag in tags if tag in known and tag not in controls))
-    # A reader can tell no literal from another that begins with it.
-    more = tuple(end for end in ends if not any(c.startswith(end) or end.startswith(c) for c in controls))
-    if more:
-        own["ends"] = (*reader.ends, *more)
-    think, newlines = own.get("think", reader.think), "\n" * own.get("after_think", reader.after_think)
+    else:  # the family's tags are text, and this tokenizer may have control tokens for them
+        controls = (*controls, *(tag for tag in tags if tag in tokenizer_controls and tag not in controls))
+    # A reader cannot tell a literal from a longer one that begins with it.
+    more_ends = tuple(end for end in ends if not any(c.startswith(end) or end.startswith(c) for c in controls))
+    if more_ends:
+        changes["ends"] = (*reader.ends, *more_ends)
+    think, newlines = changes.get("think", reader.think), "\n" * changes.get("after_think", reader.after_think)
     if newlines and prompt.rstrip("\n").endswith(think):
-        own["prompted_after_think"] = prompt.endswith(think + newlines)
-    if not own and controls == reader.controls:
+        changes["prompted_after_think"] = prompt.endswith(think + newlines)
+    if not changes and controls == reader.controls:
         return reader
-    made: type[CallReader] = type(reader.__name__, (reader,), own | {"controls": (*controls, *more)})
-    return made
+    adapted: type[CallReader] = type(reader.__name__, (reader,), changes | {"controls": (*controls, *more_ends)})
+    return adapted

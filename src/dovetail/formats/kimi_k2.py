@@ -7,7 +7,7 @@ A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`; calls stand in a section
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dovetail import grammar
@@ -126,6 +126,7 @@ class KimiK2(Format):
     history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
     end_of_turn = (END,)
     _reader = KimiReader
+    _shown_order: Callable[[Any], Any] = staticmethod(sorted_deeply)
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -160,9 +161,6 @@ class KimiK2(Format):
     def _id_grammar(self, name: str) -> grammar.Node:
         return grammar.Concat((grammar.ExactText(f"functions.{name}:"), grammar.Index()))
 
-    def _declared_order(self, schema: Any) -> Any:
-        return sorted_deeply(schema)
-
 
 class KimiK2Thinking(KimiK2):
     """K2-Thinking: the model writes `<think>` itself, so that a prompt has no way to turn it off."""
@@ -188,6 +186,7 @@ class KimiK25(KimiK2):
 
     name = "kimi_k25"
     reasoning: ReasoningBlock = "opened"
+    _shown_order = staticmethod(typescript.shown_order)
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -206,6 +205,3 @@ class KimiK25(KimiK2):
             return {"tools_ts_str": typescript.declare(tools or ())}
         except typescript.Undeclarable:
             return {}
-
-    def _declared_order(self, schema: Any) -> Any:
-        return typescript.shown_order(schema)

@@ -335,7 +335,7 @@ class KimiK3(Format):
         return grammar.Concat(self._nodes(thinking=False))
 
     def _nodes(self, thinking: bool) -> tuple[grammar.Node, ...]:
-        return constraint.nodes(self.write(Message(), thinking=thinking), self.end_of_turn)
+        return constraint.nodes(self._in_known_tokens(self.write(Message(), thinking=thinking)), self.end_of_turn)
 
     def _write_numbered(self, message: Message) -> Prompt:
         return Prompt(

@@ -218,10 +218,10 @@ class Probe:
         found = ("(?s:.*)" if asked else r"\s*") + re.escape(header if asked else header.lstrip())
         return ([] if asked or prompt is None else prompt.pieces[1::2][-1:]), re.compile(found)
 
-    def reasoning(self, family: Format) -> Literal["opened", "written", "none"]:
-        """Who begins a reasoning block, if the model has one."""
+    def reasoning(self, left_open: Callable[[Prompt], bool]) -> Literal["opened", "written", "none"]:
+        """Who begins a reasoning block, if the model has one. `left_open` says whether a prompt does."""
         opened = self._prompt(_USER, open_turn=True)
-        if opened is not None and family.left_open(opened):
+        if opened is not None and left_open(opened):
             return "opened"
         return "written" if self._reasoned is not None or "</think>" in self._source else "none"
 

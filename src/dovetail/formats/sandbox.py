@@ -29,7 +29,7 @@ from dovetail.formats.traced import Escaping, Mixture, Traced, joined
 LONGEST_TEXT = 64 * 1024 * 1024
 
 
-class Turns:
+class LoopPasses:
     """Counts the turns of all loops."""
 
     def __init__(self, most: int) -> None:
@@ -93,7 +93,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         kind = type(function)
-        if function is _together or kind is Turns:
+        if function is _together or kind is LoopPasses:
             return function(*arguments)
         owner = getattr(function, "__self__", None)
         # Variables of loops and blocks: not arguments, and for those functions only that ask for the context.
@@ -214,11 +214,11 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Rewrite(jinja2.visitor.NodeTransformer):
-    """Loops go through `_turns`, and `a ~ b` through `_joined`."""
+    """Loops go through `_count_passes`, and `a ~ b` through `_joined`."""
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.For:
         self.generic_visit(node)
-        node.iter = _call("_turns", [node.iter], node.lineno)
+        node.iter = _call("_count_passes", [node.iter], node.lineno)
         return node
 
     def visit_ScopedEvalContextModifier(self, node: jinja2.nodes.ScopedEvalContextModifier) -> NoReturn:

@@ -1,4 +1,8 @@
-"""Chat templates: compiled once, and rendered in a sandbox in which text knows whose it is (`sandbox`, `traced`)."""
+"""`Template`: a chat template, compiled once and rendered in a sandbox.
+
+The sandbox (`sandbox`) bounds time and memory. Its strings (`traced`) know whether the template or the request wrote
+them, so that only the template writes control tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +17,39 @@ import jinja2.nodes
 
 from dovetail.conversation import ROLES
 from dovetail.errors import CheckpointError, RenderError
-from dovetail.formats.sandbox import Environment, Turns
+from dovetail.formats.sandbox import Environment, LoopPasses
 from dovetail.formats.traced import Traced, alternating
 from dovetail.tokens import Prompt
 
-#: Turns of all loops together in one rendering. A conversation of 10,000 messages that a template goes through for each
-#: of 100 of them is a million.
-MOST_TURNS = 5_000_000
-#: Characters of a template: real ones have some 20,000. This one would take seconds to read.
-LONGEST_TEMPLATE = 256 * 1024
+#: Passes through all loops of one rendering. A template that goes through 10,000 messages for each of 100 of them needs
+#: a million.
+MAX_LOOP_PASSES = 5_000_000
+#: Characters of a template. Real ones have about 20,000; a template of this size takes seconds to compile.
+MAX_TEMPLATE_LENGTH = 256 * 1024
 
-#: What the environment itself provides or the renderer always gives; any other variable is the template's option.
-_GIVEN = frozenset(("_turns", "messages", "tools", "add_generation_prompt", "continue_final_message", "documents"))
+#: Variables that the environment or `Template.render` sets. Any other variable is an option of the template.
+_PROVIDED = frozenset(
+    ("_count_passes", "messages", "tools", "add_generation_prompt", "continue_final_message", "documents")
+)
 
-#: The tests and filters of what may be undefined.
-_ASKS = ("defined", "undefined", "default")
+#: The tests and filters with which a template handles undefined variables.
+_UNDEFINED_TESTS = ("defined", "undefined", "default")
 
 
 class Template:
-    """A chat template, ready to render. Raises `CheckpointError` when it is not one."""
+    """A compiled chat template.
+
+    `source` is its text and `options` are the names of the variables that a caller may set.
+    """
 
     def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
-        """`special`: what templates call `bos_token`, `eos_token` and so on, as the tokenizer's config has them."""
-        if len(source) > LONGEST_TEMPLATE:
+        """`special` maps `bos_token`, `eos_token` and so on to literals, as in the tokenizer's configuration.
+
+        Raises `CheckpointError` for a template that is too long or does not compile.
+        """
+        if len(source) > MAX_TEMPLATE_LENGTH:
             raise CheckpointError(
-                f"the chat template has {len(source):,} characters: at most {LONGEST_TEMPLATE:,} are read"
+                f"the chat template has {len(source):,} characters: at most {MAX_TEMPLATE_LENGTH:,} are read"
             )
         self.source = source
         self._special = dict(special or {})
@@ -47,7 +59,7 @@ class Template:
             names = _options(environment.parse(source))
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             raise CheckpointError(f"the chat template cannot be read: {error}") from error
-        self.options = tuple(sorted(names - _GIVEN - environment.globals.keys() - self._special.keys()))
+        self.options = tuple(sorted(names - _PROVIDED - environment.globals.keys() - self._special.keys()))
 
     def render(
         self,
@@ -57,22 +69,25 @@ class Template:
         controls: re.Pattern[str],
         add_generation_prompt: bool,
         options: Mapping[str, Any] = MappingProxyType({}),
-        most_turns: int = MOST_TURNS,
+        max_passes: int = MAX_LOOP_PASSES,
     ) -> Prompt:
-        """The prompt. Only literals (see `pattern`) that the template itself wrote are control tokens in it.
+        """The prompt for messages and tools.
 
-        `options` are values for variables of the template's own; `most_turns` is how often its loops may turn in all.
+        `controls`: finds the literals of control tokens (see `pattern`). Only those that the template itself wrote
+        become control tokens.
+        `options`: values for the template's own variables.
+        `max_passes`: the most passes through all loops together.
 
-        Raises `RenderError` for whatever the template refuses or trips over, and when it works without end.
+        Raises `RenderError` if the template raises an error or exceeds a limit of the sandbox.
         """
         try:
             text = self._template.render(
                 self._special,
-                messages=_spoken(messages),
+                messages=_traced_messages(messages),
                 tools=_traced(tools) if tools else None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                _turns=Turns(most_turns),
+                _count_passes=LoopPasses(max_passes),
                 **{name: _traced(value) for name, value in options.items()},
             )
         except RenderError:
@@ -85,63 +100,66 @@ class Template:
 
 
 def pattern(literals: Iterable[str]) -> re.Pattern[str]:
-    """Finds control tokens' literals, the longest where several begin, each as a group."""
+    """A regex that finds the literals of control tokens as its only group, the longest one at each position."""
     return re.compile(f"({'|'.join(map(re.escape, sorted(literals, key=len, reverse=True))) or '(?!)'})")
 
 
 def _options(tree: jinja2.nodes.Template) -> set[str]:
-    """Variables that the template leaves to its caller, or sets in place of a caller who did not."""
+    """The template's options: variables that it never sets, or sets only if the caller did not."""
     own: set[str] = set()
     defaults: set[str] = set()
 
-    def visit(node: jinja2.nodes.Node, read: frozenset[str], missed: frozenset[str]) -> None:
-        """`read`: the variables that decide whether `node` is reached; `missed`: those that may be undefined there."""
+    def visit(node: jinja2.nodes.Node, conditions: frozenset[str], maybe_undefined: frozenset[str]) -> None:
+        """`conditions`: the variables that decide whether `node` runs, of which `maybe_undefined` may be undefined."""
         if isinstance(node, jinja2.nodes.If | jinja2.nodes.Assign):
-            deciding = (node.test if isinstance(node, jinja2.nodes.If) else node.node,)
-            asking = (part for part in _all(deciding) if getattr(part, "name", "") in _ASKS)
-            read |= {part.name for part in _all(deciding) if isinstance(part, jinja2.nodes.Name)}
-            missed |= {part.name for part in _all(asking) if isinstance(part, jinja2.nodes.Name)}
+            condition = (node.test if isinstance(node, jinja2.nodes.If) else node.node,)
+            tests = (part for part in _descendants(condition) if getattr(part, "name", "") in _UNDEFINED_TESTS)
+            conditions |= {part.name for part in _descendants(condition) if isinstance(part, jinja2.nodes.Name)}
+            maybe_undefined |= {part.name for part in _descendants(tests) if isinstance(part, jinja2.nodes.Name)}
         if isinstance(node, jinja2.nodes.Name) and node.ctx != "load":
-            if node.name not in read:
+            if node.name not in conditions:
                 own.add(node.name)
-            if node.name in missed:
+            if node.name in maybe_undefined:
                 defaults.add(node.name)
         for child in node.iter_child_nodes():
-            visit(child, read, missed)
+            visit(child, conditions, maybe_undefined)
 
     visit(tree, frozenset(), frozenset())
     return jinja2.meta.find_undeclared_variables(tree) - (own - defaults)
 
 
-def _all(nodes: Iterable[jinja2.nodes.Node]) -> Iterator[jinja2.nodes.Node]:
-    """Nodes and what is in them."""
+def _descendants(nodes: Iterable[jinja2.nodes.Node]) -> Iterator[jinja2.nodes.Node]:
+    """Nodes and all nodes in them."""
     for node in nodes:
         yield node
         yield from node.find_all(jinja2.nodes.Node)
 
 
-#: What fields of messages are called.
+#: Names of message fields.
 _FIELDS = frozenset(
     "arguments content function id name reasoning reasoning_content role thinking tool_call_id tool_calls type".split()
 )
 
 
-def _spoken(messages: Any) -> Any:
-    """Messages, traced, but for their roles and their fields' names: these are the protocol's words and no client's."""
+def _traced_messages(messages: Any) -> Any:
+    """Messages with every string traced except roles and field names, which are words of the protocol.
+
+    Templates build control tokens from them, as in ``'<|' ~ message.role ~ '|>'``.
+    """
     if type(messages) is list:
-        return [_spoken(message) for message in messages]
+        return [_traced_messages(message) for message in messages]
     if type(messages) is not dict:
         return _traced(messages)
     return {
         key if key in _FIELDS else _traced(key): value
         if key == "role" and value in ROLES
-        else (_spoken if key in ("tool_calls", "function") else _traced)(value)
+        else (_traced_messages if key in ("tool_calls", "function") else _traced)(value)
         for key, value in messages.items()
     }
 
 
 def _traced(value: Any) -> Any:
-    """`value` as plain JSON types with every string traced, keys too. Raises `TypeError` for anything else."""
+    """`value` as plain JSON types with every string traced, keys too. Raises `TypeError` if it is not JSON."""
     kind = type(value)
     if kind is str:
         return Traced(value)
@@ -157,4 +175,4 @@ def _traced(value: Any) -> Any:
         return {_traced(key): _traced(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_traced(item) for item in value]
-    raise TypeError(f"a {kind.__name__} is no JSON value")
+    raise TypeError(f"a {kind.__name__} is not a JSON value")
