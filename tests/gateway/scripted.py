@@ -16,6 +16,9 @@ from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, Toke
 from dovetail.conversation import Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.apis import chat
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 
 MODEL = "scripted"
@@ -87,6 +90,11 @@ class ScriptedEngine:
         """Any numbers, but the same for the same token."""
         likeliest = tuple(((token + i) % self.info.vocab_size, -0.5 * i) for i in range(top or 0))
         return TokenLogprob(token, -token / 64, likeliest)
+
+
+def turn_request(body: dict[str, Any]) -> TurnRequest:
+    """The turn that a chat completion with this body asks for."""
+    return chat.turn_request(decode(json.dumps({"model": MODEL, **body}).encode()))
 
 
 def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:

@@ -15,10 +15,18 @@ from dovetail.events import CallStart
 from dovetail.formats.hermes import Hermes
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.turn import Chat
+from dovetail.gateway.turn import TurnRunner
 from dovetail.tokens import Prompt, Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, openai_client, serving, written
+from tests.gateway.scripted import (
+    MODEL,
+    ScriptedEngine,
+    events_of,
+    in_process,
+    openai_client,
+    serving,
+    turn_request,
+    written,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -118,14 +126,14 @@ async def test_each_choice_has_a_constraint_and_a_reader_of_its_own(engine: Scri
         def _render(self, *arguments: Any, **options: Any) -> Prompt:
             return Prompt.alternating([str(arguments[1])])
 
-    request = decode(json.dumps(BODY | {"n": 3, "tools": [TOOL]}).encode())
+    request = turn_request(BODY | {"n": 3, "tools": [TOOL]})
     kimi, hermes = (
-        Chat(engine, fmt, tok, Settings(served_model_name=MODEL, strict=strict))
+        TurnRunner(engine, fmt, tok, Settings(served_model_name=MODEL, strict=strict))
         for fmt, strict in ((KimiK25(), "schema"), (Written(), "off"))
     )
-    constraints = [completion.constraint for completion in kimi.prepare(request).completions]
+    constraints = [choice.completion.constraint for choice in kimi.prepare(request).choices]
     assert None not in constraints and len(set(map(id, constraints))) == 3
-    readers = hermes.prepare(request).readers
+    readers = [choice.reader for choice in hermes.prepare(request).choices]
     called = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [event.id for reader in readers for event in reader.feed(called) if isinstance(event, CallStart)]
     assert len(ids) == len(set(ids)) == 3, "calls of different choices have one id"

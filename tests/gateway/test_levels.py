@@ -15,11 +15,10 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.turn import Chat, Turn
+from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.tokens import Prompt, Tokenizer
 from tests.demo_server import demo_server
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, turn_request, written
 
 pytestmark = pytest.mark.anyio
 
@@ -53,13 +52,13 @@ NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "descriptio
 
 def prepared(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
     """The request's turn; it does not reason unless `thinking`."""
-    chat = Chat(ScriptedEngine(tok), fmt or KimiK25(), tok, Settings(served_model_name=MODEL, strict=server))
+    chat = TurnRunner(ScriptedEngine(tok), fmt or KimiK25(), tok, Settings(served_model_name=MODEL, strict=server))
     thinking = {"chat_template_kwargs": {"thinking": body.pop("thinking", False)}}
-    return chat.prepare(decode(json.dumps({"model": MODEL, "messages": [USER], **thinking, **body}).encode()))
+    return chat.prepare(turn_request({"model": MODEL, "messages": [USER], **thinking, **body}))
 
 
 def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str], reasoning: str | None = None) -> bool:
-    constraint = turn.completions[0].constraint
+    constraint = turn.choices[0].completion.constraint
     if constraint is None:
         return True
     made = tuple(Call(f"functions.{name}:{i}", name, arguments) for i, (name, arguments) in enumerate(calls))
@@ -233,7 +232,7 @@ def test_a_model_that_opens_its_reasoning_may_leave_it_out(tok: Tokenizer) -> No
     for thinking in (True, False):
         turn = prepared(tok, Writing(), thinking=thinking, response_format=schema_format())
         assert takes(turn, tok, VALID)
-        constraint = turn.completions[0].constraint
+        constraint = turn.choices[0].completion.constraint
         assert constraint is not None
         reasoned = (tok.control["<think>"], *written(Message(VALID, "Hm."), tok))
         assert all(map(constraint.advance, reasoned)) is thinking

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallStart, Event
 from dovetail.formats.kimi_k2 import KimiK25
-from dovetail.gateway import Settings, chunks
-from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.turn import Chat, Step, Turn
+from dovetail.gateway import Settings
+from dovetail.gateway.apis import chat_response
+from dovetail.gateway.apis.chat_request import ChatRequest
+from dovetail.gateway.output import Step
+from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, turn_request, written
 
+REQUEST = ChatRequest(model=MODEL, messages=[])  # as much of one as a response needs
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CALLS = (Call("functions.f:0", "f", '{"a": "é🌦\\n", "b": [1.50, {}]}'), Call("functions.f:1", "f", "{}"))
 
@@ -38,7 +41,7 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
     engine.sizes = sizes
     turn, steps = run(engine, tok, stop)
     message, finish = folded(turn, steps)
-    whole = json.loads(chunks.whole(turn, steps))["choices"][0]
+    whole = json.loads(chat_response.whole(REQUEST, turn, steps))["choices"][0]
     assert (message, finish) == (whole["message"], whole["finish_reason"])
     # Each token has its log probability once, in order, whatever of its text was held back or is not shown.
     told = told_logprobs(turn, steps)
@@ -58,8 +61,8 @@ def run(
 ) -> tuple[Turn, list[Step]]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": tools, "stop": stop}
     body |= {"chat_template_kwargs": {"thinking": thinking}, "logprobs": True, "top_logprobs": 2}
-    chat = Chat(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
-    turn = chat.prepare(decode(json.dumps(body).encode()))
+    chat = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
+    turn = chat.prepare(turn_request(body))
 
     async def steps() -> list[Step]:
         return [step async for step in chat.steps(turn)]
@@ -72,7 +75,7 @@ def run(
 
 def folded(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
     """A stream's deltas added up, field by field."""
-    stream = chunks.Stream(turn)
+    stream = chat_response.Stream(REQUEST, turn)
     *events, done = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     assert done == "[DONE]"
     message: dict[str, Any] = {}
@@ -94,7 +97,7 @@ def folded(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
 
 def told_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
     """A stream's log probabilities, one after the other."""
-    stream = chunks.Stream(turn)
+    stream = chat_response.Stream(REQUEST, turn)
     *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     told = [event["choices"][0]["logprobs"] for event in events]
     assert told[0] is None and all(some is None or (some["content"] and some["refusal"] is None) for some in told)
@@ -120,9 +123,9 @@ def test_the_engine_is_let_go_at_once(small_tokenizer: Tokenizer, stop: str | No
     tok = small_tokenizer
     engine = ScriptedEngine(tok)
     engine.ids = written(Message("Wörds and more of them"), tok, thinking=False)
-    chat = Chat(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
+    chat = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stop": stop, "reasoning_effort": "none"}
-    turn = chat.prepare(decode(json.dumps(body).encode()))
+    turn = chat.prepare(turn_request(body))
 
     async def leave() -> None:
         steps = chat.steps(turn)

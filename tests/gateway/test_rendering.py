@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,12 +19,14 @@ from dovetail.formats.history import KINDS
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.chat_request import Extension, decode
-from dovetail.gateway.prompt import DeclaredTools, can_follow, may_reason, rendered
-from dovetail.gateway.turn import Chat, Turn
+from dovetail.gateway.answer_grammar import can_follow, may_reason
+from dovetail.gateway.prompt import render_prompt
+from dovetail.gateway.tools import DeclaredTools
+from dovetail.gateway.turn import Turn, TurnRunner
+from dovetail.gateway.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, turn_request, written
 
 pytestmark = pytest.mark.anyio
 
@@ -47,12 +48,12 @@ REPAIRED = "empty_content=2,call_id=3,result_id=3"
 
 
 def prepared(tok: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any) -> Turn:
-    chat = Chat(ScriptedEngine(tok), fmt or KimiK25(), tok, settings or Settings(served_model_name=MODEL))
-    return chat.prepare(decode(json.dumps({"model": MODEL, "messages": [USER], **body}).encode()))
+    chat = TurnRunner(ScriptedEngine(tok), fmt or KimiK25(), tok, settings or Settings(served_model_name=MODEL))
+    return chat.prepare(turn_request({"model": MODEL, "messages": [USER], **body}))
 
 
 def prompt(tok: Tokenizer, **given: Any) -> str:
-    return tok.decode(prepared(tok, **given).completions[0].prompt)
+    return tok.decode(prepared(tok, **given).choices[0].completion.prompt)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -232,9 +233,9 @@ def test_a_template_that_ignores_the_switch_is_read_as_it_is(tok: Tokenizer) -> 
             return super()._render(messages, tools, True, open_turn)
 
     turn = prepared(tok, Always(), tools=[TOOL], chat_template_kwargs={"thinking": False})
-    events = turn.readers[0].feed("hm</think>ok")
+    events = turn.choices[0].reader.feed("hm</think>ok")
     assert [type(event).__name__ for event in events] == ["Reasoning", "Content"]
-    constraint = turn.completions[0].constraint
+    constraint = turn.choices[0].completion.constraint
     assert constraint is not None and constraint.advance(tok.control["</think>"])
 
 
@@ -272,7 +273,7 @@ class Writing(KimiK25):
     ],
 )
 def test_a_model_may_open_its_reasoning_at_the_beginning_only(tok: Tokenizer, body: Any, may: bool) -> None:
-    constraint = prepared(tok, Writing(), tools=[TOOL], **body).completions[0].constraint
+    constraint = prepared(tok, Writing(), tools=[TOOL], **body).choices[0].completion.constraint
     assert constraint is not None and constraint.advance(tok.control["<think>"]) is may
 
 
@@ -296,18 +297,24 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
         with pytest.raises(InvalidRequest, match="cannot be constrained yet") as refused:
             prepared(tok, fmt, tools=[TOOL], **body)
         assert refused.value.param == param
-        assert prepared(tok, fmt, tools=[TOOL], dovetail={"strict": "off"}, **body).completions[0].constraint is None
-    assert prepared(tok, Headed(), tools=[TOOL]).completions[0].constraint is not None
+        assert (
+            prepared(tok, fmt, tools=[TOOL], dovetail={"strict": "off"}, **body).choices[0].completion.constraint
+            is None
+        )
+    assert prepared(tok, Headed(), tools=[TOOL]).choices[0].completion.constraint is not None
     unconstrained = prepared(tok, Open(), tools=[TOOL], dovetail={"strict": "off"}, **half)
-    assert [type(event).__name__ for event in unconstrained.readers[0].feed("hm</think>ok")] == ["Reasoning", "Content"]
+    assert [type(event).__name__ for event in unconstrained.choices[0].reader.feed("hm</think>ok")] == [
+        "Reasoning",
+        "Content",
+    ]
 
 
 @pytest.mark.parametrize("name", RENDERING)
 def test_only_where_answers_have_headers_half_of_one_cannot_be_constrained(name: str) -> None:
     fmt = dovetail.format(name)
     half = [USER, {"role": "assistant", "content": "a", "reasoning_content": "r"}]
-    request = decode(json.dumps({"model": "", "messages": half, "continue_final_message": True}).encode())
-    left_open = fmt.left_open(rendered(request, fmt, half))
+    request = turn_request({"messages": half, "continue_final_message": True})
+    left_open = fmt.left_open(render_prompt(request, fmt, half))
     assert not left_open
     with contextlib.suppress(InvalidRequest):  # no grammar yet
         grammar = fmt.grammar([TOOL], thinking=may_reason(request, fmt, left_open))
@@ -323,7 +330,7 @@ def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer) -> None
     with pytest.raises(InvalidRequest, match="do not show tools") as refused:
         prepared(tok, Forgetful(), tools=[unseen])
     assert refused.value.param == "tools"
-    assert prepared(tok, Forgetful(), tools=[unseen], tool_choice="none").completions[0].prompt
+    assert prepared(tok, Forgetful(), tools=[unseen], tool_choice="none").choices[0].completion.prompt
 
 
 def test_a_tool_named_like_a_word_of_the_conversation_is_not_shown_by_that(tok: Tokenizer) -> None:
@@ -344,8 +351,8 @@ def test_a_format_that_cannot_be_asked_may_show_tools(tok: Tokenizer) -> None:
             return super()._render(messages, *arguments, **options)
 
     long = [USER, {"role": "assistant", "content": "a"}, {**USER, "tools": [TOOL]}]
-    assert prepared(tok, Choosy(), messages=long, tools=[TOOL]).completions[0].constraint
-    assert prepared(tok, Choosy(), messages=long).completions[0].constraint is None
+    assert prepared(tok, Choosy(), messages=long, tools=[TOOL]).choices[0].completion.constraint
+    assert prepared(tok, Choosy(), messages=long).choices[0].completion.constraint is None
 
 
 def named(name: str, **schema: Any) -> dict[str, Any]:
@@ -366,19 +373,19 @@ def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     for tools in (None, [TOOL]):
         turn = prepared(tok, Told(), messages=messages, tools=tools)
-        assert turn.completions[0].constraint is not None
-        assert all(map(turn.completions[0].constraint.advance, ids[:-1]))
-        events = [*turn.readers[0].feed(tok.decode(ids)), *turn.readers[0].finish("stop")]
+        assert turn.choices[0].completion.constraint is not None
+        assert all(map(turn.choices[0].completion.constraint.advance, ids[:-1]))
+        events = [*turn.choices[0].reader.feed(tok.decode(ids)), *turn.choices[0].reader.finish("stop")]
         assert [(made.name, made.arguments) for made in fold(events).calls] == [("g", "{}")]
     for choice in ("required", {"type": "function", "function": {"name": "g"}}):
-        chosen = prepared(tok, Told(), messages=messages, tool_choice=choice).completions[0].constraint
+        chosen = prepared(tok, Told(), messages=messages, tool_choice=choice).choices[0].completion.constraint
         assert chosen is not None
         with pytest.raises(InvalidRequest) as refused:
             prepared(tok, messages=messages, tool_choice=choice)  # KimiK25 does not show them
         assert refused.value.param == "tool_choice"
-    assert prepared(tok, messages=messages).completions[0].constraint is None
+    assert prepared(tok, messages=messages).choices[0].completion.constraint is None
     hidden = [{**USER, "tools": [named("g")]}]
-    assert prepared(tok, Told(), messages=hidden).completions[0].constraint is None
+    assert prepared(tok, Told(), messages=hidden).choices[0].completion.constraint is None
 
 
 def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
@@ -386,9 +393,9 @@ def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
     turn = prepared(tok, Told(), messages=[USER, later], tools=[TOOL])
     for arguments, fits in ("{}", False), ('{"x":1}', True):
         said = written(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
-        constraint = prepared(tok, Told(), messages=[USER, later], tools=[TOOL]).completions[0].constraint
+        constraint = prepared(tok, Told(), messages=[USER, later], tools=[TOOL]).choices[0].completion.constraint
         assert constraint is not None and all(map(constraint.advance, said)) is fits
-    assert turn.completions[0].constraint is not None
+    assert turn.choices[0].completion.constraint is not None
 
 
 def test_what_is_wrong_with_a_messages_tools_is_named_there(tok: Tokenizer) -> None:
@@ -414,9 +421,9 @@ SHOWING = {
 @pytest.mark.parametrize("name", SHOWING)
 def test_the_formats_whose_messages_declare_tools_are_asked_for_them(name: str) -> None:
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
-    request = decode(json.dumps({"model": "", "messages": messages, "tools": [TOOL]}).encode())
+    request = turn_request({"messages": messages, "tools": [TOOL]})
     assert [tool["function"]["name"] for tool in DeclaredTools(request, SHOWING[name]).tools] == ["f", "g"]
-    text = rendered(request, SHOWING[name], messages).text
+    text = render_prompt(request, SHOWING[name], messages).text
     assert all(shown in text for shown in (('"g"', '"f"') if name != "harmony" else ("type g", "type f")))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.gateway.streams import merged
+from dovetail.gateway.streams import merge
 
 
 class Stream:
@@ -46,7 +46,7 @@ def test_everything_comes_in_order_and_nothing_is_read_far_ahead(waits: list[lis
 
     async def read() -> None:
         taken: list[tuple[int, int]] = []
-        everything = merged([stream.items(name) for name, stream in enumerate(streams)])
+        everything = merge([stream.items(name) for name, stream in enumerate(streams)])
         async for item in everything:
             taken.append(item)
             for name, stream in enumerate(streams):
@@ -69,7 +69,7 @@ def test_one_that_fails_ends_the_others() -> None:
 
     async def read() -> None:
         with pytest.raises(ValueError, match="here"):
-            async for _ in merged([stream.items(name) for name, stream in enumerate(streams)]):
+            async for _ in merge([stream.items(name) for name, stream in enumerate(streams)]):
                 pass
         assert all(stream.closed for stream in streams)
         assert len(asyncio.all_tasks()) == 1
@@ -81,7 +81,7 @@ def test_cancelling_the_reader_ends_them_all() -> None:
     streams = [Stream([10**9]), Stream([0, 10**9])]
 
     async def read() -> None:
-        async for _ in merged([stream.items(name) for name, stream in enumerate(streams)]):
+        async for _ in merge([stream.items(name) for name, stream in enumerate(streams)]):
             pass
 
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_cancelling_the_reader_ends_them_all() -> None:
 def test_a_slow_one_does_not_hold_the_others_up() -> None:
     async def read() -> None:
         slow, quick = Stream([10**9]), Stream([0] * 5)
-        everything = merged([slow.items(0), quick.items(1)])
+        everything = merge([slow.items(0), quick.items(1)])
         assert [await anext(everything) for _ in range(5)] == [(1, number) for number in range(5)]
         await everything.aclose()
         assert slow.closed

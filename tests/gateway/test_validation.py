@@ -17,7 +17,7 @@ from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.gateway import Settings
 from dovetail.gateway.metrics import Metrics
-from dovetail.gateway.validation import Checking, Checks
+from dovetail.gateway.validation import AnswerSchemas, AnswerValidator
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
@@ -407,10 +407,10 @@ async def test_the_event_loop_does_not_wait_for_a_long_check(items: int) -> None
             await asyncio.sleep(0)
 
     others = asyncio.create_task(turning())
-    checking = Checking(Checks({"tag": checker}, None))
-    found = await checking.feed(events, last=True, stopped=False, full=False)
+    validator = AnswerValidator(AnswerSchemas({"tag": checker}, None))
+    found = [*await validator.feed(events), *await validator.finish("stop")]
     assert (turns > 0) is (items > 2)
     others.cancel()
     defect = Defect("schema_mismatch", MISMATCH["detail"] if items == 2 else "call 0")
     assert found == [*events[:3], defect, *events[3:]]
-    assert checking.invalid
+    assert validator.invalid

@@ -18,7 +18,7 @@ from dovetail.formats import continuing
 from dovetail.formats.base import Format, Messages
 from dovetail.formats.checkpoint import Checkpoint
 from dovetail.formats.template import Template, pattern
-from dovetail.gateway.apis.chat_request import ChatRequest
+from dovetail.gateway.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
 
 DIFFERENT = 1  # the exit code, as `diff` has it
@@ -53,7 +53,7 @@ def template(where: str, model: str | None, *, tools: bool) -> Template:
 
 
 def by_template(
-    template: Template, request: ChatRequest, fmt: Format, messages: Messages, controls: Iterable[str]
+    template: Template, request: TurnRequest, fmt: Format, messages: Messages, controls: Iterable[str]
 ) -> Prompt:
     """The prompt that `template` makes of the request, in place of `fmt`. `controls`: the tokenizer's."""
     options = {**fmt.template_variables(request.tools), **dict.fromkeys(_SWITCHES, request.thinking)}
@@ -63,7 +63,11 @@ def by_template(
     if request.continue_final_message:
         messages, mark, rest = continuing.marked(messages, fmt.history_rules.reasoning_field)
     prompt = template.render(
-        messages, request.tools, controls=pattern(controls), add_generation_prompt=request.opens_turn, options=options
+        messages,
+        request.tools,
+        controls=pattern(controls),
+        add_generation_prompt=request.add_generation_prompt,
+        options=options,
     )
     return continuing.cut(prompt, mark, rest) if mark else prompt
 

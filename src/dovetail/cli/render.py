@@ -16,8 +16,10 @@ from dovetail.cli.files import read_json
 from dovetail.cli.terminal import prompt_text
 from dovetail.errors import InvalidRequest
 from dovetail.formats.history import listed_kinds
-from dovetail.gateway.apis.chat_request import ChatRequest, decode
-from dovetail.gateway.prompt import rendered
+from dovetail.gateway.apis.chat import turn_request
+from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.prompt import render_prompt
+from dovetail.gateway.turn_request import TurnRequest
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     off = request.extension.repairs_off(()) | listed_kinds(arguments.no_repair)
     messages, repairs = fmt.repair(request.messages, request.tools, off=off)
-    prompt = rendered(request, fmt, messages)
+    prompt = render_prompt(request, fmt, messages)
     tokenizer = dovetail.tokenizer(arguments.model) if arguments.model else None
     if not arguments.json:
         if fmt.because:
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _request(arguments: argparse.Namespace) -> ChatRequest:
+def _request(arguments: argparse.Namespace) -> TurnRequest:
     body = read_json(arguments.request)
     if not isinstance(body, dict):
         raise InvalidRequest(f"{arguments.request} must hold a JSON object with `messages`")
@@ -63,4 +65,4 @@ def _request(arguments: argparse.Namespace) -> ChatRequest:
     if arguments.continue_final_message:
         body["continue_final_message"] = True
     # Which model answers does not matter to a prompt, so a request to render need not name one.
-    return decode(json.dumps({"model": "", **body}).encode())
+    return turn_request(decode(json.dumps({"model": "", **body}).encode()))

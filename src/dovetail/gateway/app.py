@@ -1,4 +1,4 @@
-"""The gateway as a Starlette app: which path leads where, and the engine's life with it."""
+"""The gateway as a Starlette app: its paths, and the engine's start and stop."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dovetail.completion import Engine
-from dovetail.errors import UnknownModel
 from dovetail.formats.base import Format
-from dovetail.gateway.endpoint import ChatCompletions
-from dovetail.gateway.errors import Boundary, http_error
+from dovetail.gateway.apis.chat import ChatCompletion
+from dovetail.gateway.endpoint import Endpoint
+from dovetail.gateway.errors import http_error, unknown_model
 from dovetail.gateway.metrics import Metrics
-from dovetail.gateway.middleware import RequireKey
+from dovetail.gateway.middleware import ApiKeyMiddleware, RequestMiddleware
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.turn import Chat
+from dovetail.gateway.turn import TurnRunner
 from dovetail.tokens import Tokenizer
 
 
 def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> Starlette:
-    """The ASGI app that answers for `engine`. Its lifespan starts the engine and stops it."""
+    """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it."""
     metrics = Metrics(engine.gauges)
-    chat = Chat(engine, fmt, tokenizer, settings)
+    runner = TurnRunner(engine, fmt, tokenizer, settings)
     created = int(time.time())
 
     def model() -> dict[str, Any]:
@@ -46,9 +46,9 @@ def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Sett
         return JSONResponse({"object": "list", "data": [model()]})
 
     async def one_model(request: Request) -> Response:
-        asked, served = request.path_params["id"], settings.served_model_name
-        if asked != served:
-            raise UnknownModel(f"the model {asked!r:.80} is not served here; {served!r} is", param="model")
+        name = request.path_params["id"]
+        if name != settings.served_model_name:
+            raise unknown_model(name, settings.served_model_name)
         return JSONResponse(model())
 
     async def health(request: Request) -> Response:
@@ -64,17 +64,17 @@ def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Sett
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await engine.start()
         try:
-            await asyncio.to_thread(chat.warm_up)
+            await asyncio.to_thread(runner.warm_up)
             yield
         finally:
             await engine.stop()
 
-    middleware = [Middleware(Boundary, metrics=metrics)]
+    middleware = [Middleware(RequestMiddleware, metrics=metrics)]
     if settings.api_key is not None:
-        middleware.append(Middleware(RequireKey, key=settings.api_key))
+        middleware.append(Middleware(ApiKeyMiddleware, key=settings.api_key))
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", ChatCompletions(chat, metrics, settings), methods=["POST"]),
+            Route("/v1/chat/completions", Endpoint(ChatCompletion, runner, metrics, settings), methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{id:path}", one_model),
             Route("/health", health),

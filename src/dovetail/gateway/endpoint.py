@@ -1,53 +1,85 @@
-"""POST /v1/chat/completions: reads the body, runs the turn, sends what comes, and stops when the client leaves."""
+"""An API's endpoint: reads the body, runs the turn, sends the response, and stops when the client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.errors import PayloadTooLarge, UnknownModel
-from dovetail.gateway.apis import chat_response
-from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.errors import error_json, told
+from dovetail.errors import DovetailError, PayloadTooLarge
+from dovetail.gateway.errors import public_error, unknown_model
 from dovetail.gateway.metrics import Metrics, RequestMetrics
+from dovetail.gateway.output import Step
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.turn import Chat, Step, Turn
+from dovetail.gateway.turn import Turn, TurnRunner
+from dovetail.gateway.turn_request import TurnRequest
 
-#: Characters of places in a header: proxies bound the length of one.
+#: Longest list of fields in a header, in characters, because proxies limit the length of a header.
 _LONGEST_LIST = 1_000
 
-#: Threads that prepare requests. Reading, rendering and tokenizing are Python, so more threads take longer turns from
-#: the event loop and serve nobody sooner; with a second one, what the library compiles holds up no other request.
-_PREPARING = 2
+#: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is
+#: a second one because compiling a grammar releases the interpreter lock and should not delay other requests.
+_PREPARE_THREADS = 2
 
 _LOG = logging.getLogger("dovetail.gateway")
 
 _JSON = [(b"content-type", b"application/json")]
-# The last one asks nginx not to collect a stream before passing it on.
 _EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
+    (b"x-accel-buffering", b"no"),  # nginx passes the stream on as it comes
 ]
 
 
-class ChatCompletions:
-    """The endpoint, as an ASGI app of its own because it watches `receive` for the client's leaving while it works."""
+class ResponseStream(Protocol):
+    """A streamed response as server-sent events: `start()`, then `step()` for each step until `done`."""
 
-    def __init__(self, chat: Chat, metrics: Metrics, settings: Settings) -> None:
-        self._chat = chat
+    @property
+    def done(self) -> bool: ...
+
+    def start(self) -> bytes: ...
+
+    def step(self, step: Step) -> bytes: ...
+
+    def error(self, error: DovetailError) -> bytes: ...
+
+
+class Exchange(Protocol):
+    """One request of an API and its response: the translation that a file of `apis/` makes."""
+
+    model: str
+    streams: bool
+    turn_request: TurnRequest
+
+    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+        """The body of a response that is not streamed."""
+
+    def stream(self, turn: Turn) -> ResponseStream: ...
+
+
+class Endpoint:
+    """The endpoint of one API, as an ASGI app.
+
+    An ASGI app and not a Starlette handler, because it watches `receive` for the client's disconnect while it works.
+    `read` makes an exchange of a request's body, or raises `InvalidRequest`.
+    """
+
+    def __init__(
+        self, read: Callable[[bytes], Exchange], runner: TurnRunner, metrics: Metrics, settings: Settings
+    ) -> None:
+        self._read = read
+        self._runner = runner
         self._metrics = metrics
         self._settings = settings
-        self._threads = ThreadPoolExecutor(_PREPARING, "dovetail-prepare")
+        self._threads = ThreadPoolExecutor(_PREPARE_THREADS, "dovetail-prepare")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._metrics.request()
@@ -63,21 +95,20 @@ class ChatCompletions:
             metrics.finished()
 
     async def _answer(self, body: bytes, send: Send, metrics: RequestMetrics, request_id: str) -> None:
-        turn = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepare, body)
+        exchange, turn = await asyncio.get_running_loop().run_in_executor(self._threads, self._prepare, body)
         metrics.prepared(len(turn.prompt), turn.repairs)
-        _LOG.debug("request %s: repairs: %s", request_id, _counts(turn) or "none")
-        async with aclosing(self._chat.steps(turn)) as steps, aclosing(_counted(steps, metrics)) as counted:
-            if turn.request.stream:
-                await _stream(turn, counted, send, request_id)
+        _LOG.debug("request %s: repairs: %s", request_id, _repair_counts(turn) or "none")
+        async with aclosing(self._runner.steps(turn)) as steps, aclosing(_counted(steps, metrics)) as counted:
+            if exchange.streams:
+                await _send_stream(exchange.stream(turn), turn, counted, send, request_id)
             else:
-                await _whole(turn, counted, send)
+                await _send_whole(exchange, turn, counted, send)
 
-    def _prepare(self, body: bytes) -> Turn:
-        request = decode(body)
-        served = self._settings.served_model_name
-        if request.model != served:
-            raise UnknownModel(f"the model {request.model!r:.80} is not served here; {served!r} is", param="model")
-        return self._chat.prepare(request)
+    def _prepare(self, body: bytes) -> tuple[Exchange, Turn]:
+        exchange = self._read(body)
+        if exchange.model != self._settings.served_model_name:
+            raise unknown_model(exchange.model, self._settings.served_model_name)
+        return exchange, self._runner.prepare(exchange.turn_request)
 
 
 async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> AsyncGenerator[Step]:
@@ -86,62 +117,63 @@ async def _counted(steps: AsyncGenerator[Step], metrics: RequestMetrics) -> Asyn
         yield step
 
 
-async def _whole(turn: Turn, steps: AsyncGenerator[Step], send: Send) -> None:
-    body = chat_response.whole(turn, [step async for step in steps])
+async def _send_whole(exchange: Exchange, turn: Turn, steps: AsyncGenerator[Step], send: Send) -> None:
+    body = exchange.whole(turn, [step async for step in steps])
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_told(turn)]})
+    await send({"type": "http.response.start", "status": 200, "headers": [*_JSON, length, *_report_headers(turn)]})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str) -> None:
-    stream = chat_response.Stream(turn)
-    # The status waits for the first step, so that an engine that is busy answers 503 and not a broken stream.
+async def _send_stream(
+    stream: ResponseStream, turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str
+) -> None:
+    # The status is sent after the first step, so that a busy engine becomes a 503 and not a broken stream.
     step = await anext(steps)
-    await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_told(turn)]})
+    await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *_report_headers(turn)]})
     try:
         data = stream.start() + stream.step(step)
         while not stream.done:
             if data:
-                # Returns when the connection takes more: a slow client holds this loop up, and nothing piles up in it.
+                # Returns when the connection takes more: a slow client slows this loop down, and nothing piles up.
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             step = await anext(steps)
             data = stream.step(step)
     except Exception as error:
-        data = chat_response.sse(error_json(told(error, request_id)))
+        data = stream.error(public_error(error, request_id))
         await send({"type": "http.response.body", "body": data})
         raise
     await send({"type": "http.response.body", "body": data})
 
 
-def _counts(turn: Turn) -> str:
-    """How often each kind of repair was made."""
+def _repair_counts(turn: Turn) -> str:
+    """The number of repairs of each kind, as in `call_id=3,result_id=3`."""
     return ",".join(f"{kind}={n}" for kind, n in Counter(repair.kind for repair in turn.repairs).items())
 
 
-def _told(turn: Turn) -> list[tuple[bytes, bytes]]:
-    """Headers that are there when there is something to tell: what was mended, and what no grammar enforces."""
-    repairs = [(b"x-dovetail-repairs", _counts(turn).encode())] if turn.repairs else []
-    return repairs + ([(b"x-dovetail-unenforced", _listed(turn.unenforced))] if turn.unenforced else [])
+def _report_headers(turn: Turn) -> list[tuple[bytes, bytes]]:
+    """Headers that name the repairs made to the history and the fields that no grammar enforces, if there are any."""
+    repairs = [(b"x-dovetail-repairs", _repair_counts(turn).encode())] if turn.repairs else []
+    return repairs + ([(b"x-dovetail-unenforced", _field_list(turn.unenforced))] if turn.unenforced else [])
 
 
-def _listed(places: Sequence[str]) -> bytes:
-    """As many places as fit, percent-encoded as a JSON pointer in a URI is, and how many more there are."""
+def _field_list(fields: Sequence[str]) -> bytes:
+    """As many fields as fit, percent-encoded like a JSON pointer in a URI, and the number of the others."""
     shown: list[str] = []
-    left = _LONGEST_LIST
-    for place in places:
-        if len(place) > left:  # encoding makes nothing shorter, and there may be very many
+    room = _LONGEST_LIST
+    for field in fields:
+        if len(field) > room:  # skipped without encoding it, which makes nothing shorter: there may be very many
             continue
-        spelled = quote(place, safe="/#[]$~:@!&'()*+=?")
-        if len(spelled) <= left:
-            shown.append(spelled)
-            left -= len(spelled)
-    rest = len(places) - len(shown)
+        encoded = quote(field, safe="/#[]$~:@!&'()*+=?")
+        if len(encoded) <= room:
+            shown.append(encoded)
+            room -= len(encoded)
+    rest = len(fields) - len(shown)
     return ", ".join((*shown, *([f"{rest} more"] if rest else []))).encode()
 
 
 async def _body(request: Request, limit: int) -> bytes:
     """The whole body. Raises `PayloadTooLarge` past `limit` bytes, without reading on, and `ClientDisconnect`."""
-    too_large = PayloadTooLarge(f"the body is larger than the {limit} bytes that are accepted")
+    too_large = PayloadTooLarge(f"the body is larger than the limit of {limit} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise too_large
@@ -156,20 +188,20 @@ async def _body(request: Request, limit: int) -> bytes:
 
 
 async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Waits for `work`; when the client leaves first, `work` is cancelled and `ClientDisconnect` raised."""
+    """Wait for `work`. If the client disconnects first, cancel `work` and raise `ClientDisconnect`."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(receive))
+    disconnect = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
         working.result()
     finally:
         working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        disconnect.cancel()
+        await asyncio.gather(working, disconnect, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's JSON: what each token spells beside what the model made of it."""
+"""Log probabilities in OpenAI's shape: what each token spells, and how likely the model found it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import msgspec
 from dovetail.completion import TokenLogprob
 from dovetail.tokens import Tokenizer
 
-#: What is said of a token that the model gives no probability at all; JSON has no infinity.
+#: The log probability that stands for minus infinity, which JSON does not have.
 LEAST = -9999.0
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """`token` has U+FFFD for bytes that are no whole character; `bytes` are exact, and null for what spells nothing."""
+    """A token and its log probability.
+
+    `token` has U+FFFD in place of bytes that are not a whole character. `bytes` are exact, and None for a token that
+    spells nothing.
+    """
 
     token: str
     logprob: float
@@ -22,35 +26,38 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ContentLogprob(TopLogprob, frozen=True):
+    """A generated token, with the likeliest tokens at its place."""
+
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
-    """Of every token that was generated: reasoning, calls, markers and the end of the turn too."""
+    """The log probabilities of every generated token: reasoning, calls, markers and the end of the turn too."""
 
     content: tuple[ContentLogprob, ...]
     refusal: None = None
 
 
 class Speller:
-    """Spells tokens with one tokenizer. What a token spells is remembered."""
+    """Spells tokens with one tokenizer, and caches what each token spells."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._spelled: dict[int, tuple[str, tuple[int, ...] | None]] = {}
+        self._spellings: dict[int, tuple[str, tuple[int, ...] | None]] = {}
 
-    def spell(self, entries: Iterable[TokenLogprob]) -> tuple[ContentLogprob, ...]:
+    def spell(self, logprobs: Iterable[TokenLogprob]) -> tuple[ContentLogprob, ...]:
+        """`logprobs` with texts and bytes in place of token ids."""
         return tuple(
             ContentLogprob(
-                *self._entry(entry.token, entry.logprob),
-                top_logprobs=tuple(TopLogprob(*self._entry(*likely)) for likely in entry.top),
+                *self._spelled(entry.token, entry.logprob),
+                top_logprobs=tuple(TopLogprob(*self._spelled(*likely)) for likely in entry.top),
             )
-            for entry in entries
+            for entry in logprobs
         )
 
-    def _entry(self, token: int, logprob: float) -> tuple[str, float, tuple[int, ...] | None]:
-        found = self._spelled.get(token)
-        if found is None:
-            spelled = self._tokenizer.token_bytes(token)
-            found = self._spelled[token] = spelled.decode("utf-8", "replace"), tuple(spelled) or None
-        return found[0], max(logprob, LEAST), found[1]
+    def _spelled(self, token: int, logprob: float) -> tuple[str, float, tuple[int, ...] | None]:
+        spelling = self._spellings.get(token)
+        if spelling is None:
+            raw = self._tokenizer.token_bytes(token)
+            spelling = self._spellings[token] = raw.decode("utf-8", "replace"), tuple(raw) or None
+        return spelling[0], max(logprob, LEAST), spelling[1]

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
 from dovetail.formats.history import Repair
-from dovetail.gateway.turn import FinishReason, Step
+from dovetail.gateway.output import FinishReason, Step
 
 Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "disconnected"]
 
@@ -143,12 +143,12 @@ class RequestMetrics:
         for event in step.events:
             if isinstance(event, Defect):
                 metrics._defects.labels(event.kind).inc()
-        for call in (*step.checked, *step.dropped_calls):
+        for call in (*step.calls, *step.dropped_calls):
             metrics._calls.labels(metrics._tool(call.tool), call.fault or "none").inc()
         for call in step.dropped_calls:
             metrics._dropped_calls.labels(metrics._tool(call.tool), call.fault or "none").inc()
         metrics._retries.inc(step.retries)
-        metrics._dropped.inc(step.dropped)
+        metrics._dropped.inc(step.dropped_tokens)
         if step.choice == 0 and step.finish is not None:
             self._finish = step.finish
 

@@ -1,4 +1,4 @@
-"""What the operator decides about a gateway: `Settings`, made once by whoever starts it."""
+"""The operator's settings of a gateway."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dovetail.formats.tool_choice import Strict
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are answered where they do not say themselves.
+    """How the gateway answers requests that do not say otherwise.
 
-    `strict` is the constraint level where neither a request nor its tools say; `no_repair` names the kinds of repair
-    that histories do not get. `default_max_tokens` bounds the answers of requests that give no bound (None: whatever
-    the context still holds). With `api_key`, every path under /v1 asks for it; /health and /metrics never do.
-    `max_body_bytes` bounds a request's body.
+    `served_model_name` is the model's name in the API. `strict` is the level of tools when neither the request nor the
+    tool has one. `no_repair` names the kinds of history repair to leave off. With `api_key`, every path under /v1
+    requires that key; /health and /metrics never do. `max_body_bytes` limits the size of a request.
+    `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
 
-    `retry_invalid` is how often a turn is asked for again whose calls are not valid, or not of the request's tools,
-    unless its temperature is 0. From its first call on a turn is held back until it is over; on engines behind HTTP all
-    of it is.
+    `retry_invalid` is how often a choice is generated again when one of its calls is not valid or names an unknown
+    tool; requests with temperature 0 are never retried. With retries, the gateway buffers a choice from its first call
+    on, or from its beginning for an engine behind HTTP.
     """
 
     served_model_name: str
@@ -29,5 +29,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_invalid: int = 0
 
     def __repr__(self) -> str:
-        # The generated one would show the key to whatever logs it.
+        # Without the key, which the generated one would show in logs.
         return f"Settings(served_model_name={self.served_model_name!r}, strict={self.strict!r})"

@@ -1,4 +1,4 @@
-"""Stop strings over segments: `tokens.StopStrings` for a caller that must know which pieces are control tokens."""
+"""Stop strings over segments: `tokens.StopStrings` for a caller that has to know which pieces are control tokens."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from dovetail.tokens import Segment, StopStrings
 
 
 class SegmentStop:
-    """Cuts a stream of segments at the first of some strings, which may run over several of them.
+    """Cuts a stream of segments at the first stop string, which may extend over several segments.
 
     A control token is passed on whole or not at all.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._strings = StopStrings(stop)
-        self._waiting: deque[Segment] = deque()
-        self._passed = 0  # characters at the head of `_waiting` that are safe to pass on
+        self._buffered: deque[Segment] = deque()
+        self._safe = 0  # characters at the beginning of `_buffered` that are not part of a stop string
 
     @property
     def matched(self) -> bool:
+        """Whether a stop string has come."""
         return self._strings.matched is not None
 
     def feed(self, segments: Iterable[Segment]) -> list[Segment]:
-        """The segments that no stop string can claim any more; after a match nothing more comes."""
+        """The segments that cannot be part of a stop string any more. After a match there are none."""
         for segment in segments:
-            self._waiting.append(segment)
-            self._passed += len(self._strings.feed(segment.text))
-        return self._release()
+            self._buffered.append(segment)
+            self._safe += len(self._strings.feed(segment.text))
+        return self._released()
 
     def finish(self) -> list[Segment]:
-        """What was held back, now that nothing can complete a stop string."""
-        self._passed += len(self._strings.finish())
-        return self._release()
+        """The segments that are still buffered: the output is over, so nothing can complete a stop string."""
+        self._safe += len(self._strings.finish())
+        return self._released()
 
-    def _release(self) -> list[Segment]:
+    def _released(self) -> list[Segment]:
         released: list[Segment] = []
-        while self._waiting and self._passed:
-            text, control = self._waiting.popleft()
-            if len(text) <= self._passed:
-                self._passed -= len(text)
+        while self._buffered and self._safe:
+            text, control = self._buffered.popleft()
+            if len(text) <= self._safe:
+                self._safe -= len(text)
                 released.append(Segment(text, control))
                 continue
             if control:
-                self._waiting.appendleft(Segment(text, control))
+                self._buffered.appendleft(Segment(text, control))
                 break
-            released.append(Segment(text[: self._passed], False))
-            self._waiting.appendleft(Segment(text[self._passed :], False))
-            self._passed = 0
+            released.append(Segment(text[: self._safe], False))
+            self._buffered.appendleft(Segment(text[self._safe :], False))
+            self._safe = 0
         return released

@@ -1,4 +1,4 @@
-"""Several streams as one, each item as it comes."""
+"""Several asynchronous streams as one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
-    """The items of all `streams` as they come, with at most one of each read ahead.
+async def merge(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
+    """The items of all `streams` as they come. At most one item of each stream is read ahead.
 
-    When one fails, or this generator is closed or its task cancelled, all of them are closed before anyone is told.
+    When a stream fails, when this generator is closed or when its task is cancelled, all streams are closed before the
+    caller gets the exception.
     """
     pending: dict[asyncio.Task[T], AsyncGenerator[T]] = {}
     idle = list(streams)

@@ -1,99 +1,119 @@
-"""One chat turn: render -> complete -> parse, as one stream of `Step`s, whoever reads it and however.
+"""One turn: render -> complete -> parse, as a stream of `Step`s, the same for every API.
 
-`Chat.prepare` turns a request into a `Turn` (it computes, so it is run off the event loop); `Chat.steps` runs the turn:
-each of its choices is a sequence of its own in the engine, and their steps come as they are made. A whole answer is the
-fold of the same steps, so streaming and not streaming cannot disagree.
+`TurnRunner.prepare` makes a `Turn` of a request; it computes for milliseconds, so it is called outside the event loop.
+`TurnRunner.steps` runs the turn: each choice is a sequence of its own in the engine, and steps come as they are made. A
+whole response is the fold of the same steps that a stream sends, so the two cannot disagree.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
-import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Literal, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from dovetail.completion import Completion, Engine, Sampling, TokenBatch
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
-from dovetail.events import CallEnd, CallStart, Event
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
-from dovetail.gateway import prompt as prompting
-from dovetail.gateway.apis.chat_request import ChatRequest
-from dovetail.gateway.logprobs import ContentLogprob, Speller
+from dovetail.gateway.answer_grammar import answer_grammar, check_can_follow
+from dovetail.gateway.logprobs import Speller
+from dovetail.gateway.output import OutputReader, Step
+from dovetail.gateway.prompt import render_prompt
+from dovetail.gateway.retries import with_retries
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.stop_strings import SegmentStop
-from dovetail.gateway.streams import merged
-from dovetail.gateway.validation import CheckedCall, Checking, Checks, checks
+from dovetail.gateway.streams import merge
+from dovetail.gateway.tools import DeclaredTools
+from dovetail.gateway.turn_request import TurnRequest
+from dovetail.gateway.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
-_LOG = logging.getLogger("dovetail.gateway")
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+class Attempt(NamedTuple):
+    """What one attempt at a choice needs: the completion for the engine, and a reader for its output."""
 
-
-class Step(msgspec.Struct, frozen=True):
-    """What one engine step added to choice number `choice`. `finish` is set on the last one of each.
-
-    `logprobs` has one entry for each of `ids` where they were asked for. `drafted`, `cached` and `forced` are as in
-    `TokenBatch`. `checked` are the calls that are over with this step; the last one tells how many `retries` there were
-    (see `Settings.retry_invalid`), how many tokens were `dropped` for them, and the calls in these.
-    """
-
-    choice: int
-    events: list[Event]
-    ids: tuple[int, ...]
-    drafted: int | None
-    accepted: int
-    finish: FinishReason | None
-    logprobs: tuple[ContentLogprob, ...] = ()
-    cached: int | None = 0
-    forced: int = 0
-    checked: tuple[CheckedCall, ...] = ()
-    retries: int = 0
-    dropped: int = 0
-    dropped_calls: tuple[CheckedCall, ...] = ()
+    completion: Completion
+    reader: Reader
 
 
-#: (choice, retry, tokens that the client has been shown) -> what is to be completed, and who reads it.
-Attempt = Callable[[int, int, Sequence[int]], tuple[Completion, Reader]]
+class Attempts(msgspec.Struct, frozen=True):
+    """Makes the attempts of one turn. Every attempt has its own request id, seed, matcher and reader."""
+
+    request: TurnRequest
+    prompt: tuple[int, ...]
+    max_tokens: int
+    grammar: Grammar | None
+    matcher: Matcher | None
+    format: Format
+    tools: Sequence[dict[str, Any]]
+    tokenizer: Tokenizer
+    left_open: bool
+
+    def attempt(self, choice: int, retry: int = 0, shown: Sequence[int] = ()) -> Attempt:
+        """Attempt number `retry` at `choice`, which continues from `shown`, the tokens that the client has."""
+        request = self.request
+        name = request.id if choice == 0 else f"{request.id}-{choice}"
+        completion = Completion(
+            prompt=(*self.prompt, *shown),
+            max_tokens=self.max_tokens - len(shown),
+            sampling=_with_seed(request.sampling, choice + retry * request.choices),
+            stop=request.stop,
+            logprobs=request.logprobs,
+            constraint=_advanced(self.matcher, shown) if self.matcher else None,
+            grammar=None if shown else self.grammar,  # it describes a whole answer
+            draft_tokens=request.extension.draft_tokens,
+            request_id=f"{name}-retry{retry}" if retry else name,
+        )
+        reader = self.format.reader(
+            self.tools,
+            thinking=self.left_open,
+            # Without tools, text that looks like a call is not one.
+            tool_choice=request.tool_choice if self.tools else "none",
+            tokenizer=self.tokenizer,
+            call_prefix=f"call_{request.id.rpartition('-')[2][:16]}_{f'{choice}_' if choice else ''}",
+            structured=request.structured,
+        )
+        return Attempt(completion, reader)
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A request that is ready to run. `id` names the answer.
+    """A request that is ready to run.
 
-    There is a completion and a reader for each choice; the completions differ in request id, seed and matcher. `again`
-    makes others for a choice that is asked for again, up to `retries` times. `checks` is what answers are checked
-    against, and `unenforced` names what the grammar leaves to that, though it was to be enforced.
+    `created` is in seconds since the epoch. `choices` has the first attempt at each choice, and `attempts` makes
+    others, at most `retries` for each choice. `unenforced` lists the fields of the request, with JSON pointers into
+    their schemas, that no grammar enforces although they were to be enforced.
     """
 
-    id: str
     created: int
-    request: ChatRequest
-    completions: tuple[Completion, ...]
+    request: TurnRequest
     repairs: tuple[Repair, ...]
-    readers: tuple[Reader, ...]
-    again: Attempt
+    choices: tuple[Attempt, ...]
+    attempts: Attempts
     retries: int
-    checks: Checks
+    schemas: AnswerSchemas
     unenforced: tuple[str, ...]
 
     @property
+    def id(self) -> str:
+        """The name of the answer."""
+        return self.request.id
+
+    @property
     def prompt(self) -> tuple[int, ...]:
-        return self.completions[0].prompt
+        """The token ids of the prompt."""
+        return self.attempts.prompt
 
 
-class Chat:
-    """Answers requests for one model: its format, its tokenizer, and an engine that runs it."""
+class TurnRunner:
+    """Runs turns for one model: its format, its tokenizer, and the engine that completes its prompts."""
 
     def __init__(self, engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> None:
         self._engine = engine
@@ -103,95 +123,56 @@ class Chat:
         self._speller = Speller(tokenizer)
 
     def warm_up(self) -> None:
-        """Builds the grammar library's view of the vocabulary, once: about a second for 160,000 tokens."""
+        """Build the grammar library's view of the vocabulary: about a second for 160,000 tokens."""
         matcher.compile(Grammar(FreeText()), self._tokenizer, self._engine.info.eos_ids)
         _ = self._tokenizer.longest_token
 
-    def prepare(self, request: ChatRequest) -> Turn:
+    def prepare(self, request: TurnRequest) -> Turn:
         """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`."""
         try:
             return self._prepare(request)
         except RecursionError as error:
             raise InvalidRequest("messages or tools are nested too deeply") from error
 
-    def _prepare(self, request: ChatRequest) -> Turn:
-        extension = request.extension
-        declared = prompting.DeclaredTools(request, self._format)
-        strict = extension.strict or self._settings.strict
-        off = extension.repairs_off(self._settings.no_repair)
+    def _prepare(self, request: TurnRequest) -> Turn:
+        declared = DeclaredTools(request, self._format)
+        off = request.extension.repairs_off(self._settings.no_repair)
         messages, repairs = self._format.repair(request.messages, request.tools, off=off)
-        prompt = prompting.rendered(request, self._format, messages)
+        prompt = render_prompt(request, self._format, messages)
         self._check_length(prompt)
         ids = tuple(prompt.ids(self._tokenizer))
         max_tokens = self._max_tokens(request, len(ids))
-        # The prompt is asked and not the request: a template may ignore the switch, or an answer be gone on with.
+        # From the prompt and not from the request: a template may ignore the switch, or an answer may be continued.
         left_open = self._format.left_open(prompt)
-        with declared.named():
-            grammar = self._format.grammar(
-                declared.tools,
-                tool_choice=request.tool_choice,
-                strict=strict,
-                thinking=prompting.may_reason(request, self._format, left_open),
-                parallel_tool_calls=request.parallel_tool_calls is not False,
-                response_format=request.response_format,
-            )
-            eos_ids = self._engine.info.eos_ids
-            constraint = matcher.compile(grammar, self._tokenizer, eos_ids) if grammar else None
-            checked = checks(request, declared.tools)
-        if grammar is not None and not prompting.can_follow(grammar, request, self._format, left_open):
-            raise InvalidRequest(
-                f"where this prompt ends, what {self._format.name} says next cannot be constrained yet: leave out "
-                "response_format, and the tools or set dovetail.strict to off",
-                param="continue_final_message" if request.continue_final_message else "dovetail.strict",
-            )
-        choices = range(request.n or 1)
-        turn_id = f"chatcmpl-{uuid.uuid4().hex}"
-        names = [turn_id if choice == 0 else f"{turn_id}-{choice}" for choice in choices]
-
-        def attempt(choice: int, retry: int, shown: Sequence[int]) -> tuple[Completion, Reader]:
-            completion = Completion(
-                prompt=(*ids, *shown),
-                max_tokens=max_tokens - len(shown),
-                sampling=_for_choice(request.sampling, choice + retry * len(choices)),
-                stop=request.stop_strings,
-                logprobs=request.likeliest,
-                constraint=_behind(constraint, shown) if constraint else None,
-                grammar=None if shown else grammar,
-                draft_tokens=extension.draft_tokens,
-                request_id=f"{names[choice]}-retry{retry}" if retry else names[choice],
-            )
-            reader = self._format.reader(
-                declared.tools,
-                thinking=left_open,
-                # An answer may look like a call and be none.
-                tool_choice=request.tool_choice if declared.tools else "none",
-                tokenizer=self._tokenizer,
-                call_prefix=f"call_{turn_id.removeprefix('chatcmpl-')[:16]}_{f'{choice}_' if choice else ''}",
-                structured=request.structured,
-            )
-            return completion, reader
-
-        completions, readers = zip(*(attempt(choice, 0, ()) for choice in choices), strict=True)
-        # The likeliest tokens would be the same again.
-        retries = self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0
-        writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
-        unenforced = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
-        unenforced = list(map(declared.placed, dict.fromkeys((*unenforced, *checked.unchecked))))
+        strict = request.extension.strict or self._settings.strict
+        with declared.request_fields():
+            grammar = answer_grammar(request, self._format, declared.tools, strict=strict, left_open=left_open)
+            matcher_ = matcher.compile(grammar, self._tokenizer, self._engine.info.eos_ids) if grammar else None
+            schemas = answer_schemas(request, declared.tools)
+        if grammar is not None:
+            check_can_follow(grammar, request, self._format, left_open)
+        attempts = Attempts(
+            request, ids, max_tokens, grammar, matcher_, self._format, declared.tools, self._tokenizer, left_open
+        )
         return Turn(
-            id=turn_id,
             created=int(time.time()),
             request=request,
-            completions=completions,
             repairs=tuple(repairs),
-            readers=readers,
-            again=attempt,
-            retries=retries,
-            checks=checked,
-            unenforced=tuple(unenforced),
+            choices=tuple(attempts.attempt(choice) for choice in range(request.choices)),
+            attempts=attempts,
+            # A greedy retry would give the same tokens again.
+            retries=self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0,
+            schemas=schemas,
+            unenforced=self._unenforced(grammar, schemas, declared),
         )
 
+    def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas, tools: DeclaredTools) -> tuple[str, ...]:
+        writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
+        places = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
+        return tuple(map(tools.field, dict.fromkeys((*places, *schemas.unchecked))))
+
     def _check_length(self, prompt: Prompt) -> None:
-        """Refuse what cannot fit before it is tokenized: that takes a second for a megabyte, and nobody else runs."""
+        """Refuse a prompt that cannot fit before it is tokenized, which takes a second for a megabyte."""
         context = self._engine.info.context
         least = len(prompt.text.encode(errors="replace")) // self._tokenizer.longest_token
         if least >= context:
@@ -199,7 +180,8 @@ class Chat:
                 f"the prompt is at least {least} tokens, which exceeds the context of {context}", param="messages"
             )
 
-    def _max_tokens(self, request: ChatRequest, prompt: int) -> int:
+    def _max_tokens(self, request: TurnRequest, prompt: int) -> int:
+        """How many new tokens the answer may have behind a prompt of `prompt` tokens."""
         context = self._engine.info.context
         room = context - prompt
         if room < 1:
@@ -207,79 +189,51 @@ class Chat:
                 f"the prompt is {prompt} tokens, which leaves no room for an answer in the context of {context}",
                 param="messages",
             )
-        asked, field = request.max_new_tokens
-        if asked is None:
+        if request.max_tokens is None:
             return min(room, self._settings.default_max_tokens or room)
-        if asked > room:
+        if request.max_tokens > room:
+            field = request.max_tokens_field
             raise ContextExceeded(
-                f"{field} is {asked} and the prompt is {prompt} tokens, which exceeds the context of {context}: "
-                f"ask for at most {room}, or for no {field}",
+                f"{field} is {request.max_tokens} and the prompt is {prompt} tokens, which exceeds the context of "
+                f"{context}: set {field} to at most {room}, or leave it out",
                 param=field,
             )
-        return asked
+        return request.max_tokens
 
     def steps(self, turn: Turn) -> AsyncGenerator[Step]:
-        """The answer, one engine step of one choice at a time, to the last of every choice. Closing the generator
-        closes the engine's, which frees their blocks; so does a choice that fails.
+        """The answer: the engine's steps, up to the last step of every choice.
 
-        Nothing is read ahead here, but for a step of each other choice. An engine may run on meanwhile, as far as
-        `max_tokens` and no further.
+        Closing the generator closes the engine's streams, which frees their cache blocks; so does a choice that fails.
+        At most one step of each other choice is read ahead. The engine itself may run ahead, up to `max_tokens`.
         """
-        choices = [self._choice(turn, choice) for choice in range(len(turn.completions))]
-        return choices[0] if len(choices) == 1 else merged(choices)
+        # A grammar describes a whole answer, so an engine that takes one cannot continue from a part of an answer.
+        buffer_all = self._engine.info.enforces != "constraint"
 
-    async def _choice(self, turn: Turn, choice: int) -> AsyncGenerator[Step]:
-        completion, reader = turn.completions[choice], turn.readers[choice]
-        shown: list[int] = []
-        held: list[Step] = []  # of the last attempt that came to an end, what the client has not seen
-        dropped: list[Step] = []
-        for retry in range(turn.retries + 1):
-            may_retry = retry < turn.retries
-            # A retry may fail, and then it is the attempt before that goes on from what is shown. And what an engine is
-            # given as a grammar is that of a whole answer, and cannot be gone on with.
-            holding = retry > 0 or (may_retry and self._engine.info.enforces != "constraint")
-            attempt: list[Step] = []
-            try:
-                if retry:  # in threads, as thousands of tokens may have been shown
-                    completion, reader = await asyncio.to_thread(turn.again, choice, retry, shown)
-                detokenizer = Detokenizer(self._tokenizer)
-                output = _Output(turn, choice, completion, reader, detokenizer, self._end_ids, self._speller)
+        def choice(number: int) -> AsyncGenerator[Step]:
+            async def new_attempt(retry: int, shown: Sequence[int]) -> _Running:
+                # In a thread, because `shown` may be thousands of tokens.
+                retried = await asyncio.to_thread(turn.attempts.attempt, number, retry, shown) if retry else None
+                running = self._running(turn, number, retried or turn.choices[number], reports_cached=not shown)
                 if shown:
-                    await output.replay(shown)
-                # The protocol only promises an iterator that can be closed; that is the part of a generator used here.
-                batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
-                async with aclosing(batches):
-                    async for batch in batches:
-                        step = await output.take(batch)
-                        if retry and shown:  # what the cache had of the prompt has been told, and that it has this
-                            step = msgspec.structs.replace(step, cached=None)
-                        over = step.finish is not None or (may_retry and output.invalid)
-                        if over or holding or (may_retry and output.called):
-                            attempt.append(step)
-                        else:
-                            shown += step.ids
-                            yield step
-                        if over:
-                            break
-                    else:
-                        raise EngineError("the engine's output ended without a finish reason")
-            except Exception as error:
-                if not retry:
-                    raise
-                _LOG.warning("%s failed, and the answer before it is passed on: %r", completion.request_id, error)
-                dropped += attempt
-                break
-            dropped += held
-            held = attempt
-            if not (may_retry and output.invalid):
-                break
-        # After the engine is closed, so that a slow client keeps no blocks for its last step.
-        *before, last = held
-        for each in before:
-            yield each
-        tokens = sum(len(each.ids) for each in dropped)
-        calls = tuple(call for each in dropped for call in each.checked)
-        yield msgspec.structs.replace(_ended(last), retries=retry, dropped=tokens, dropped_calls=calls)
+                    await running.output.replay(shown)
+                return running
+
+            return with_retries(new_attempt, turn.retries, buffer_all=buffer_all)
+
+        choices = [choice(number) for number in range(turn.request.choices)]
+        return choices[0] if len(choices) == 1 else merge(choices)
+
+    def _running(self, turn: Turn, choice: int, attempt: Attempt, *, reports_cached: bool) -> _Running:
+        output = OutputReader(
+            choice,
+            attempt.reader,
+            Detokenizer(self._tokenizer),
+            AnswerValidator(turn.schemas),
+            stop=attempt.completion.stop,
+            end_ids=self._end_ids,
+            speller=None if attempt.completion.logprobs is None else self._speller,
+        )
+        return _Running(self._engine, attempt.completion, output, reports_cached=reports_cached)
 
     @functools.cached_property
     def _end_ids(self) -> frozenset[int]:
@@ -288,104 +242,50 @@ class Chat:
         return frozenset((*self._engine.info.eos_ids, *named))
 
 
-def _for_choice(sampling: Sampling, choice: int) -> Sampling:
-    """Seeds go up by one, in 64 bits, so that choices differ and can be had again."""
-    if sampling.seed is None:
-        return sampling
-    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice + 2**63) % 2**64 - 2**63)
+class _Running:
+    """An attempt that the engine completes, as `retries.Attempt` has it.
 
+    `reports_cached` is False for a retry behind shown tokens: the first attempt has reported how much of the prompt was
+    in the cache.
+    """
 
-def _ended(step: Step) -> Step:
-    """An attempt's last step as an answer's. One that was broken off behind a call that is not valid is over there:
-    what came of the next call with the same step is left out."""
-    if step.finish is not None:
-        return step
-    events = step.events
-    begun = max((i for i, event in enumerate(events) if isinstance(event, CallStart)), default=len(events))
-    if not any(isinstance(event, CallEnd) for event in events[begun:]):
-        events = events[:begun]
-    return msgspec.structs.replace(step, events=events, finish="tool_calls")
+    def __init__(self, engine: Engine, completion: Completion, output: OutputReader, *, reports_cached: bool) -> None:
+        self._engine = engine
+        self._completion = completion
+        self._reports_cached = reports_cached
+        self.request_id = completion.request_id
+        self.output = output
 
-
-def _behind(constraint: Matcher, shown: Iterable[int]) -> Matcher:
-    """A matcher that has taken what was shown."""
-    another = constraint.another()
-    for token in shown:
-        another.advance(token)
-    return another
-
-
-class _Output:
-    """A choice's token batches -> steps: detokenize, cut at stop strings and the end of the turn, read, check."""
-
-    def __init__(
-        self,
-        turn: Turn,
-        choice: int,
-        completion: Completion,
-        reader: Reader,
-        detokenizer: Detokenizer,
-        end_ids: frozenset[int],
-        speller: Speller,
-    ) -> None:
-        self._choice = choice
-        self._detokenizer = detokenizer
-        self._end_ids = end_ids
-        self._reader = reader
-        self._stop = SegmentStop(completion.stop) if completion.stop else None
-        self._speller = None if completion.logprobs is None else speller
-        self._checking = Checking(turn.checks)
-        #: Whether a call has begun.
-        self.called = False
+    @property
+    def called(self) -> bool:
+        return self.output.called
 
     @property
     def invalid(self) -> bool:
-        """Whether a call is over that is not valid."""
-        return self._checking.invalid
+        return self.output.invalid
 
-    async def replay(self, shown: Sequence[int]) -> None:
-        """Read on behind `shown`, which was read before."""
-        events = await asyncio.to_thread(self._read, shown)
-        await self._checking.feed(events, last=False, stopped=False, full=False)
+    async def steps(self) -> AsyncGenerator[Step]:
+        # The protocol promises an iterator that can be closed, which is the part of a generator that `aclosing` needs.
+        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(self._completion))
+        async with aclosing(batches):
+            async for batch in batches:
+                step = await self.output.step(batch)
+                yield step if self._reports_cached else msgspec.structs.replace(step, cached=None)
+                if step.finish is not None:
+                    return
+        raise EngineError("the engine's output ended without a finish reason")
 
-    def _read(self, ids: Sequence[int]) -> list[Event]:
-        segments = self._detokenizer.feed(ids)
-        if self._stop is not None:
-            segments = self._stop.feed(segments)
-        return self._reader.feed_segments(segments)
 
-    async def take(self, batch: TokenBatch) -> Step:
-        ids, finish = batch.ids, batch.finish
-        # The end of the turn is the turn's end, even to an engine that has not been told which token that is.
-        end = next((i for i, token in enumerate(ids) if token in self._end_ids), None)
-        if end is not None:
-            ids, finish = ids[: end + 1], "stop"
-        segments = self._detokenizer.feed(ids[:end])
-        if finish is not None:
-            segments += self._detokenizer.finish()
-        matched = False
-        if self._stop is not None:
-            segments = self._stop.feed(segments)
-            matched = self._stop.matched
-            if matched:
-                finish = "stop"
-            elif finish is not None:
-                segments += self._stop.finish()
-        events = self._reader.feed_segments(segments)
-        if finish is not None:
-            # Cut at a stop string, a call may be half a call, which nothing in it tells.
-            events += self._reader.finish("length" if matched else finish)
-        self.called = self.called or any(isinstance(event, CallStart) for event in events)
-        before = len(self._checking.calls)
-        events = await self._checking.feed(events, last=finish is not None, stopped=matched, full=finish == "length")
-        reason: FinishReason | None = finish
-        # A turn that was cut at a stop string did not end in order to have its calls run.
-        if finish == "stop" and self.called and not matched:
-            reason = "tool_calls"
-        logprobs: tuple[ContentLogprob, ...] = ()
-        if self._speller is not None:
-            if len(batch.logprobs) != len(batch.ids):
-                raise EngineError("the engine gave no log probabilities, though they were asked for")
-            logprobs = self._speller.spell(batch.logprobs[: len(ids)])
-        counts, checked = (batch.drafted, batch.accepted), tuple(self._checking.calls[before:])
-        return Step(self._choice, events, ids, *counts, reason, logprobs, batch.cached, batch.forced, checked)
+def _with_seed(sampling: Sampling, offset: int) -> Sampling:
+    """`sampling` with `offset` added to its seed, in 64 bits: choices differ, and can be generated again."""
+    if sampling.seed is None:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + offset + 2**63) % 2**64 - 2**63)
+
+
+def _advanced(matcher: Matcher, tokens: Iterable[int]) -> Matcher:
+    """A copy of `matcher` that has taken `tokens`."""
+    copy = matcher.another()
+    for token in tokens:
+        copy.advance(token)
+    return copy

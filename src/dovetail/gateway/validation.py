@@ -1,5 +1,6 @@
-"""The check after, in the stream of an answer: each finished call against its tool's schema, and content against the
-request's `response_format`. What does not validate gets a `Defect` behind it; nothing is held back or changed.
+"""Validation of a finished answer: each call against its tool's schema, content against the `response_format`.
+
+A fault becomes a `Defect` event behind what is invalid. Nothing is held back or changed.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from dovetail.conversation import check_response_format, check_tools
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.formats.tool_choice import usable
-from dovetail.gateway.apis.chat_request import ChatRequest
+from dovetail.gateway.turn_request import TurnRequest
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, checker
 from dovetail.grammar.schemas.mending import Budget
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-class CheckedCall(msgspec.Struct, frozen=True):
-    """A call that was looked at. `tool` is one of the request's, or None; `fault` is None for a valid call."""
+class ValidatedCall(msgspec.Struct, frozen=True):
+    """The result of validating one call. `tool` is the called tool, None if the request has no such tool; `fault` is
+    None for a valid call."""
 
     tool: str | None
     fault: Kind | Literal["unknown_name"] | None
 
 
-class Checks(msgspec.Struct, frozen=True):
-    """What an answer is checked against: a checker for each tool, and one for its content (None: any text).
+class AnswerSchemas(msgspec.Struct, frozen=True):
+    """What an answer is validated against: a checker for each tool by name, and one for content (None: any text).
 
-    `unchecked` names schemas that nothing can be checked against, by the field of the request.
+    `unchecked` lists the fields of the request whose schemas cannot be used at all.
     """
 
     tools: Mapping[str, Checker]
@@ -39,99 +41,108 @@ class Checks(msgspec.Struct, frozen=True):
     unchecked: tuple[str, ...] = ()
 
 
-def checks(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> Checks:
-    """The checks of an answer to `request`, which may call `tools`: against what is usable of their schemas.
+def answer_schemas(request: TurnRequest, tools: Sequence[Mapping[str, Any]]) -> AnswerSchemas:
+    """What an answer to `request`, which may call `tools`, is validated against.
 
-    Raises `SchemaRefused` for a schema that is none, if the tool itself wants it enforced.
+    Unusable parts of a tool's schema are left out. Raises `SchemaRefused` for an unusable schema of a tool with
+    `"strict": true`.
     """
-    found: dict[str, Checker] = {}
+    checkers: dict[str, Checker] = {}
     unchecked: list[str] = []
     budget = Budget()
     for i, tool in enumerate(check_tools(tools)):
         origin = f"tools[{i}].function.parameters"
-        held, left_out = usable(tool, budget)
+        usable_tool, left_out = usable(tool, budget)
         checked = "#" not in left_out
         try:
-            found[tool.name] = checker({**(held.parameters or {}), **_OBJECT}, origin)
+            checkers[tool.name] = checker({**(usable_tool.parameters or {}), **_OBJECT}, origin)
         except SchemaRefused:
             if tool.strict:
                 raise
-            found[tool.name], checked = checker(_OBJECT, origin), False  # the schema is only shown to the model
+            checkers[tool.name], checked = checker(_OBJECT, origin), False  # only the model sees this schema
         if not checked:
             unchecked.append(f"{origin}#")
     content = None
-    if (wanted := check_response_format(request.response_format)) is not None:
-        content = checker(wanted.schema, wanted.origin)
-    return Checks(found, content, tuple(unchecked))
+    if (response_format := check_response_format(request.response_format)) is not None:
+        content = checker(response_format.schema, response_format.origin)
+    return AnswerSchemas(checkers, content, tuple(unchecked))
 
 
 async def _fault(checker: Checker, text: str) -> Fault | None:
-    """What is wrong with `text`. The event loop does not wait for what takes long."""
+    """The first fault of `text`. A check that may take long runs in a thread, so that the event loop goes on."""
     return checker.fault(text) if checker.is_quick(text) else await asyncio.to_thread(checker.fault, text)
 
 
-class Checking:
-    """Checks the events of one choice. `calls` and `invalid` tell what was found so far."""
+class AnswerValidator:
+    """Validates the events of one choice: `feed` them as they come, then `finish`. `calls` has the results so far."""
 
-    def __init__(self, checks: Checks) -> None:
-        self._checks = checks
-        self._open: dict[int, tuple[str, list[str]]] = {}
+    def __init__(self, schemas: AnswerSchemas) -> None:
+        self._schemas = schemas
+        self._open: dict[int, tuple[str, list[str]]] = {}  # the name and the argument fragments of calls without an end
         self._content: list[str] = []
         self._called = False
-        self.calls: list[CheckedCall] = []
+        self.calls: list[ValidatedCall] = []
 
     @property
     def invalid(self) -> bool:
-        """Whether a finished call was not valid."""
+        """Whether a call has ended that is not valid."""
         return any(call.fault not in (None, "unchecked_arguments") for call in self.calls)
 
-    async def feed(self, events: Iterable[Event], *, last: bool, stopped: bool, full: bool) -> list[Event]:
-        """`events` with a `Defect` behind what is invalid. `last`: the answer is over; before its own end, because it
-        was `stopped` at a string or is `full`, which only the latter tells whoever reads it."""
-        found: list[Event] = []
+    async def feed(self, events: Iterable[Event]) -> list[Event]:
+        """`events`, with a `Defect` behind each call that is not valid."""
+        checked: list[Event] = []
         for event in events:
             match event:
                 case CallStart(index, _, name):
-                    found += self._unfinished()
+                    checked += self._unended()
                     self._open[index] = name, []
                     self._called = True
                 case CallArguments(index, fragment) if index in self._open:
                     self._open[index][1].append(fragment)
-                case Content(text) if self._checks.content is not None:
+                case Content(text) if self._schemas.content is not None:
                     self._content.append(text)
                 case _:
                     pass
-            found.append(event)
+            checked.append(event)
             if isinstance(event, CallEnd) and event.index in self._open:
                 name, arguments = self._open.pop(event.index)
-                found += await self._finished(event.index, name, "".join(arguments))
-        if last and not (stopped or full):
-            found += self._unfinished()
-        if last and not full:
-            found += await self._said()
-        return found
+                checked += await self._ended(event.index, name, "".join(arguments))
+        return checked
 
-    async def _finished(self, index: int, name: str, arguments: str) -> list[Event]:
-        checker = self._checks.tools.get(name)
-        if checker is None:  # the reader has said so
-            self.calls.append(CheckedCall(None, "unknown_name"))
+    async def finish(self, reason: Literal["stop", "length", "stop_string"]) -> list[Event]:
+        """The defects that only the end of the answer shows.
+
+        After "length" nothing is added: the client knows that the answer is cut off. After a stop string a call may be
+        cut off, and only content is validated.
+        """
+        defects: list[Event] = []
+        if reason == "stop":
+            defects += self._unended()
+        if reason != "length":
+            defects += await self._content_defects()
+        return defects
+
+    async def _ended(self, index: int, name: str, arguments: str) -> list[Event]:
+        checker = self._schemas.tools.get(name)
+        if checker is None:  # the reader has reported it
+            self.calls.append(ValidatedCall(None, "unknown_name"))
             return []
         fault = await _fault(checker, arguments)
-        self.calls.append(CheckedCall(name, fault.kind if fault else None))
+        self.calls.append(ValidatedCall(name, fault.kind if fault else None))
         return [] if fault is None else [Defect(fault.kind, f"call {index}: {fault.detail}".removesuffix(": "))]
 
-    def _unfinished(self) -> list[Event]:
-        """Calls that are over, though the reader could not end them: their arguments are no JSON."""
-        found: list[Event] = []
+    def _unended(self) -> list[Event]:
+        """Defects of calls that the reader could not end, because their arguments are not JSON."""
+        defects: list[Event] = []
         for index, (name, _) in self._open.items():
-            self.calls.append(CheckedCall(name if name in self._checks.tools else None, "invalid_json"))
-            found.append(Defect("invalid_json", f"call {index}"))
+            self.calls.append(ValidatedCall(name if name in self._schemas.tools else None, "invalid_json"))
+            defects.append(Defect("invalid_json", f"call {index}"))
         self._open.clear()
-        return found
+        return defects
 
-    async def _said(self) -> list[Event]:
+    async def _content_defects(self) -> list[Event]:
         content = "".join(self._content)
-        if self._checks.content is None or (self._called and not content.strip()):
+        if self._schemas.content is None or (self._called and not content.strip()):
             return []
-        fault = await _fault(self._checks.content, content)
+        fault = await _fault(self._schemas.content, content)
         return [] if fault is None else [Defect(fault.kind, f"content: {fault.detail}".removesuffix(": "))]

@@ -1,8 +1,8 @@
-"""A request body as a typed `ChatRequest`, checked once; every refusal names the field.
+"""The body of a chat completion as a typed `ChatRequest`, checked once; every error names the field.
 
-Fields that no part of Dovetail knows are ignored, as clients and proxies add their own (`user`, `metadata`, `store`).
-Fields that would change what the model says and are not supported yet are refused by name: an answer that silently
-lacks what was asked for is worse than none. Inside `dovetail`, where every field is ours, unknown ones are refused.
+Unknown fields are ignored, because clients and proxies add their own (`user`, `metadata`, `store`). Known fields that
+would change the answer and are not supported are refused by name: a wrong answer without a word is worse than an error.
+In `dovetail`, where every field is Dovetail's own, unknown fields are refused too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Container, Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,8 +17,9 @@ import msgspec
 from dovetail.completion import Sampling
 from dovetail.conversation import check_messages, check_renderable, check_response_format, check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import KINDS, checked_kinds
-from dovetail.formats.tool_choice import Strict, resolve_tool_choice
+from dovetail.formats.history import checked_kinds
+from dovetail.formats.tool_choice import resolve_tool_choice
+from dovetail.gateway.turn_request import THINKING_OPTIONS, Extension
 
 MAX_STOP_STRINGS = 4
 MAX_CHOICES = 16
@@ -34,26 +34,10 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The request's `dovetail` field. None: as the server is set up."""
-
-    strict: Strict | None = None
-    draft_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    repair: bool | dict[str, Any] | None = None
-    return_token_ids: bool | None = None
-
-    def repairs_off(self, by_default: Iterable[str]) -> set[str]:
-        """The kinds of repair that are not to be made, where the server leaves off those in `by_default`."""
-        if isinstance(self.repair, bool):
-            return set() if self.repair else set(KINDS)
-        said = self.repair or {}
-        return {kind for kind in KINDS if not said.get(kind, kind not in by_default)}
-
-
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of POST /v1/chat/completions.
+    """The body of `POST /v1/chat/completions`.
 
-    `messages`, `tools`, `tool_choice` and `response_format` stay as sent, and are well formed.
+    `messages`, `tools`, `tool_choice` and `response_format` are as sent, and well formed.
     """
 
     model: str
@@ -83,7 +67,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     dovetail: Extension | None = None
-    # Not supported yet; see _NEUTRAL for the values that ask for nothing.
+    # Not supported: refused unless they have one of the values in `_UNSUPPORTED`.
     logit_bias: Any = None
     modalities: Any = None
     functions: Any = None
@@ -113,44 +97,21 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: Any = None
 
     @property
-    def extension(self) -> Extension:
-        return self.dovetail or Extension()
-
-    @property
     def thinking(self) -> bool:
-        """On unless the template's own switch, under either of its names, or `reasoning_effort` turns it off."""
-        given = self.chat_template_kwargs or {}
-        return all(given.get(name, True) for name in _SWITCHES) and self.reasoning_effort != "none"
+        """Whether the model may reason: yes, unless a template option or `reasoning_effort` turns it off."""
+        options = self.chat_template_kwargs or {}
+        return all(options.get(name, True) for name in THINKING_OPTIONS) and self.reasoning_effort != "none"
 
     @property
-    def structured(self) -> bool:
-        """Whether content is held to a response format."""
-        return check_response_format(self.response_format) is not None
-
-    @property
-    def opens_turn(self) -> bool:
-        """Whether the prompt ends in the opening of an answer; by default it does, unless a message is continued."""
+    def opens_answer(self) -> bool:
+        """Whether the prompt ends with the opening of an answer: by default, unless the last message is continued."""
         if self.add_generation_prompt is None:
             return not self.continue_final_message
         return self.add_generation_prompt
 
-    def template_options(self, declared: Container[str]) -> dict[str, Any]:
-        """What is for the template itself: of the request's fields those it declares, and `chat_template_kwargs`."""
-        effort = None if self.reasoning_effort == "none" else self.reasoning_effort  # which is what `thinking` says
-        choice = self.tool_choice
-        if isinstance(choice, dict) and isinstance(allowed := choice.get("allowed_tools"), dict):
-            choice = allowed.get("mode")  # templates are older than this shape
-        wanted = self.response_format if self.structured else None
-        if wanted is not None and wanted["type"] == "json_schema" and wanted["json_schema"].get("schema") is None:
-            wanted = {"type": "json_object"}  # which it is, and templates have words for
-        fields = {"reasoning_effort": effort, "tool_choice": choice, "response_format": wanted}
-        options = {option: value for option, field in FIELD_OF_OPTION.items() if (value := fields[field]) is not None}
-        options = {option: value for option, value in options.items() if option in declared}
-        given = self.chat_template_kwargs or {}
-        return options | {name: value for name, value in given.items() if name not in _SWITCHES or name in declared}
-
     @property
     def sampling(self) -> Sampling:
+        """How to choose tokens, with OpenAI's defaults."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -164,25 +125,26 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def likeliest(self) -> int | None:
-        """How many of the likeliest tokens are to be told of each place; None: no log probabilities at all."""
+        """How many of the likeliest tokens to report at each place; None: no log probabilities at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
+        """The strings that end the answer."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def max_new_tokens(self) -> tuple[int | None, str]:
-        """The request's own bound, and the name of the field that it came from."""
+        """The request's limit on new tokens, and the name of its field."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
 
 
-#: Of each field that is not supported yet: the values that ask for nothing, and what to tell who asks for something.
-_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+#: Unsupported field -> the values that change nothing and are accepted, and the error for any other value.
+_UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "logit_bias": ((None, {}), "logit_bias is not supported yet"),
     "modalities": ((None, ["text"]), 'modalities must be ["text"]'),
     "functions": ((None, []), "functions is the deprecated name: use tools"),
@@ -199,36 +161,29 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "allowed_token_ids": ((None,), "allowed_token_ids are not supported yet"),
     "best_of": ((None, 1), "best_of is not supported: use n"),
     "use_beam_search": ((None, False), "use_beam_search is not supported"),
-    "length_penalty": ((None, 1), "length_penalty is not supported: it is of beam search"),
+    "length_penalty": ((None, 1), "length_penalty is not supported: it belongs to beam search"),
     "prompt_logprobs": ((None,), "prompt_logprobs are not supported yet"),
-    "skip_special_tokens": ((None, True), "skip_special_tokens must be true: dovetail.return_token_ids shows them all"),
+    "skip_special_tokens": (
+        (None, True),
+        "skip_special_tokens must be true: dovetail.return_token_ids shows every token",
+    ),
     "include_stop_str_in_output": ((None, False), "include_stop_str_in_output is not supported yet"),
     "echo": ((None, False), "echo is not supported"),
-    "priority": ((None, 0), "priority is not supported: requests are begun in the order in which they come"),
-    "return_token_ids": ((None, False), "return_token_ids is asked for as dovetail.return_token_ids"),
+    "priority": ((None, 0), "priority is not supported: requests start in the order of arrival"),
+    "return_token_ids": ((None, False), "return_token_ids is not supported: use dovetail.return_token_ids"),
     "prediction": ((None,), "prediction is not supported yet"),
     "audio": ((None,), "audio is not supported"),
     "web_search_options": ((None,), "web_search_options are not supported"),
     "verbosity": ((None, "medium"), "verbosity is not supported"),
 }
 
-#: Parameters of `Format.render` that are no options of a template: they have fields of their own, or are not to be set.
+#: Parameters of `Format.render` that are not template options: they have fields of their own, or cannot be set.
 _NOT_OPTIONS = ("self", "messages", "tools", "add_generation_prompt", "continue_final_message")
 
-_LONGEST_OPTION = 80  # characters of its name
-
-#: A template's options that the request has fields for.
-FIELD_OF_OPTION = {
-    "reasoning_effort": "reasoning_effort",
-    "thinking_effort": "reasoning_effort",
-    "tool_choice": "tool_choice",
-    "response_format": "response_format",
-}
-
-#: Both turn reasoning off: templates have one name or the other.
-_SWITCHES = ("thinking", "enable_thinking")
+_LONGEST_OPTION = 80  # characters of an option's name
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
+#: msgspec's error texts: a complaint and the path of the value; a missing or unknown field.
 _AT = re.compile(r"(?s)(.*) - at `(?:key in )?\$\.?(.*)`")
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`")
 
@@ -244,84 +199,84 @@ def decode(body: bytes) -> ChatRequest:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("the body's JSON is nested too deeply") from error
-    for name, (neutral, complaint) in _NEUTRAL.items():
-        if (value := getattr(request, name)) not in neutral:
-            raise InvalidRequest(f"{complaint} (got {_shown(value)})", param=name)
+    for name, (accepted, complaint) in _UNSUPPORTED.items():
+        if (value := getattr(request, name)) not in accepted:
+            raise InvalidRequest(f"{complaint} (got {_excerpt(value)})", param=name)
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequest("top_logprobs are told only where logprobs is true", param="top_logprobs")
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     _check_template_kwargs(request.chat_template_kwargs or {})
-    if isinstance(request.extension.repair, dict):
-        _check_repair(request.extension.repair)
+    if request.dovetail is not None and isinstance(request.dovetail.repair, dict):
+        _check_repair(request.dovetail.repair)
     _check_text_only(check_messages(request.messages))
     check_response_format(request.response_format)
     tools = check_tools(request.tools)
-    if not any(message.get("tools") for message in request.messages):  # which the format may show, or not
+    # A message may declare the chosen tool, if the format shows such tools; `TurnRunner.prepare` checks that.
+    if not any(message.get("tools") for message in request.messages):
         resolve_tool_choice(request.tool_choice, tools)
     return request
 
 
 def _check_surrogates(body: bytes) -> None:
-    """Name the field that escapes half a surrogate pair: the decoder only says that something is not JSON."""
+    """Raise `InvalidRequest` that names the field with a lone surrogate, for which the decoder's error has no path."""
     if re.search(rb"(?i)\\ud[89a-f]", body) is None:
         return
     with contextlib.suppress(ValueError, RecursionError):
-        decoded = json.loads(body)  # has no objection
+        decoded = json.loads(body)  # accepts lone surrogates
         if isinstance(decoded, dict):
             check_renderable(decoded.get("messages"), decoded.get("tools"))
             for name in ChatRequest.__struct_fields__:
                 try:
                     json.dumps(decoded.get(name), ensure_ascii=False).encode()
                 except UnicodeEncodeError:
-                    told = f"{name} holds a lone surrogate, which is not valid Unicode"
-                    raise InvalidRequest(told, param=name) from None
+                    message = f"{name} contains a lone surrogate, which is not valid Unicode"
+                    raise InvalidRequest(message, param=name) from None
 
 
 def _check_template_kwargs(options: dict[str, Any]) -> None:
-    """Other names are for the format to know or refuse."""
+    """Refuse options that no template can have. The format refuses the others that it does not know."""
     for name in options:
+        field = f"chat_template_kwargs.{name[:_LONGEST_OPTION]}"
         if name in _NOT_OPTIONS:
-            where = f"chat_template_kwargs.{name}"
-            raise InvalidRequest(f"{where} cannot be set: it is not an option of the template", param=where)
+            raise InvalidRequest(f"{field} cannot be set: it is not an option of the template", param=field)
         if len(name) > _LONGEST_OPTION:
-            where = f"chat_template_kwargs.{name[:_LONGEST_OPTION]}"
-            raise InvalidRequest(f"{where}... is not an option of the template", param=where)
-    switches = [(name, options[name]) for name in _SWITCHES if name in options]
-    for name, value in switches:
-        where = f"chat_template_kwargs.{name}"
+            raise InvalidRequest(f"{field}... is not an option of the template", param=field)
+    thinking = [(name, options[name]) for name in THINKING_OPTIONS if name in options]
+    for name, value in thinking:
+        field = f"chat_template_kwargs.{name}"
         if not isinstance(value, bool):
-            raise InvalidRequest(f"{where} must be true or false", param=where)
-        if value != switches[0][1]:
-            raise InvalidRequest(f"{where} says the opposite of {switches[0][0]}: give one of them", param=where)
+            raise InvalidRequest(f"{field} must be true or false", param=field)
+        if value != thinking[0][1]:
+            raise InvalidRequest(f"{field} contradicts {thinking[0][0]}: set only one of them", param=field)
 
 
 def _check_repair(kinds: dict[str, Any]) -> None:
     for kind, on in kinds.items():
-        where = f"dovetail.repair.{kind}"[:160]
+        field = f"dovetail.repair.{kind}"[:160]
         try:
             checked_kinds((kind,))
         except InvalidRequest as error:
-            raise InvalidRequest(f"{where}: {error.message}", param=where) from error
+            raise InvalidRequest(f"{field}: {error.message}", param=field) from error
         if not isinstance(on, bool):
-            raise InvalidRequest(f"{where} must be true or false", param=where)
+            raise InvalidRequest(f"{field} must be true or false", param=field)
 
 
 def _check_text_only(messages: Any) -> None:
-    """An engine is given token ids, so a picture in a message could only be dropped; say so instead."""
+    """Refuse images and other parts: the engine gets token ids, so they could only be dropped."""
     for i, message in enumerate(messages):
         content = message.get("content")
         if content is None or isinstance(content, str):
             continue
         for j, part in enumerate(content):
             if part["type"] != "text":
-                where, kind = f"messages[{i}].content[{j}].type", part["type"]
-                raise InvalidRequest(f"{where} must be 'text' (no other is supported), not {kind!r:.80}", param=where)
+                field, kind = f"messages[{i}].content[{j}].type", part["type"]
+                raise InvalidRequest(f"{field} must be 'text' (no other is supported), not {kind!r:.80}", param=field)
 
 
 def _refusal(complaint: str) -> InvalidRequest:
-    """msgspec's complaint in OpenAI's words: the path as a field name."""
+    """The error for msgspec's `complaint`, with its path as a field name."""
     path = ""
     if located := _AT.fullmatch(complaint):
-        complaint, path = located[1], located[2].split("[...]")[0]  # as far as it has names
+        complaint, path = located[1], located[2].split("[...]")[0]  # the part without unknown indices
     if named := _FIELD.fullmatch(complaint):
         path = f"{path}.{named[1][:80]}" if path else named[1][:80]
         complaint = "is required" if "missing" in complaint else "is not a known field"
@@ -330,9 +285,10 @@ def _refusal(complaint: str) -> InvalidRequest:
     return InvalidRequest(f"{subject}: {complaint[0].lower()}{complaint[1:]}", param=path or None)
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
+    """The beginning of `value` as JSON."""
     try:
         text = msgspec.json.encode(value).decode()
     except (RecursionError, ValueError, OverflowError, msgspec.MsgspecError):
-        return "what JSON cannot write: it is nested too deeply, or a number is too long"
+        return "a value that is nested too deeply or has too long a number"
     return text if len(text) <= 60 else f"{text[:57]}..."

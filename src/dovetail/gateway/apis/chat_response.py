@@ -1,9 +1,9 @@
-"""Steps as OpenAI's JSON: server-sent chunks for a stream, one object for a whole answer, from the same parts.
+"""Steps as OpenAI's JSON: chunks for a stream, one object for a whole response, built from the same parts.
 
-What is ours is in one field, `dovetail`: of the message, and in a stream of the last delta, so that deltas add up to
-the message. It is there when something was off (`defects` in the output, `repairs` to the history) or when token ids
-were asked for. A stream's first delta has `content` "", so a whole message without content has "" too, and not null.
-What tokens have log probabilities is told with the first delta that follows them: some show nothing, or nothing yet.
+Everything that is Dovetail's own is in the field `dovetail` of the message, or of the last delta in a stream, so that
+deltas add up to the message. It has `defects` of the output and `repairs` of the history, if there are any, and token
+ids if the request asks for them. A stream's first delta has `content` "", so a whole message without content also has
+"" and not null. Log probabilities go out with the first delta behind their tokens, because some tokens make no delta.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dovetail.errors import DovetailError
 from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning, fold
 from dovetail.formats.history import Repair
+from dovetail.gateway.apis.chat_request import ChatRequest
+from dovetail.gateway.errors import error_json
 from dovetail.gateway.logprobs import ChoiceLogprobs, ContentLogprob
-from dovetail.gateway.turn import FinishReason, Step, Turn
+from dovetail.gateway.output import FinishReason, Step
+from dovetail.gateway.turn import Turn
 
 DONE = b"data: [DONE]\n\n"
 
@@ -29,7 +33,7 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call, or in a stream a piece of one (which alone has an `index`)."""
+    """A call, or in a stream a piece of one. Only a piece has an `index`."""
 
     function: Function
     index: int | UnsetType = UNSET
@@ -52,7 +56,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """A message, or in a stream a delta of one."""
+    """A message, or in a stream a delta of a message."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -70,10 +74,11 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Engine steps this answer took, summed over its choices, and the draft tokens verified and accepted in them; of
-    those verified, `forced` are what the constraint forced.
+    """The engine steps of this response, summed over its choices, and the draft tokens in them.
 
-    An engine behind HTTP may send several steps in one piece, which counts as one, and does not say what was forced.
+    `drafted` were verified, `accepted` of them were accepted, and `forced` of those verified came from the grammar and
+    not from a drafter. An engine behind HTTP may send several steps at once, which count as one, and does not report
+    `forced`.
     """
 
     steps: int
@@ -87,8 +92,8 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How often the answer was asked for again because of a call that was not valid, summed over its choices, and the
-    tokens that were dropped for it: `completion_tokens` does not have them."""
+    """How often choices were generated again because of an invalid call, and the new tokens that were dropped for it,
+    which are not in the response's own `completion_tokens`."""
 
     times: int
     completion_tokens: int
@@ -98,7 +103,7 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    # Absent where the engine did not come to say so, as when an answer ends at a stop string in the middle of its own.
+    # Absent if the engine did not report it, for example because a stop string ended the answer before the engine did.
     prompt_tokens_details: PromptTokensDetails | UnsetType
     speculation: Speculation | UnsetType
     retries: Retries | UnsetType
@@ -115,18 +120,19 @@ class Response(msgspec.Struct, frozen=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-class _Tally:
-    """What is counted over the steps of one choice."""
+class _ChoiceTotals:
+    """What the steps of one choice add up to."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, request: ChatRequest, turn: Turn) -> None:
         self._turn = turn
+        self._with_ids = bool(request.dovetail and request.dovetail.return_token_ids)
         self.steps = self.accepted = self.forced = 0
-        #: None until they are told.
+        #: None until the engine reports them.
         self.drafted: int | None = None
         self.cached: int | None = None
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
-        self.retries = self.dropped = 0
+        self.retries = self.dropped_tokens = 0
         self._defects: list[OutputDefect] = []
 
     def add(self, step: Step) -> None:
@@ -137,26 +143,22 @@ class _Tally:
         self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
         self.retries += step.retries
-        self.dropped += step.dropped
+        self.dropped_tokens += step.dropped_tokens
         self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
 
     def extension(self) -> Extension | UnsetType:
-        ids = self._turn.request.extension.return_token_ids
         extension = Extension(
             defects=tuple(self._defects) or UNSET,
             repairs=self._turn.repairs or UNSET,
-            prompt_token_ids=self._turn.prompt if ids else UNSET,
-            token_ids=tuple(self.ids) if ids else UNSET,
+            prompt_token_ids=self._turn.prompt if self._with_ids else UNSET,
+            token_ids=tuple(self.ids) if self._with_ids else UNSET,
         )
-        return UNSET if extension == _NOTHING else extension
+        return UNSET if extension == Extension() else extension
 
 
-_NOTHING = Extension()
-
-
-def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
-    """The prompt counts once, however many choices there are: as the first found it, in the cache or not."""
+def _usage(turn: Turn, choices: Sequence[_ChoiceTotals]) -> Usage:
+    """The counts of all `choices`. The prompt counts once, with the cached tokens that the first choice reports."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
     counts = zip(*((c.steps, c.accepted, c.forced) for c in choices), strict=True)
     steps, accepted, forced = map(sum, counts)
@@ -165,102 +167,104 @@ def _usage(turn: Turn, choices: Sequence[_Tally]) -> Usage:
     cached = choices[0].cached
     details = PromptTokensDetails(cached) if cached is not None else UNSET
     times = sum(choice.retries for choice in choices)
-    retries = Retries(times, sum(choice.dropped for choice in choices)) if times else UNSET
+    retries = Retries(times, sum(choice.dropped_tokens for choice in choices)) if times else UNSET
     return Usage(prompt, new, prompt + new, details, speculation, retries)
 
 
-def _sum(before: int | None, told: int | None) -> int | None:
-    return before if told is None else (before or 0) + told
+def _sum(total: int | None, reported: int | None) -> int | None:
+    return total if reported is None else (total or 0) + reported
 
 
-def whole(turn: Turn, steps: Sequence[Step]) -> bytes:
-    """The answer to a request that does not stream."""
-    tallies = [_Tally(turn) for _ in turn.completions]
+def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
+    """The response to a request that does not stream."""
+    totals = [_ChoiceTotals(request, turn) for _ in turn.choices]
     choices = tuple(
-        _choice(index, [step for step in steps if step.choice == index], tally) for index, tally in enumerate(tallies)
+        _choice(index, [step for step in steps if step.choice == index], total) for index, total in enumerate(totals)
     )
-    usage = _usage(turn, tallies)
-    response = Response(turn.id, "chat.completion", turn.created, turn.request.model, choices, usage)
+    response = Response(turn.id, "chat.completion", turn.created, request.model, choices, _usage(turn, totals))
     return msgspec.json.encode(response)
 
 
-def _choice(index: int, steps: Sequence[Step], tally: _Tally) -> Choice:
+def _choice(index: int, steps: Sequence[Step], total: _ChoiceTotals) -> Choice:
     for step in steps:
-        tally.add(step)
-    said = fold(event for step in steps for event in step.events)
+        total.add(step)
+    answer = fold(event for step in steps for event in step.events)
     message = ChatMessage(
         role="assistant",
-        content=said.content,
-        reasoning_content=said.reasoning or UNSET,
+        content=answer.content,
+        reasoning_content=answer.reasoning or UNSET,
         tool_calls=tuple(
-            ToolCall(Function(call.arguments, call.name), id=call.id, type="function") for call in said.calls
+            ToolCall(Function(call.arguments, call.name), id=call.id, type="function") for call in answer.calls
         )
         or UNSET,
-        dovetail=tally.extension(),
+        dovetail=total.extension(),
     )
     logprobs = tuple(entry for step in steps for entry in step.logprobs)
-    return Choice(index, message, logprobs=ChoiceLogprobs(logprobs) if logprobs else None, finish_reason=tally.finish)
+    return Choice(index, message, logprobs=ChoiceLogprobs(logprobs) if logprobs else None, finish_reason=total.finish)
 
 
 class Stream:
-    """The answer to a request that streams: `start()`, then `step(step)` for each one; all are server-sent events."""
+    """The response to a request that streams, as server-sent events: `start()`, then `step()` for each step."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, request: ChatRequest, turn: Turn) -> None:
         self._turn = turn
-        self._tallies = [_Tally(turn) for _ in turn.completions]
-        # Of each choice, those that no delta has told yet.
-        self._logprobs: list[tuple[ContentLogprob, ...]] = [() for _ in turn.completions]
-        options = turn.request.stream_options
+        self._model = request.model
+        self._totals = [_ChoiceTotals(request, turn) for _ in turn.choices]
+        #: The log probabilities of each choice that no delta has sent yet.
+        self._logprobs: list[tuple[ContentLogprob, ...]] = [() for _ in turn.choices]
+        options = request.stream_options
         self._include_usage = bool(options and options.include_usage)
 
     @property
     def done(self) -> bool:
         """Whether every choice has finished."""
-        return all(tally.finish is not None for tally in self._tallies)
+        return all(total.finish is not None for total in self._totals)
 
     def start(self) -> bytes:
+        """The first chunk of every choice."""
         first = ChatMessage(role="assistant", content="")
-        return b"".join(self._chunk(Choice(choice, delta=first)) for choice in range(len(self._tallies)))
+        return b"".join(self._chunk(Choice(choice, delta=first)) for choice in range(len(self._totals)))
 
     def step(self, step: Step) -> bytes:
-        """The chunks of one step: b"" when it only held something back; on the last of all up to [DONE]."""
-        tally = self._tallies[step.choice]
-        tally.add(step)
+        """The chunks of one step: b"" for a step that shows nothing yet. The last step's end with [DONE]."""
+        total = self._totals[step.choice]
+        total.add(step)
         self._logprobs[step.choice] += step.logprobs
         chunks = [self._delta(step.choice, delta) for delta in _deltas(step.events)]
         if step.finish is not None:
-            chunks.append(self._delta(step.choice, ChatMessage(dovetail=tally.extension()), step.finish))
+            chunks.append(self._delta(step.choice, ChatMessage(dovetail=total.extension()), step.finish))
             if self.done:
                 if self._include_usage:
-                    chunks.append(self._chunk(usage=_usage(self._turn, self._tallies)))
+                    chunks.append(self._chunk(usage=_usage(self._turn, self._totals)))
                 chunks.append(DONE)
         return b"".join(chunks)
 
+    def error(self, error: DovetailError) -> bytes:
+        """The event that ends a stream in which something failed."""
+        return _event(error_json(error))
+
     def _delta(self, choice: int, delta: ChatMessage, finish: FinishReason | None = None) -> bytes:
-        told, self._logprobs[choice] = self._logprobs[choice], ()
-        logprobs = ChoiceLogprobs(told) if told else None
+        entries, self._logprobs[choice] = self._logprobs[choice], ()
+        logprobs = ChoiceLogprobs(entries) if entries else None
         return self._chunk(Choice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
     def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
         turn = self._turn
-        # With include_usage every chunk has the field, null but in the last one: so the API that clients know has it.
+        # With include_usage every chunk has the field, null in all but the last one, as in OpenAI's API.
         shown = usage if self._include_usage else UNSET
-        return sse(
-            msgspec.json.encode(
-                Response(turn.id, "chat.completion.chunk", turn.created, turn.request.model, choices, shown)
-            )
-        )
+        chunk = Response(turn.id, "chat.completion.chunk", turn.created, self._model, choices, shown)
+        return _event(msgspec.json.encode(chunk))
 
 
-def sse(data: bytes) -> bytes:
+def _event(data: bytes) -> bytes:
     """One server-sent event."""
     return b"data: " + data + b"\n\n"
 
 
 def _deltas(events: Iterable[Event]) -> Iterator[ChatMessage]:
-    """One delta for each run of events that extend the same text, in order."""
+    """The deltas of `events`: one for each run of events that extend the same text."""
     visible = (event for event in events if isinstance(event, Content | Reasoning | CallStart | CallArguments))
-    for _, run in itertools.groupby(visible, _extends):
+    for _, run in itertools.groupby(visible, _target):
         first, *more = run
         match first:
             case Content(text):
@@ -276,5 +280,6 @@ def _deltas(events: Iterable[Event]) -> Iterator[ChatMessage]:
                 yield ChatMessage(tool_calls=(ToolCall(Function(fragment), index),))
 
 
-def _extends(event: Event) -> tuple[type, int]:
+def _target(event: Event) -> tuple[type, int]:
+    """Equal for events that extend the same text."""
     return type(event), event.index if isinstance(event, CallStart | CallArguments) else 0
