@@ -38,7 +38,7 @@ def test_values_are_those_that_the_engine_has() -> None:
     assert embedded.VALUES["dtype"] == get_args(DType)
     assert embedded.VALUES["attention_backend"] == get_args(AttentionBackend)
     assert embedded.VALUES["quantization"] == get_args(Quantization)
-    assert set(BY_NAME["draft_sampling"].choices or ()) == {*get_args(DraftSampling), "none"}
+    assert set(BY_NAME["draft_sampling"].choices or ()) == {*get_args(DraftSampling), "unset"}
     assert set(embedded.VALUES["kv_cache_dtype"]) <= set(get_args(CacheDType))
     assert all(BY_NAME[name].engine_names.get("embedded") for name in embedded.VALUES)
 
