@@ -27,7 +27,7 @@ from benchmarks.reading.texts import TOOLS, long_call, sample, value
 from benchmarks.reading.texts import Message as Said
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
-from dovetail.plan.emit.vllm import PARSERS
+from dovetail.formats import registry
 from tests.plugins.vllm.conftest import Inside, checkpoint, prompt_of, tokenizer_in
 from tests.reading import families
 
@@ -36,7 +36,7 @@ MEANS = (1, 4, 16, None)
 #: Characters of the long argument, read a token at a time.
 LONG = 10_000
 #: vLLM reads gpt-oss itself, in that model's own vocabulary, and takes no parser for it.
-NAMES = tuple(name for name in PARSERS if name != "harmony")
+NAMES = tuple(name for name, family in registry.FAMILIES.items() if family.vllm_parsers and name != "harmony")
 #: Families whose tokenizers have all their markers as special tokens; in others only ends of turns are, the rest is
 #: added and not special.
 ALL_SPECIAL = ("mistral", "llama3_json", "pythonic")
@@ -51,7 +51,11 @@ class Case:
     folder: Path
 
     def ask(self, do: str, dovetails: bool, groups: list[list[int]], **more: Any) -> Any:
-        tools, reasoning = (f"dovetail_{self.name}",) * 2 if dovetails else PARSERS[self.name]
+        tools: str | None = f"dovetail_{self.name}"
+        reasoning = tools
+        if not dovetails:
+            own = registry.FAMILIES[self.name].vllm_parsers
+            tools, reasoning = (own.calls, own.reasoning) if own else (None, None)
         return self.worker.ask(
             do,
             tool_parser=tools,

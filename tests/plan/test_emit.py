@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.formats import NAMES
+from dovetail.formats.registry import FAMILIES, NAMES
 from dovetail.plan import hub, recipe, resolve
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
+from dovetail.plan.emit.command import engine_parsers
 from dovetail.plan.layers import Layer, Setting, overlay
 from dovetail.plan.options import GATE, OPTIONS
 from dovetail.plugins.vllm.settings import Settings
@@ -212,19 +213,20 @@ def test_what_dovetail_does_itself_is_said_so() -> None:
 
 @pytest.mark.parametrize("form", sorted(COMMANDS))
 def test_formats_are_read_or_named_as_not(form: str) -> None:
-    parsers = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[form].PARSERS
-    assert parsers.keys() <= set(NAMES)
-    if form != "trtllm":
-        assert parsers.keys() == set(NAMES) - {"jinja"}  # what is read by a model's own template
     for name in NAMES:
-        notes = COMMANDS[form](plan(format=name)).notes
-        assert (name in parsers) != any(note.startswith(f"not carried over: format {name}: ") for note in notes)
+        command = COMMANDS[form](plan(format=name))
+        parsers = getattr(FAMILIES.get(name), f"{form}_parsers", None)
+        if parsers is None:
+            assert any(note.startswith(f"not carried over: format {name}: ") for note in command.notes)
+        else:
+            values = words(command).values()
+            assert parsers.calls in values and (parsers.reasoning is None or parsers.reasoning in values)
 
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(vllm.PARSERS))
+@pytest.mark.parametrize("name", [name for name in NAMES if engine_parsers(name, "vllm_parsers")])
 def test_a_reasoning_parser_comes_with_what_it_means_behind_dovetail(name: str) -> None:
     """`dovetail serve --engine URL` refuses it; what would let it pass spoils vLLM's own endpoint."""
     command = vllm.command(plan(format=name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from dovetail.conversation import (
     Message,
@@ -56,6 +56,15 @@ def _as_sent(schema: Any) -> Any:
     return schema
 
 
+class EngineParsers(NamedTuple):
+    """The names of another engine's own parsers for a format, as its command line takes them; None: it has none."""
+
+    calls: str
+    reasoning: str | None = None
+    #: The name of a tokenizer mode, which only TensorRT-LLM has.
+    tokenizer: str | None = None
+
+
 class Format(ABC):
     """Both ends of a model's language. Instances are stateless and may be shared between threads."""
 
@@ -70,6 +79,10 @@ class Format(ABC):
     reasoning: ReasoningBlock = "opened"
     #: Literals of the control tokens that end the assistant's turn.
     end_of_turn: tuple[str, ...]
+    #: Parsers of other engines that read this format, for the commands that `dovetail plan --emit` writes.
+    vllm_parsers: EngineParsers | None = None
+    sglang_parsers: EngineParsers | None = None
+    trtllm_parsers: EngineParsers | None = None
     _reader: type[CallReader]
     #: The control tokens of the model's tokenizer; None: it has all of the family's.
     _tokenizer_controls: frozenset[str] | None = None

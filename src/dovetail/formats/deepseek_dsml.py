@@ -18,7 +18,7 @@ from typing import Any
 
 from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats.base import Format, Messages
+from dovetail.formats.base import EngineParsers, Format, Messages
 from dovetail.formats.deepseek_dsml_prompt import DSML, V32_TAGS, Tags, v32, with_request
 from dovetail.formats.deepseek_v3_prompt import END, THINK, THINK_END
 from dovetail.formats.deepseek_v4_prompt import V4, V4_TAGS, V41, V41_TAGS
@@ -65,6 +65,9 @@ class DeepSeekV32(Format):
     """
 
     name = "deepseek_v32"
+    vllm_parsers = EngineParsers("deepseek_v32", "deepseek_v3")
+    sglang_parsers = EngineParsers("deepseekv32", "deepseek-v3")
+    trtllm_parsers: EngineParsers | None = EngineParsers("deepseek_v32", tokenizer="deepseek_v32")
     history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
     template_options: tuple[str, ...] = ("response_format",)
     end_of_turn = (END,)
@@ -93,6 +96,9 @@ class DeepSeekV4(DeepSeekV32):
     """
 
     name = "deepseek_v4"
+    vllm_parsers = EngineParsers("deepseek_v4", "deepseek_v4")
+    sglang_parsers = EngineParsers("deepseekv4", "deepseek-v4")
+    trtllm_parsers = None
     history_rules = HistoryRules(developer=False)
     template_options = ("drop_thinking", "reasoning_effort", "response_format")
     _reader: type[DsmlReader] = Dsml4Reader
@@ -119,5 +125,7 @@ class DeepSeekV41(DeepSeekV4):
     """`reasoning_effort` is low, high, max or a number from 1 to 100."""
 
     name = "deepseek_v41"
+    vllm_parsers = EngineParsers("deepseek_v41", "deepseek_v41")
+    sglang_parsers = EngineParsers("deepseekv41", "deepseek-v41")
     _reader = Dsml41Reader
     _prompts = V41()

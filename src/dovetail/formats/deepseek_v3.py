@@ -14,7 +14,7 @@ from typing import Any
 
 from dovetail.conversation import Message
 from dovetail.formats import deepseek_v3_prompt as prompts
-from dovetail.formats.base import Format, Messages, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.deepseek_v3_prompt import (
     CALL,
     CALL_END,
@@ -135,6 +135,9 @@ class DeepSeekV3(Format):
     """
 
     name = "deepseek_v3"
+    vllm_parsers = EngineParsers("deepseek_v3")
+    sglang_parsers = EngineParsers("deepseekv3")
+    trtllm_parsers = EngineParsers("deepseekv3")
     history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
     reasoning: ReasoningBlock = "none"
     end_of_turn = (END,)
@@ -161,6 +164,9 @@ class DeepSeekV31(DeepSeekV3):
     """V3.1 reasons when asked to. Its template declares no tools either; how to is said in the model's card."""
 
     name = "deepseek_v31"
+    vllm_parsers = EngineParsers("deepseek_v31", "deepseek_v3")
+    sglang_parsers = EngineParsers("deepseekv31", "deepseek-v3")
+    trtllm_parsers = EngineParsers("deepseekv3.1")
     reasoning: ReasoningBlock = "opened"
     _reader = DeepSeekV31Reader
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dovetail.conversation import Message
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.formats.markup import markup, parameters, text
 from dovetail.grammar import Concat, ExactText, Maybe, Node
 from dovetail.reading import Script
@@ -109,6 +109,8 @@ class Glm45Reader(GlmReader):
 
 class Glm45(Format):
     name = "glm45"
+    vllm_parsers = EngineParsers("glm45", "glm45")
+    sglang_parsers = EngineParsers("glm45", "glm45")
     reasoning: ReasoningBlock = "written"
     end_of_turn = (USER, OBSERVATION, END_OF_TEXT)
     _reader: type[GlmReader] = Glm45Reader
@@ -146,6 +148,8 @@ class Glm45(Format):
 
 class Glm47(Glm45):
     name = "glm47"
+    vllm_parsers = EngineParsers("glm47", "glm47")
+    sglang_parsers = EngineParsers("glm47", "glm45")
     reasoning: ReasoningBlock = "opened"
     _reader = GlmReader
     _newline = ""

@@ -18,7 +18,7 @@ from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
 from dovetail.formats import constraint
-from dovetail.formats.base import Format, Messages, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.harmony_prompt import (
     ANALYSIS,
     CALL,
@@ -234,6 +234,8 @@ class Harmony(Format):
     """gpt-oss. It always reasons: without `thinking`, and with no `reasoning_effort` given, the effort is low."""
 
     name = "harmony"
+    vllm_parsers = EngineParsers("openai", "openai_gptoss")
+    sglang_parsers = EngineParsers("gpt-oss", "gpt-oss")
     #: `current_date`: a string, None for none; today unless given. `builtin_tools`: a list of "browser" and "python",
     #: which are declared and no more. `auto_drop_analysis`: False keeps all reasoning of the history.
     #: `response_format`: OpenAI's, of which a schema is shown.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dovetail.conversation import Message
 from dovetail.events import Content
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.reading import Script
 from dovetail.reading.envelope import EnvelopeReader
 from dovetail.tokens import Prompt, Segment
@@ -47,6 +47,8 @@ class Qwen3Reader(HermesReader):
 
 class Hermes(Format):
     name = "hermes"
+    vllm_parsers = EngineParsers("hermes")
+    sglang_parsers = EngineParsers("hermes")
     reasoning: ReasoningBlock = "none"
     end_of_turn = (END,)
     _reader: type[HermesReader] = HermesReader
@@ -69,5 +71,8 @@ class Qwen3(Hermes):
     """The model writes `<think>` itself; where thinking is off, the prompt holds an empty block."""
 
     name = "qwen3"
+    vllm_parsers = EngineParsers("hermes", "qwen3")
+    sglang_parsers = EngineParsers("qwen", "qwen3")
+    trtllm_parsers = EngineParsers("qwen3", "qwen3")
     reasoning: ReasoningBlock = "written"
     _reader = Qwen3Reader

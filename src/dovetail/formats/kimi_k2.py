@@ -13,7 +13,7 @@ from typing import Any
 from dovetail import grammar
 from dovetail.conversation import Message
 from dovetail.formats import kimi_k2_prompt, typescript
-from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
+from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.history import HistoryRules
 from dovetail.formats.kimi_k2_prompt import (
@@ -122,6 +122,9 @@ class KimiK2(Format):
     """K2: the model does not reason."""
 
     name = "kimi_k2"
+    vllm_parsers = EngineParsers("kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2")
+    trtllm_parsers: EngineParsers | None = EngineParsers("kimi_k2")
     reasoning: ReasoningBlock = "none"
     history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
     end_of_turn = (END,)
@@ -166,6 +169,9 @@ class KimiK2Thinking(KimiK2):
     """K2-Thinking: the model writes `<think>` itself, so that a prompt has no way to turn it off."""
 
     name = "kimi_k2_thinking"
+    vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    trtllm_parsers = None
     reasoning: ReasoningBlock = "written"
 
     def _render(
@@ -185,6 +191,9 @@ class KimiK25(KimiK2):
     """K2.5 and K2.6: the prompt opens the reasoning, and tools are declared as TypeScript."""
 
     name = "kimi_k25"
+    vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    trtllm_parsers = EngineParsers("kimi_k2", "kimi_k25")
     reasoning: ReasoningBlock = "opened"
     _shown_order = staticmethod(typescript.shown_order)
 

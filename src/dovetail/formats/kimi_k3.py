@@ -15,7 +15,7 @@ from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
 from dovetail.formats import constraint, kimi_k3_prompt
-from dovetail.formats.base import Format, Messages, Tools
+from dovetail.formats.base import EngineParsers, Format, Messages, Tools
 from dovetail.formats.kimi_k3_prompt import CLOSE, END, OPEN, SEP
 from dovetail.formats.markup import parameters
 from dovetail.reading import Script
@@ -256,6 +256,8 @@ class KimiK3(Format):
     """Options: OpenAI's `tool_choice` and `response_format`, and `thinking_effort`: low, high, max, or None, untold."""
 
     name = "kimi_k3"
+    vllm_parsers = EngineParsers("kimi_k3", "kimi_k3")
+    sglang_parsers = EngineParsers("kimi_k3", "kimi_k3")
     template_options = ("thinking_effort", "tool_choice", "response_format")
     end_of_turn = (END,)
     _reader = KimiK3Reader

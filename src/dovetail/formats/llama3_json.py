@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content
 from dovetail.formats import constraint, plain_text
-from dovetail.formats.base import ReasoningBlock
+from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
@@ -69,6 +69,8 @@ class LlamaReader(EnvelopeReader):
 
 class Llama3Json(plain_text.PlainText):
     name = "llama3_json"
+    vllm_parsers = EngineParsers("llama3_json")
+    sglang_parsers = EngineParsers("llama3")
     reasoning: ReasoningBlock = "none"
     end_of_turn = TURN_ENDS
     _reader = LlamaReader

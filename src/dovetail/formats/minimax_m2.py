@@ -12,7 +12,7 @@ Only the outer tags are control tokens. Source: MiniMax's chat template.
 from __future__ import annotations
 
 from dovetail.conversation import Message
-from dovetail.formats.base import Format
+from dovetail.formats.base import EngineParsers, Format
 from dovetail.formats.markup import markup, parameters, text
 from dovetail.grammar import Node, TextUntil
 from dovetail.reading.tags import TagReader
@@ -38,6 +38,8 @@ class MiniMaxReader(TagReader):
 
 class MiniMaxM2(Format):
     name = "minimax_m2"
+    vllm_parsers = EngineParsers("minimax_m2", "minimax_m2")
+    sglang_parsers = EngineParsers("minimax-m2", "minimax")
     end_of_turn = (END,)
     _reader = MiniMaxReader
 

@@ -8,7 +8,7 @@ chat templates and tokenizers.
 from __future__ import annotations
 
 from dovetail.conversation import Message
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.grammar import ControlToken
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
@@ -79,6 +79,8 @@ class MistralReader(EnvelopeReader):
 
 class Mistral(Format):
     name = "mistral"
+    vllm_parsers = EngineParsers("mistral", "mistral")
+    sglang_parsers = EngineParsers("mistral", "mistral")
     reasoning: ReasoningBlock = "written"
     end_of_turn = (END,)
     _reader = MistralReader

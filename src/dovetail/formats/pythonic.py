@@ -14,7 +14,7 @@ from dovetail.conversation import Call, Message, Tool
 from dovetail.errors import InvalidRequest
 from dovetail.events import Content, Reasoning
 from dovetail.formats import constraint, plain_text, python_grammar, python_values
-from dovetail.formats.base import ReasoningBlock
+from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.formats.markup import parameters
 from dovetail.grammar import (
     Choice,
@@ -167,6 +167,8 @@ class Pythonic(plain_text.PlainText):
     """Llama 4, Llama 3.2 and others with templates for Python calls."""
 
     name = "pythonic"
+    vllm_parsers = EngineParsers("pythonic")
+    sglang_parsers = EngineParsers("pythonic")
     reasoning: ReasoningBlock = "none"
     end_of_turn = TURN_ENDS
     _reader = PythonicReader

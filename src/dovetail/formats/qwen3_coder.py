@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 
 from dovetail.conversation import Message
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.formats.markup import markup, parameters, text
 from dovetail.grammar import Node, TextUntil
 from dovetail.reading.tags import Attributes, TagReader
@@ -57,6 +57,9 @@ class Qwen3CoderReader(TagReader):
 
 class Qwen3Coder(Format):
     name = "qwen3_coder"
+    vllm_parsers = EngineParsers("qwen3_coder")
+    sglang_parsers = EngineParsers("qwen3_coder")
+    trtllm_parsers = EngineParsers("qwen3_coder")
     reasoning: ReasoningBlock = "none"
     end_of_turn = (END,)
     _reader = Qwen3CoderReader

@@ -6,12 +6,15 @@ import json
 import shlex
 import textwrap
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME
+
+if TYPE_CHECKING:
+    from dovetail.formats.base import EngineParsers
 
 
 class Shell(str):
@@ -97,6 +100,16 @@ class Account:
         if name in self._left:
             self.notes.append(f"not carried over: {name} {shown(self._left.pop(name))}: {why}")
 
+    def take_parsers(self, parsers: str) -> EngineParsers | None:
+        """The engine's own parsers for the plan's format, from its attribute `parsers`; the format is then taken."""
+        format = self.peek("format")
+        found = None if format is None else engine_parsers(format, parsers)
+        if found is None:
+            self.leave("format", f"{self._engine} has no parser for it")
+        else:
+            self.take("format")
+        return found
+
     def drafts(self, methods: Container[str], settings: Iterable[str]) -> bool:
         """Whether something drafts by one of the engine's `methods`; if not, the `settings` of drafting are left."""
         method, tokens = self.peek("method"), self.peek("draft_tokens")
@@ -124,6 +137,13 @@ class Account:
             front = f"run `dovetail serve --engine URL` in front of {self._engine}"
             self.notes.append(f"not carried over: {said}: Dovetail's own; {front}")
         return tuple(self.notes)
+
+
+def engine_parsers(format: str, parsers: str) -> EngineParsers | None:
+    """What the format called `format` declares under `parsers`, such as "vllm_parsers"; None if it is no family's."""
+    from dovetail.formats.registry import FAMILIES  # imports every family, which most plans do not need
+
+    return getattr(FAMILIES[format], parsers) if format in FAMILIES else None
 
 
 def shown(value: object) -> str:

@@ -10,28 +10,6 @@ from dovetail.plan.emit.command import Account, Command, Shell, shown, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import GATE, OPTIONS
 
-#: Format -> --tool-call-parser, --reasoning-parser.
-PARSERS: Mapping[str, tuple[str | None, str | None]] = {
-    "kimi_k2": ("kimi_k2", None),
-    "kimi_k2_thinking": ("kimi_k2", "kimi_k2"),
-    "kimi_k25": ("kimi_k2", "kimi_k2"),
-    "kimi_k3": ("kimi_k3", "kimi_k3"),
-    "deepseek_v3": ("deepseekv3", None),
-    "deepseek_v31": ("deepseekv31", "deepseek-v3"),
-    "deepseek_v32": ("deepseekv32", "deepseek-v3"),
-    "deepseek_v4": ("deepseekv4", "deepseek-v4"),
-    "deepseek_v41": ("deepseekv41", "deepseek-v41"),
-    "hermes": ("hermes", None),
-    "qwen3": ("qwen", "qwen3"),
-    "qwen3_coder": ("qwen3_coder", None),
-    "glm45": ("glm45", "glm45"),
-    "glm47": ("glm47", "glm45"),
-    "minimax_m2": ("minimax-m2", "minimax"),
-    "harmony": ("gpt-oss", "gpt-oss"),
-    "llama3_json": ("llama3", None),
-    "mistral": ("mistral", "mistral"),
-    "pythonic": ("pythonic", None),
-}
 _ALGORITHMS = {
     "eagle": "EAGLE",
     "eagle3": "EAGLE3",
@@ -131,11 +109,10 @@ def _attention(account: Account, name: str, flag: str) -> list[tuple[str, ...]]:
 
 
 def _language(account: Account) -> list[tuple[str, ...]]:
-    if account.peek("format") not in PARSERS:
-        account.leave("format", "SGLang has no parser for it")
+    parsers = account.take_parsers("sglang_parsers")
+    if parsers is None:
         return []
-    calls, reasoning = PARSERS[account.take("format")]
-    flags = (("--tool-call-parser", calls), ("--reasoning-parser", reasoning))
+    flags = (("--tool-call-parser", parsers.calls), ("--reasoning-parser", parsers.reasoning))
     return [(flag, word) for flag, word in flags if word is not None]
 
 

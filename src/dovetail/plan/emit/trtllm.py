@@ -14,16 +14,6 @@ from dovetail.plan.emit.command import Account, Command, shown, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import OPTIONS
 
-#: Format -> --tool_parser, --reasoning_parser, --custom_tokenizer.
-PARSERS: Mapping[str, tuple[str | None, str | None, str | None]] = {
-    "kimi_k2": ("kimi_k2", None, None),
-    "kimi_k25": ("kimi_k2", "kimi_k25", None),
-    "deepseek_v3": ("deepseekv3", None, None),
-    "deepseek_v31": ("deepseekv3.1", None, None),
-    "deepseek_v32": ("deepseek_v32", None, "deepseek_v32"),
-    "qwen3": ("qwen3", "qwen3", None),
-    "qwen3_coder": ("qwen3_coder", None, None),
-}
 _DECODING = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "dflash": "DFlash", "ngram": "NGram"}
 _FILE = "trtllm.yaml"
 
@@ -86,9 +76,12 @@ def _speculation(account: Account, file: dict[str, Any]) -> None:
 
 
 def _language(account: Account) -> list[tuple[str, ...]]:
-    if account.peek("format") not in PARSERS:
-        account.leave("format", "no parser of TensorRT-LLM's is known to read it")
+    parsers = account.take_parsers("trtllm_parsers")
+    if parsers is None:
         return []
-    calls, reasoning, tokenizer = PARSERS[account.take("format")]
-    flags = (("--custom_tokenizer", tokenizer), ("--tool_parser", calls), ("--reasoning_parser", reasoning))
+    flags = (
+        ("--custom_tokenizer", parsers.tokenizer),
+        ("--tool_parser", parsers.calls),
+        ("--reasoning_parser", parsers.reasoning),
+    )
     return [(flag, word) for flag, word in flags if word is not None]

@@ -9,39 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import PlanError
-from dovetail.plan.emit.command import Account, Command, Shell, shown, variables
+from dovetail.plan.emit.command import Account, Command, Shell, engine_parsers, shown, variables
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import GATE, OPTIONS
 
 VERSIONS = ("0.32", "0.33")
 
-#: Format -> --tool-call-parser, --reasoning-parser; vLLM 0.32 and 0.33 know the same.
-PARSERS: Mapping[str, tuple[str, str | None]] = {
-    "kimi_k2": ("kimi_k2", None),
-    "kimi_k2_thinking": ("kimi_k2", "kimi_k2"),
-    "kimi_k25": ("kimi_k2", "kimi_k2"),
-    "kimi_k3": ("kimi_k3", "kimi_k3"),
-    "deepseek_v3": ("deepseek_v3", None),
-    "deepseek_v31": ("deepseek_v31", "deepseek_v3"),
-    "deepseek_v32": ("deepseek_v32", "deepseek_v3"),
-    "deepseek_v4": ("deepseek_v4", "deepseek_v4"),
-    "deepseek_v41": ("deepseek_v41", "deepseek_v41"),
-    "hermes": ("hermes", None),
-    "qwen3": ("hermes", "qwen3"),
-    "qwen3_coder": ("qwen3_coder", None),
-    "glm45": ("glm45", "glm45"),
-    "glm47": ("glm47", "glm47"),
-    "minimax_m2": ("minimax_m2", "minimax_m2"),
-    "harmony": ("openai", "openai_gptoss"),
-    "llama3_json": ("llama3_json", None),
-    "mistral": ("mistral", "mistral"),
-    "pythonic": ("pythonic", None),
-}
 #: Method -> what vLLM calls it, and what else it then wants.
 _METHODS: Mapping[str, dict[str, Any]] = {"peagle": {"method": "eagle3", "parallel_drafting": True}}
 #: Method -> the versions that know it, where that is not all of them.
 _KNOWN = {"domino": (), "medusa": ("0.32",), "mlp_speculator": ("0.32",)}
+_PARSERS = "vllm_parsers"  # the attribute of a format
 _MEMBER = "--speculative-config."
 #: Dovetail's gate inside vLLM, and the member of --additional-config that it reads.
 SCHEDULER, GATED = "dovetail.plugins.vllm.GatedScheduler", "dovetail"
@@ -68,7 +47,7 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
         account.notes.append(f"vLLM {version} is newer than any that was tried, so this is written for {flavour}")
     start = ("vllm", "serve", account.take("target"))
     speculation, gate = _speculation(account, flavour)
-    if account.peek("grammar_backend") == "guidance" and account.peek("format") in PARSERS:
+    if account.peek("grammar_backend") == "guidance" and engine_parsers(account.peek("format") or "", _PARSERS):
         account.notes.append(
             "guidance is for `dovetail serve --engine URL` in front of vLLM: vLLM's own chat endpoint refuses with it "
             "what its tool parsers make of `required` and `strict`, which is for xgrammar"
@@ -122,12 +101,11 @@ def _argument(word: str, value: Any, flavour: str) -> tuple[str, ...]:
 
 
 def _language(account: Account) -> list[tuple[str, ...]]:
-    if account.peek("format") not in PARSERS:
-        account.leave("format", "vLLM has no parser for it")
+    parsers = account.take_parsers(_PARSERS)
+    if parsers is None:
         return []
-    calls, reasoning = PARSERS[account.take("format")]
-    words: list[tuple[str, ...]] = [("--enable-auto-tool-choice",), ("--tool-call-parser", calls)]
-    if reasoning is None:
+    words: list[tuple[str, ...]] = [("--enable-auto-tool-choice",), ("--tool-call-parser", parsers.calls)]
+    if parsers.reasoning is None:
         return words
     # Not enable_in_reasoning, which is what Dovetail would want: vLLM's own grammars have no reasoning in them, so that
     # with it a forced call would stand where reasoning is read.
@@ -135,7 +113,7 @@ def _language(account: Account) -> list[tuple[str, ...]]:
         "--reasoning-parser is for vLLM's own chat endpoint: in front of vLLM, `dovetail serve --engine URL` wants it "
         "left out, or --strict off"
     )
-    return [*words, ("--reasoning-parser", reasoning)]
+    return [*words, ("--reasoning-parser", parsers.reasoning)]
 
 
 def _speculation(account: Account, flavour: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from dovetail.errors import PlanError
 from dovetail.formats.history import listed_kinds
-from dovetail.formats.registry import NAMES
-from dovetail.plan.emit.vllm import PARSERS
+from dovetail.formats.registry import FAMILIES, NAMES
 
 PREFIX = "dovetail_"
 #: Built-in names that are to be Dovetail's: a list like ``kimi_k2,deepseek_v32``, or ``all``.
@@ -23,10 +23,11 @@ NO_REPAIR = "DOVETAIL_VLLM_NO_REPAIR"
 Names = Mapping[str, tuple[str, ...]]
 
 
-def _built_in(which: int) -> Names:
+def _built_in(kind: Literal["calls", "reasoning"]) -> Names:
+    """vLLM's own parsers of that kind, each with the formats that it reads."""
     found: dict[str, tuple[str, ...]] = {}
-    for fmt, pair in PARSERS.items():
-        name = pair[which]
+    for fmt, family in FAMILIES.items():
+        name = getattr(family.vllm_parsers, kind, None)
         # vLLM reads gpt-oss itself whatever the parser, and takes no other parser there.
         if name is not None and fmt != "harmony":
             found[name] = (*found.get(name, ()), fmt)
@@ -35,7 +36,7 @@ def _built_in(which: int) -> Names:
 
 OWN: Names = MappingProxyType({PREFIX + name: (name,) for name in NAMES})
 #: Built-in names with the formats that they are for.
-TOOL_PARSERS, REASONING_PARSERS = _built_in(0), _built_in(1)
+TOOL_PARSERS, REASONING_PARSERS = _built_in("calls"), _built_in("reasoning")
 
 
 def overridden(words: str) -> tuple[Names, Names]:
