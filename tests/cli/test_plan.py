@@ -172,13 +172,18 @@ def test_a_drafter_that_the_other_engine_cannot_run_is_refused(
         assert "SGLang 0.5.23 has no P-EAGLE; vLLM runs it" in error and "--drafter none" in error
 
 
-def test_the_help_tells_of_every_setting_and_is_short_to_scan(dovetail: Dovetail) -> None:
-    for command in ("serve", "plan"):
-        told = dovetail(command, "--help").stdout
-        for option in OPTIONS:
-            assert option.command_line == (f"--{option.name.replace('_', '-')}" in told)
-        assert told.splitlines()[0] == f"usage: dovetail {command} [MODEL] [--option VALUE …]"
-        assert max(map(len, told.splitlines())) <= 80
+@pytest.mark.parametrize("command", ["serve", "plan"])
+def test_the_help_shows_the_common_options_and_help_all_every_option(dovetail: Dovetail, command: str) -> None:
+    common, everything = (dovetail(command, flag).stdout for flag in ("--help", "--help-all"))
+    for option in OPTIONS:
+        shown = [re.search(rf"^  {option.flags[0]}\b", text, re.MULTILINE) is not None for text in (common, everything)]
+        in_help = option.common or (command, option.name) == ("plan", "gpus")
+        assert shown == [option.command_line and in_help, option.command_line], option.name
+    for text in (common, everything):
+        assert text.splitlines()[0] == f"usage: dovetail {command} [MODEL] [--option VALUE …]"
+        assert text.count(f"\n  dovetail {command}") == 2, "examples"
+        assert max(map(len, text.splitlines())) <= 80
+    assert len(common.splitlines()) <= 75
 
 
 def test_a_drafter_that_only_the_other_engine_can_run_is_planned_for_it(plan: Any, tmp_path: Path) -> None:

@@ -64,25 +64,27 @@ class Option(msgspec.Struct, frozen=True):
         """Whether `value` is one of the words for None."""
         return self.nullable and value in ("none", self.unset_word)
 
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Add the setting to `parser` as an argument named `name`."""
+    def add_to(self, parser: argparse._ActionsContainer, *, in_help: bool = True) -> None:
+        """Add the setting to `parser` as an argument named `name`, which the help shows if `in_help`."""
         kinds = _kinds(self.type)
         if any(isinstance(kind, msgspec.inspect.BoolType) for kind in kinds):
             # Every flag has a --no- flag too, so the help shows the setting under its own name only.
-            for flag, help in zip(self.flags, (self.help, *[argparse.SUPPRESS] * len(self.aliases)), strict=True):
+            for i, flag in enumerate(self.flags):
+                help = self.help if in_help and i == 0 else argparse.SUPPRESS
                 parser.add_argument(flag, dest=self.name, action=argparse.BooleanOptionalAction, help=help)
             return
         number = next((n for k, n in _NUMBERS.items() if any(isinstance(kind, k) for kind in kinds)), None)
         choices = self.choices
         listed_in_help = choices is not None and len(choices) > _MAX_LISTED
         metavar = self.metavar or ("NAME" if number is None else "N")
+        help = f"{self.help}; one of {', '.join(choices)}" if choices and listed_in_help else self.help
         parser.add_argument(
             *self.flags,
             dest=self.name,
             type=self._converter(number or str),
             choices=choices,
             metavar=None if choices and not listed_in_help else metavar,
-            help=f"{self.help}; one of {', '.join(choices)}" if choices and listed_in_help else self.help,
+            help=help if in_help else argparse.SUPPRESS,
         )
 
     def _converter(self, number: type) -> Callable[[str], Any]:

@@ -152,7 +152,7 @@ OPTIONS: tuple[Option, ...] = (
         "gate",
         Literal["measured", "off"],
         "measured: draft as many tokens as pay off for each sequence, by measured acceptance and step times; off: "
-        "always draft draft_tokens (default: measured on the embedded engine); the limits below apply to both",
+        "always draft draft_tokens (default: measured on the embedded engine); limits on drafting apply to both",
         "drafting",
         {"embedded": "gate"},
         common=True,
