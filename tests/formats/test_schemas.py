@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.formats import schemas
+from dovetail.formats import flat_schemas as schemas
 from dovetail.formats.base import Format
-from dovetail.formats.schemas import NotSimpleError
+from dovetail.formats.flat_schemas import NotSimpleError
 from dovetail.grammar import Concat, ExactText, FreeText, Node, TextUntil
 from dovetail.grammar.schemas.references import References
 
@@ -70,13 +70,12 @@ class _Text(Hermes):  # type: ignore[misc, valid-type]
 
     reasoning = "opened"
 
-    def _mark(self, literal: str) -> Node:
+    def mark(self, literal: str) -> Node:
         return ExactText(literal)
 
 
 class _OtherText(_Text):
-    class _reader(Hermes._reader):  # type: ignore[name-defined]
-        think_end = "[/THINK]"
+    reasoning_block = "<think>{reasoning}[/THINK]"
 
 
 @pytest.mark.parametrize(

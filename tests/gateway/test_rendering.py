@@ -14,12 +14,13 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.events import fold
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.history import KINDS
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
-from dovetail.gateway.answer_grammar import can_follow, may_reason
+from dovetail.gateway.answer_grammar import can_follow
 from dovetail.gateway.prompt import render_prompt
 from dovetail.gateway.tools import DeclaredTools
 from dovetail.gateway.turn import Turn, TurnRunner
@@ -285,8 +286,9 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
     class Headed(Writing):
         """Every answer begins with a header."""
 
-        def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
-            return (Maybe(ControlToken("<think>")), ControlToken("<|im_middle|>"))
+        class _answers(AnswerGrammar):
+            def reasoning(self, thinking: bool) -> tuple[Node, ...]:
+                return (Maybe(ControlToken("<think>")), ControlToken("<|im_middle|>"))
 
     half = {"messages": [USER, {"role": "assistant", "content": " a"}], "continue_final_message": True}
     for fmt, body, param in (
@@ -317,7 +319,7 @@ def test_only_where_answers_have_headers_half_of_one_cannot_be_constrained(name:
     left_open = fmt.left_open(render_prompt(request, fmt, half))
     assert not left_open
     with contextlib.suppress(InvalidRequest):  # no grammar yet
-        grammar = fmt.grammar([TOOL], thinking=may_reason(request, fmt, left_open))
+        grammar = fmt.grammar([TOOL], thinking=fmt.may_reason(left_open, thinking=True, continues=True))
         assert grammar is not None and can_follow(grammar, request, fmt, left_open) is (name != "harmony")
 
 
@@ -429,8 +431,9 @@ def test_the_formats_whose_messages_declare_tools_are_asked_for_them(name: str) 
 
 def test_a_format_that_has_no_grammar_names_the_tools(tok: Tokenizer) -> None:
     class Unconstrained(KimiK25):
-        def _calls_grammar(self, *arguments: Any) -> Node:
-            raise InvalidRequest("cannot be constrained yet")
+        class _answers(AnswerGrammar):
+            def calls(self, *arguments: Any, **options: Any) -> Node:
+                raise InvalidRequest("cannot be constrained yet")
 
     with pytest.raises(InvalidRequest, match="yet") as refused:
         prepared(tok, Unconstrained(), tools=[TOOL])

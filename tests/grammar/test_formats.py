@@ -43,7 +43,7 @@ def test_what_a_format_writes_is_accepted(
     reasoning = text if thinking and fmt.reasoning != "none" else ""
     if name == "harmony":
         made = made[:1]  # the end of a call is the end of the turn
-    order = list(fmt._declared_order(SCHEMA)["properties"])  # the library takes keys in no other
+    order = list(fmt.shown_order(SCHEMA)["properties"])  # the library takes keys in no other
     made = [{key: arguments[key] for key in order if key in arguments} for arguments in made]
     calls = tuple(
         Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made)

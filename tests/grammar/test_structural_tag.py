@@ -222,7 +222,7 @@ _layouts = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 2}, {"ind
 def _written(draw: st.DrawFn, name: str, thinking: bool) -> list[int]:
     """The ids of what the family writes for valid calls."""
     fmt, tokenizer, _ = parts(name)
-    order = list(fmt._declared_order(SCHEMA)["properties"])
+    order = list(fmt.shown_order(SCHEMA)["properties"])
     layout = draw(_layouts)
     calls = []
     for i, made in enumerate(draw(st.lists(_arguments, max_size=1 if name == "harmony" else 3))):

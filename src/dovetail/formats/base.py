@@ -5,41 +5,20 @@ A family is one file that subclasses `Format`. Nothing outside this folder knows
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
-from dovetail.conversation import (
-    Message,
-    ResponseFormat,
-    Tool,
-    check_renderable,
-    check_response_format,
-    check_tools,
-    deepest,
-)
+from dovetail.conversation import Message, check_renderable, deepest
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
-from dovetail.formats import constraint, continuing, history
+from dovetail.formats import continuing, history
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.history import HistoryRules, Repair
-from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
-from dovetail.grammar import (
-    Choice,
-    Concat,
-    ControlToken,
-    ExactText,
-    FreeText,
-    Grammar,
-    JsonSchema,
-    Loosened,
-    Maybe,
-    Node,
-    Regex,
-    TextUntil,
-)
-from dovetail.grammar.schemas import bounds
-from dovetail.grammar.schemas.mending import Budget
+from dovetail.formats.tool_choice import Strict
+from dovetail.grammar import ControlToken, ExactText, Grammar, Node
 from dovetail.reading import Asked, CallReader, Reader
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
@@ -47,9 +26,6 @@ from dovetail.tokens import Prompt, Segment, Tokenizer
 ReasoningBlock = Literal["opened", "written", "none"]
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
-
-#: What stands behind reasoning and in front of calls differs from family to family; in front of JSON it is nothing.
-_NEW_LINES = Regex(r"\n{1,3}")
 
 
 def _as_sent(schema: Any) -> Any:
@@ -87,7 +63,9 @@ class Format(ABC):
     #: The control tokens of the model's tokenizer; None: it has all of the family's.
     _tokenizer_controls: frozenset[str] | None = None
     #: Reorders the keys of a schema as the prompt shows them to the model, which then writes them in that order.
-    _shown_order: Callable[[Any], Any] = staticmethod(_as_sent)
+    shown_order: Callable[[Any], Any] = staticmethod(_as_sent)
+
+    _answers: type[AnswerGrammar] = AnswerGrammar
 
     def adapted(
         self,
@@ -106,8 +84,14 @@ class Format(ABC):
         family = type(self)()
         family.name, family.template_options = name, template_options
         family.reasoning, family.end_of_turn, family._reader = reasoning, end_of_turn, reader
-        family._tokenizer_controls, family._shown_order = tokenizer_controls, _as_sent
+        family._tokenizer_controls, family.shown_order = tokenizer_controls, _as_sent
         return family
+
+    def because_of(self, reason: str) -> Self:
+        """The same format, with the reason why a checkpoint is read by it."""
+        explained = copy.copy(self)
+        explained.because = reason
+        return explained
 
     def render(
         self,
@@ -184,6 +168,17 @@ class Format(ABC):
         said = (piece == opener for piece in reversed(prompt.pieces[1::2]) if piece == opener or piece in closers)
         return next(said, False)
 
+    def may_reason(self, left_open: bool, *, thinking: bool, continues: bool) -> bool:
+        """Whether the answer to a prompt may begin with reasoning.
+
+        `left_open`: whether the prompt ends inside a reasoning block.
+        `thinking`: whether the request lets the model reason.
+        `continues`: whether the prompt ends in an answer that the model is to continue.
+        """
+        if self.reasoning == "written":  # the model opens the block, at the beginning of an answer only
+            return thinking and not continues
+        return left_open and self.reasoning == "opened"
+
     def repair(
         self, messages: Messages, tools: Tools = None, *, off: Iterable[str] = ()
     ) -> tuple[list[dict[str, Any]], list[Repair]]:
@@ -201,6 +196,10 @@ class Format(ABC):
     @abstractmethod
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         """What the model itself would emit to say `message` after a generation prompt, end of turn included."""
+
+    def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
+        """`message` in each way in which models of the family write it; the first is that of `write`."""
+        yield self.write(message, thinking=thinking)
 
     def reader(
         self,
@@ -262,129 +261,30 @@ class Format(ABC):
         Raises `InvalidRequest` naming the field for what has not OpenAI's shape, and for a choice of a tool that is
         not there.
         """
-        declared = check_tools(tools)
-        choice, allowed = resolve_tool_choice(tool_choice, declared)
-        wanted = check_response_format(response_format)
-        asked = wanted is not None or tool_choice not in (None, "auto") or not parallel_tool_calls
-        budget = Budget()
-        enforced = {i: enforceable(tool, strict, budget) for i, tool in allowed.items()}
-        held = {i: tool for i, (tool, _) in enforced.items()}
-        if strict == "off" and not asked and not any(tool.strict for tool in allowed.values()):
-            return None
-        # Before a family takes them apart.
-        pinned = [(i, tool.parameters) for i, tool in held.items() if tool.parameters is not None]
-        schemas = [JsonSchema(said, f"tools[{i}].function.parameters") for i, said in pinned]
-        bounds.check_once(schemas if wanted is None else [*schemas, JsonSchema(wanted.schema, wanted.origin)])
-        if wanted is not None:
-            calls = self._calls_grammar(held, parallel_tool_calls) if held and choice != "none" else None
-            content = None if choice == "required" else self._structured(wanted)
-            grammar = self._calls_or_content(calls, content, thinking)
-        elif not declared:
-            return None
-        elif choice == "none":
-            return self._no_calls(thinking)
-        else:
-            others = [tool.name for i, tool in enumerate(declared) if i not in held]
-            grammar = self._grammar(held, choice == "required", thinking, parallel_tool_calls, others)
-        for i, (_, left_out) in enforced.items():
-            if left_out:
-                grammar = Grammar(Loosened(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
-        return grammar
-
-    def _grammar(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> Grammar:
-        """`tools` are those that may be called, by their index in the request; `parameters` are what is enforced.
-        `others` are the names of those that may not be called."""
-        section = self._calls_grammar(tools, parallel)
-        calls = constraint.behind_text(self._content(), section, required=required)
-        return Grammar(Concat((*self._reasoned(thinking), calls)))
-
-    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
-        named = (self._stands_for(index, tool) for index, tool in tools.items())
-        try:
-            return self._envelope.section(named, parallel=parallel)
-        except (constraint.NoGrammarError, RenderError):
-            raise InvalidRequest(
-                f"calls of {self.name} cannot be constrained yet: ask for strict=off, tool_choice=auto, parallel calls "
-                "and no response_format, or for no tools"
-            ) from None
+        return self._answer_grammar.for_request(
+            tools,
+            tool_choice=tool_choice,
+            strict=strict,
+            thinking=thinking,
+            parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+        )
 
     @functools.cached_property
-    def _envelope(self) -> constraint.Envelope:
-        reader = functools.partial(self.reader, thinking=False)
-        family = constraint.Family(self._written_calls, self.end_of_turn, reader, self._attribute)
-        return constraint.Envelope(family)
+    def _answer_grammar(self) -> AnswerGrammar:
+        return self._answers(self)
 
-    def _written_calls(self, message: Message) -> Prompt:
-        return self._in_known_tokens(self._write_numbered(message))
-
-    def _in_known_tokens(self, prompt: Prompt) -> Prompt:
+    def in_known_tokens(self, prompt: Prompt) -> Prompt:
         """`prompt` with text in place of the control tokens that the model's tokenizer lacks."""
         if self._tokenizer_controls is None:
             return prompt
         known = self._tokenizer_controls.union(self.end_of_turn)
         return Prompt(Segment(text, control and text in known) for text, control in prompt.segments)
 
-    def _mark(self, literal: str) -> Node:
-        """A marker of the family: a control token, or text where the model's tokenizer has none such."""
+    def mark(self, literal: str) -> Node:
+        """A marker of the family in a grammar: a control token, or text if the model's tokenizer has no such token."""
         known = self._reader.controls if self._tokenizer_controls is None else self._tokenizer_controls
         return ControlToken(literal) if literal in known else ExactText(literal)
-
-    def _no_calls(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self._reasoned(thinking), FreeText())))
-
-    def _calls_or_content(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        """An answer that is one of the two (None: it cannot be that), with no other text."""
-        either = tuple(node for node in (calls, content) if node is not None)
-        return Grammar(Concat((*self._reasoned(thinking), Maybe(_NEW_LINES), Choice(either))))
-
-    def _content(self) -> Node:
-        """Text in which there may be calls, but in their section only."""
-        return FreeText()
-
-    def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
-        """The reasoning, as far as the model writes it."""
-        if not thinking or self.reasoning == "none":
-            return ()
-        opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
-        opens, closes = self._mark(opener), self._mark(closer)
-        if isinstance(closes, ControlToken):
-            block: Node = Concat((FreeText(), closes))
-        elif closer.startswith("<"):
-            block = TextUntil(closer, (closer,))
-        else:
-            return ()  # it is part of the text in front of calls
-        if self.reasoning == "written":
-            # An opener of text is part of the text that a control token ends.
-            told = isinstance(opens, ControlToken) or not isinstance(closes, ControlToken)
-            block = Maybe(Concat((opens, block)) if told else block)
-        return (block,)
-
-    def _structured(self, wanted: ResponseFormat) -> Node:
-        """Content of a response format; its keys in the order in which the prompt shows them, if it does."""
-        shown = "response_format" in self.template_options
-        return JsonSchema(self._shown_order(wanted.schema) if shown else wanted.schema, wanted.origin)
-
-    def _stands_for(self, index: int, tool: Tool) -> dict[str, Node]:
-        schema = self._shown_order({**(tool.parameters or {}), "type": "object"})
-        return {
-            constraint.ID: self._id_grammar(tool.name),
-            constraint.NAME: ExactText(self._attribute(tool.name)),
-            constraint.ARGUMENTS: JsonSchema(schema, f"tools[{index}].function.parameters"),
-        }
-
-    def _write_numbered(self, message: Message) -> Prompt:
-        """As `write` without reasoning, with `constraint.INDEX` for the number of a call where a family writes one."""
-        return self.write(message, thinking=False)
-
-    def _attribute(self, name: str) -> str:
-        """A tool's or a parameter's name as it stands in a call."""
-        return name
-
-    def _id_grammar(self, name: str) -> Node:
-        """The id of a call, in families that write one; it is not looked at in others."""
-        return ExactText("")
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:

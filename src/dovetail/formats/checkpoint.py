@@ -56,7 +56,7 @@ def _by_names(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> F
         for name, signature in _SIGNATURES.items():
             if checkpoint.controls.keys() >= set(signature):
                 why = f"it has no chat template, and its tokenizer has {', '.join(signature)}"
-                return _because(families[name](), why)
+                return families[name]().because_of(why)
         raise CheckpointError(
             f"{checkpoint.folder}: no format found. It has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json), its config.json names no model whose format is known, and its tokenizer's control "
@@ -67,7 +67,7 @@ def _by_names(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> F
         raise CheckpointError(
             f"{checkpoint.folder}: config.json says {checkpoint.says}, but the tokenizer lacks {', '.join(missing)}"
         )
-    return _because(fmt, f"its config.json says {checkpoint.says}, and it has no chat template")
+    return fmt.because_of(f"its config.json says {checkpoint.says}, and it has no chat template")
 
 
 def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> Format:
@@ -89,12 +89,11 @@ def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -
             continue
         differences[name] = _difference(fmt, own)
         if not differences[name]:
-            return _because(fmt, f"it writes what the checkpoint's {default.file} does")
+            return fmt.because_of(f"it writes what the checkpoint's {default.file} does")
     named = checkpoint.model
     if named in _CODED and named == own.family_name:
-        return _because(
-            families[named](),
-            f"its config.json says {checkpoint.says}, whose prompts come from code: the {default.file} is not its own",
+        return families[named]().because_of(
+            f"its config.json says {checkpoint.says}, whose prompts come from code: the {default.file} is not its own"
         )
     reads = (
         f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
@@ -103,12 +102,7 @@ def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -
     )
     other = next((name for name in (named, own.family_name) if name in differences), None)
     differs = "" if other is None else f"; {other} differs: {differences[other]}"
-    return _because(own, f"it has a {with_tools.file} of its own; {reads}{differs}")
-
-
-def _because(fmt: Format, why: str) -> Format:
-    fmt.because = why
-    return fmt
+    return own.because_of(f"it has a {with_tools.file} of its own; {reads}{differs}")
 
 
 # -- whether a format writes what a template does ---------------------------------------------------------------------

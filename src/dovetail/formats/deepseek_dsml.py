@@ -16,49 +16,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats.base import EngineParsers, Format, Messages
+from dovetail.formats.base import EngineParsers, Messages
+from dovetail.formats.declared import DeclaredFormat, TagCalls
 from dovetail.formats.deepseek_dsml_prompt import DSML, V32_TAGS, Tags, v32, with_request
 from dovetail.formats.deepseek_v3_prompt import END, THINK, THINK_END
 from dovetail.formats.deepseek_v4_prompt import V4, V4_TAGS, V41, V41_TAGS
 from dovetail.formats.history import HistoryRules
-from dovetail.formats.markup import parameters
-from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt
 
 
-class DsmlReader(TagReader):
-    controls = (THINK, THINK_END, DSML, END)
-    ends = (END,)
-    says_string = True
-    tags: Tags
-
-    def __init_subclass__(cls, *, tags: Tags | None = None) -> None:
-        if tags is None:  # another reader of the same tags
-            return
-        cls.tags = tags
-        cls.section, cls.section_end = f"<{DSML}{tags.section}>", f"</{DSML}{tags.section}>"
-        cls.call, cls.call_end = f"<{DSML}{tags.call}", f"</{DSML}{tags.call}>"
-        cls.parameter, cls.parameter_end = f"<{DSML}{tags.parameter}", f"</{DSML}{tags.parameter}>"
-        cls.call_in_text, cls.parameter_in_text = cls.call, cls.parameter
-        cls.openers = ("\n\n" + cls.section, cls.call)
-        cls.inner = (cls.section_end, cls.call_end, cls.parameter, cls.parameter_end)
+def dsml_calls(tags: Tags) -> TagCalls:
+    """How the calls of one version are written."""
+    opens, ends = f"<{DSML}", f"</{DSML}"
+    return TagCalls(
+        section=f"\n\n{opens}{tags.section}>\n{{calls}}{ends}{tags.section}>",
+        call=f'{opens}{tags.call} name="{{name}}">\n{{parameters}}{ends}{tags.call}>\n',
+        parameter=f'{opens}{tags.parameter} name="{{key}}" string="{{is_string}}">{{value}}{ends}{tags.parameter}>\n',
+        no_parameters="\n",
+    )
 
 
-class Dsml32Reader(DsmlReader, tags=V32_TAGS):
-    """V3.2's."""
-
-
-class Dsml4Reader(DsmlReader, tags=V4_TAGS):
-    """V4's."""
-
-
-class Dsml41Reader(DsmlReader, tags=V41_TAGS):
-    """V4.1's."""
-
-
-class DeepSeekV32(Format):
+class DeepSeekV32(DeclaredFormat):
     """`response_format` is what the answer is to look like, as a schema or an object of OpenAI's.
 
     The developer role was trained for DeepSeek's own search agent only: `repair` makes it the system's.
@@ -70,17 +49,9 @@ class DeepSeekV32(Format):
     trtllm_parsers: EngineParsers | None = EngineParsers("deepseek_v32", tokenizer="deepseek_v32")
     history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
     template_options: tuple[str, ...] = ("response_format",)
+    controls = (THINK, THINK_END, DSML)
     end_of_turn = (END,)
-    _reader: type[DsmlReader] = Dsml32Reader
-
-    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        pieces = [message.reasoning, THINK_END] if thinking else []
-        text = message.content
-        if message.calls:
-            calls = [(call.name, list(parameters(call))) for call in message.calls]
-            text = self._reader.tags.add_calls(pieces, text, calls)
-        pieces += (text, END)
-        return Prompt.alternating(pieces)
+    calls = dsml_calls(V32_TAGS)
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -101,7 +72,7 @@ class DeepSeekV4(DeepSeekV32):
     trtllm_parsers = None
     history_rules = HistoryRules(developer=False)
     template_options = ("drop_thinking", "reasoning_effort", "response_format")
-    _reader: type[DsmlReader] = Dsml4Reader
+    calls = dsml_calls(V4_TAGS)
     _prompts = V4()
 
     def _render(
@@ -127,5 +98,5 @@ class DeepSeekV41(DeepSeekV4):
     name = "deepseek_v41"
     vllm_parsers = EngineParsers("deepseek_v41", "deepseek_v41")
     sglang_parsers = EngineParsers("deepseekv41", "deepseek-v41")
-    _reader = Dsml41Reader
+    calls = dsml_calls(V41_TAGS)
     _prompts = V41()

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
-from dovetail.formats import constraint
+from dovetail.formats import call_envelope
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.harmony_prompt import (
     ANALYSIS,
@@ -36,13 +36,14 @@ from dovetail.formats.harmony_prompt import (
     add_said,
     render,
 )
+from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import Asked, CallReader, Script
 from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 
 Kind: TypeAlias = type[Content] | type[Reasoning]
 
-_TEXT = grammar.FreeText()
+_TEXT = FreeText()
 _CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 #: Recipients that are no tool.
 _PEOPLE = (ROLE, "user", "system", "developer", "all", FUNCTIONS)
@@ -230,6 +231,54 @@ class HarmonyReader(CallReader):
             self._unread()
 
 
+class HarmonyAnswers(AnswerGrammar):
+    """Every part of an answer is a message with a header."""
+
+    def answer(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        preamble = Maybe(self._message(COMMENTARY))
+        calling: Node = Concat((preamble, self.calls(tools, parallel)))
+        if not required:
+            calling = Choice((calling, self._message(FINAL)))
+        return Grammar(Concat((*self.reasoning(thinking), calling)))
+
+    def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        """One call: its end is the end of the turn. Its recipient stands behind the channel as the library has it, or
+        in front of it as the chat template does."""
+        channel, recipient = ControlToken(CHANNEL), f" to={FUNCTIONS}"
+        typed = Concat((ExactText(" "), self.mark(CONSTRAIN), ExactText("json")))
+        either = Choice((typed, ExactText(" json")))
+        behind: list[Node] = []
+        in_front: list[Node] = []
+        for index, tool in tools.items():
+            name = ExactText(tool.name)
+            arguments = ControlToken(MESSAGE), self.slots(index, tool)[call_envelope.ARGUMENTS]
+            behind.append(Concat((name, typed, *arguments)))
+            in_front.append(Concat((name, channel, ExactText(COMMENTARY), either, *arguments)))
+        # Side by side, and not for each name: xgrammar is quicker so.
+        first = Concat((channel, ExactText(COMMENTARY + recipient), Choice(tuple(behind))))
+        second = Concat((ExactText(recipient), Choice(tuple(in_front))))
+        return Choice((first, second))
+
+    def content_only(self, thinking: bool) -> Grammar:
+        return Grammar(Concat((*self.reasoning(thinking), self._message(FINAL))))
+
+    def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        final = self._message(FINAL, content) if content else None
+        either = Choice(tuple(node for node in (calls, final) if node))
+        return Grammar(Concat((*self.reasoning(thinking), either)))
+
+    def reasoning(self, thinking: bool) -> tuple[Node, ...]:
+        return (Maybe(self._message(ANALYSIS)),) if thinking else ()
+
+    def _message(self, channel: str, content: Node = _TEXT) -> Node:
+        """A message to the user; only a final one ends the turn."""
+        header = (ControlToken(CHANNEL), ExactText(channel), ControlToken(MESSAGE), content)
+        more = (ControlToken(END), ControlToken(START), ExactText(ROLE)) if channel != FINAL else ()
+        return Concat((*header, *more))
+
+
 class Harmony(Format):
     """gpt-oss. It always reasons: without `thinking`, and with no `reasoning_effort` given, the effort is low."""
 
@@ -246,6 +295,7 @@ class Harmony(Format):
     reasoning: ReasoningBlock = "written"
     end_of_turn = (RETURN, CALL)
     _reader = HarmonyReader
+    _answers = HarmonyAnswers
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -259,56 +309,6 @@ class Harmony(Format):
         """Whether `prompt` ends inside a message on the analysis channel."""
         header = prompt.pieces[: len(prompt.pieces) // 2 * 2][-4:]
         return header[1:] == [CHANNEL, ANALYSIS, MESSAGE]
-
-    def _grammar(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> grammar.Grammar:
-        preamble = grammar.Maybe(self._said(COMMENTARY))
-        calling: grammar.Node = grammar.Concat((preamble, self._calls_grammar(tools, parallel)))
-        if not required:
-            calling = grammar.Choice((calling, self._said(FINAL)))
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), calling)))
-
-    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> grammar.Node:
-        """One call: its end is the end of the turn. Its recipient stands behind the channel as the library has it, or
-        in front of it as the chat template does."""
-        channel, recipient = grammar.ControlToken(CHANNEL), f" to={FUNCTIONS}"
-        typed = grammar.Concat((grammar.ExactText(" "), self._mark(CONSTRAIN), grammar.ExactText("json")))
-        either = grammar.Choice((typed, grammar.ExactText(" json")))
-        behind: list[grammar.Node] = []
-        in_front: list[grammar.Node] = []
-        for index, tool in tools.items():
-            name = grammar.ExactText(tool.name)
-            arguments = grammar.ControlToken(MESSAGE), self._stands_for(index, tool)[constraint.ARGUMENTS]
-            behind.append(grammar.Concat((name, typed, *arguments)))
-            in_front.append(grammar.Concat((name, channel, grammar.ExactText(COMMENTARY), either, *arguments)))
-        # Side by side, and not for each name: xgrammar is quicker so.
-        first = grammar.Concat((channel, grammar.ExactText(COMMENTARY + recipient), grammar.Choice(tuple(behind))))
-        second = grammar.Concat((grammar.ExactText(recipient), grammar.Choice(tuple(in_front))))
-        return grammar.Choice((first, second))
-
-    def _no_calls(self, thinking: bool) -> grammar.Grammar:
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), self._said(FINAL))))
-
-    def _calls_or_content(
-        self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
-    ) -> grammar.Grammar:
-        said = self._said(FINAL, content) if content else None
-        either = grammar.Choice(tuple(node for node in (calls, said) if node))
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), either)))
-
-    def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
-        return (grammar.Maybe(self._said(ANALYSIS)),) if thinking else ()
-
-    def _said(self, channel: str, content: grammar.Node = _TEXT) -> grammar.Node:
-        """A message to the user; only a final one ends the turn."""
-        header = (grammar.ControlToken(CHANNEL), grammar.ExactText(channel), grammar.ControlToken(MESSAGE), content)
-        more = (
-            (grammar.ControlToken(END), grammar.ControlToken(START), grammar.ExactText(ROLE))
-            if channel != FINAL
-            else ()
-        )
-        return grammar.Concat((*header, *more))
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []

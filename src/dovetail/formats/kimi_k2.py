@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dovetail import grammar
 from dovetail.conversation import Message
 from dovetail.formats import kimi_k2_prompt, typescript
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.history import HistoryRules
@@ -26,6 +26,7 @@ from dovetail.formats.kimi_k2_prompt import (
     THINK,
     THINK_END,
 )
+from dovetail.grammar import Concat, ExactText, Index, Node
 from dovetail.reading import Asked, CallReader, Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.tokens import Prompt, Tokenizer
@@ -50,20 +51,18 @@ class KimiReader(CallReader):
             self._defect("missing_section")
             self._unread()
         while True:
-            match (yield from self._between(*self.controls)):
-                case "<|tool_call_begin|>":
-                    yield from self._call()
-                case "<|tool_calls_section_end|>":
-                    return
-                case "<|tool_calls_section_begin|>":
-                    pass
-                case "<|tool_call_argument_begin|>" | "<|tool_call_end|>" as stray:
-                    self._stray_marker(stray)
-                case marker:
-                    if marker in (None, END):
-                        self._defect("missing_section_end")
-                    self._unread()
-                    return
+            marker = yield from self._between(*self.controls)
+            if marker == CALL:
+                yield from self._call()
+            elif marker == SECTION_END:
+                return
+            elif marker in (ARGUMENTS, CALL_END):
+                self._stray_marker(marker)
+            elif marker != SECTION:
+                if marker in (None, END):
+                    self._defect("missing_section_end")
+                self._unread()
+                return
 
     def _call(self) -> Script[None]:
         header, marker = yield from self._hold(LONGEST_HEADER, "{", *self.controls)
@@ -118,6 +117,11 @@ class KimiReader(CallReader):
         return name, index
 
 
+class KimiAnswers(AnswerGrammar):
+    def call_id(self, name: str) -> Node:
+        return Concat((ExactText(f"functions.{name}:"), Index()))
+
+
 class KimiK2(Format):
     """K2: the model does not reason."""
 
@@ -129,7 +133,8 @@ class KimiK2(Format):
     history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
     end_of_turn = (END,)
     _reader = KimiReader
-    _shown_order: Callable[[Any], Any] = staticmethod(sorted_deeply)
+    shown_order: Callable[[Any], Any] = staticmethod(sorted_deeply)
+    _answers = KimiAnswers
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
@@ -160,9 +165,6 @@ class KimiK2(Format):
         else:
             pieces += (message.content, END)
         return Prompt.alternating(pieces)
-
-    def _id_grammar(self, name: str) -> grammar.Node:
-        return grammar.Concat((grammar.ExactText(f"functions.{name}:"), grammar.Index()))
 
 
 class KimiK2Thinking(KimiK2):
@@ -195,7 +197,7 @@ class KimiK25(KimiK2):
     sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
     trtllm_parsers = EngineParsers("kimi_k2", "kimi_k25")
     reasoning: ReasoningBlock = "opened"
-    _shown_order = staticmethod(typescript.shown_order)
+    shown_order = staticmethod(typescript.shown_order)
 
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any

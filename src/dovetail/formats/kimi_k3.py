@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail import grammar
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
-from dovetail.formats import constraint, kimi_k3_prompt
+from dovetail.formats import call_envelope, kimi_k3_prompt
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, Tools
+from dovetail.formats.declared import parameters
 from dovetail.formats.kimi_k3_prompt import CLOSE, END, OPEN, SEP
-from dovetail.formats.markup import parameters
+from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
@@ -252,6 +253,49 @@ def _unescaped(value: str) -> str:
     return _ESCAPED.sub(lambda found: "&" if found[1] == "amp" else '"', value)
 
 
+class KimiK3Answers(AnswerGrammar):
+    """Content stands in tags, too."""
+
+    def answer(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        calls = self.calls(tools, parallel)
+        ending = calls if required else Choice((calls, self._ending()))
+        return Grammar(Concat((*self.reasoning(thinking), FreeText(), ending)))
+
+    def content_only(self, thinking: bool) -> Grammar:
+        return Grammar(Concat((*self.reasoning(thinking), FreeText(), self._ending())))
+
+    def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        response = content and Concat((content, self._ending()))
+        either = tuple(node for node in (calls, response) if node is not None)
+        return Grammar(Concat((*self.reasoning(thinking), Choice(either))))
+
+    def reasoning(self, thinking: bool) -> tuple[Node, ...]:
+        if not thinking:
+            return ()
+        ending = self._ending()
+        return (FreeText(), *self._nodes(thinking=True)[: -len(ending.items)])
+
+    def _ending(self) -> Concat:
+        """What stands behind content without calls."""
+        return Concat(self._nodes(thinking=False))
+
+    def _nodes(self, thinking: bool) -> tuple[Node, ...]:
+        return call_envelope.nodes(
+            self.format.in_known_tokens(self.format.write(Message(), thinking=thinking)), self.format.end_of_turn
+        )
+
+    def write_indexed(self, message: Message) -> Prompt:
+        return Prompt(
+            Segment(text if control else _INDEX.sub(f'" index="{call_envelope.INDEX}"', text), control)
+            for text, control in self.format.write(message, thinking=False).segments
+        )
+
+    def attribute(self, name: str) -> str:
+        return kimi_k3_prompt.escaped(name)
+
+
 class KimiK3(Format):
     """Options: OpenAI's `tool_choice` and `response_format`, and `thinking_effort`: low, high, max, or None, untold."""
 
@@ -261,6 +305,7 @@ class KimiK3(Format):
     template_options = ("thinking_effort", "tool_choice", "response_format")
     end_of_turn = (END,)
     _reader = KimiK3Reader
+    _answers = KimiK3Answers
 
     def render(
         self, messages: Messages, tools: Tools = None, *, continue_final_message: bool = False, **options: Any
@@ -306,44 +351,3 @@ class KimiK3(Format):
         calls = [(call.name, parameters(call)) for call in message.calls]
         kimi_k3_prompt.add_answer(pieces, message.reasoning if thinking else None, message.content, calls)
         return Prompt.alternating(pieces)
-
-    # -- the grammar: an answer is in tags, too ------------------------------------------------------------------------
-
-    def _grammar(
-        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
-    ) -> grammar.Grammar:
-        calls = self._calls_grammar(tools, parallel)
-        ending = calls if required else grammar.Choice((calls, self._ending()))
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.FreeText(), ending)))
-
-    def _no_calls(self, thinking: bool) -> grammar.Grammar:
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.FreeText(), self._ending())))
-
-    def _calls_or_content(
-        self, calls: grammar.Node | None, content: grammar.Node | None, thinking: bool
-    ) -> grammar.Grammar:
-        said = content and grammar.Concat((content, self._ending()))
-        either = tuple(node for node in (calls, said) if node is not None)
-        return grammar.Grammar(grammar.Concat((*self._reasoned(thinking), grammar.Choice(either))))
-
-    def _reasoned(self, thinking: bool) -> tuple[grammar.Node, ...]:
-        if not thinking:
-            return ()
-        ending = self._ending()
-        return (grammar.FreeText(), *self._nodes(thinking=True)[: -len(ending.items)])
-
-    def _ending(self) -> grammar.Concat:
-        """What stands behind content without calls."""
-        return grammar.Concat(self._nodes(thinking=False))
-
-    def _nodes(self, thinking: bool) -> tuple[grammar.Node, ...]:
-        return constraint.nodes(self._in_known_tokens(self.write(Message(), thinking=thinking)), self.end_of_turn)
-
-    def _write_numbered(self, message: Message) -> Prompt:
-        return Prompt(
-            Segment(text if control else _INDEX.sub(f'" index="{constraint.INDEX}"', text), control)
-            for text, control in self.write(message, thinking=False).segments
-        )
-
-    def _attribute(self, name: str) -> str:
-        return kimi_k3_prompt.escaped(name)

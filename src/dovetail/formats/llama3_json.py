@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.conversation import Message, Tool
+from dovetail.conversation import Tool
 from dovetail.events import Content
-from dovetail.formats import constraint, plain_text
+from dovetail.formats import call_envelope, plain_text
 from dovetail.formats.base import EngineParsers, ReasoningBlock
+from dovetail.formats.declared import DeclaredFormat, JsonCalls
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import MOST_SPACE
-from dovetail.reading.envelope import KEYS, EnvelopeReader
-from dovetail.tokens import Prompt, Segment
+from dovetail.reading.json_calls import JsonCallReader, Keys
 
 TAG = "<|python_tag|>"
 END, END_OF_MESSAGE, END_OF_TEXT = "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"
 TURN_ENDS = (END, END_OF_MESSAGE, "<|eot|>", "<|eom|>")  # the last two are those of Llama 4
-SEPARATOR = "; "
 
 _SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 _BLANK = Regex(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")
@@ -33,12 +32,8 @@ _CALL_END = Regex(rf"{_SPACE}\}}")
 _BETWEEN = Regex(rf"{_SPACE}[;,]{_SPACE}|[ \t\r\n]{{1,{MOST_SPACE}}}")
 
 
-class LlamaReader(EnvelopeReader):
+class LlamaReader(JsonCallReader):
     """Without the tag, the content is a call only if an object with a call's keys is where it begins."""
-
-    controls = (TAG, *TURN_ENDS, END_OF_TEXT)
-    openers = (TAG,)
-    ends = (*TURN_ENDS, END_OF_TEXT)
 
     def _content_begins(self) -> Script[None]:
         if not self._asked.calls or self._asked.structured:
@@ -46,12 +41,12 @@ class LlamaReader(EnvelopeReader):
         raw = [(yield from self._skip(WHITESPACE, MOST_SPACE))]
         if (yield from self._peek()) == "{":
             raw += ((yield from self._skip("{", 1)), (yield from self._skip(WHITESPACE, MOST_SPACE)))
-            if (yield from self._next_is(*KEYS)) is not None:
+            if (yield from self._next_is(*self.keys.quoted())) is not None:
                 self._unread()
                 before = self._index
-                marker = yield from self._envelope(raw, *self.controls, sure=False)
+                marker = yield from self._object(raw, *self.controls, certain=False)
                 if marker == "" and self._index > before:
-                    marker = yield from self._envelopes(*self.controls, read=1)
+                    marker = yield from self._calls(*self.controls, read=1)
                 if marker:
                     self._unread()
                 return
@@ -60,57 +55,57 @@ class LlamaReader(EnvelopeReader):
 
     def _section(self, opener: str) -> Script[None]:
         before = self._index
-        marker = yield from self._envelopes(*self.controls)
+        marker = yield from self._calls(*self.controls)
         if marker:
             self._unread()
         elif marker == "" and self._index == before:
             self._defect("unreadable_call")
 
 
-class Llama3Json(plain_text.PlainText):
-    name = "llama3_json"
-    vllm_parsers = EngineParsers("llama3_json")
-    sglang_parsers = EngineParsers("llama3")
-    reasoning: ReasoningBlock = "none"
-    end_of_turn = TURN_ENDS
-    _reader = LlamaReader
-
-    def _grammar(
+class LlamaAnswers(plain_text.PlainTextAnswers):
+    def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
         """Calls are the whole answer, or stand behind text and the tag; other text does not begin like a call."""
         text = self._text()
-        tagged = Concat((Maybe(text), self._mark(TAG), Maybe(_BLANK)))
-        calls: Node = Concat((Maybe(Choice((tagged, _BLANK))), self._calls_grammar(tools, parallel)))
+        tagged = Concat((Maybe(text), self.mark(TAG), Maybe(_BLANK)))
+        calls: Node = Concat((Maybe(Choice((tagged, _BLANK))), self.calls(tools, parallel)))
         answer = calls if required else Choice((calls, Maybe(text)))
-        return Grammar(Concat((*self._reasoned(thinking), answer)))
+        return Grammar(Concat((*self.reasoning(thinking), answer)))
 
-    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+    def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         called = []
         for index, tool in tools.items():
-            arguments = self._stands_for(index, tool)[constraint.ARGUMENTS]
+            arguments = self.slots(index, tool)[call_envelope.ARGUMENTS]
             called.append(Concat((ExactText(f'"{tool.name}"'), _BEFORE_ARGUMENTS, arguments)))
         call = Concat((_BEFORE_NAME, Choice(tuple(called)), _CALL_END))
         more = Repeat(Concat((Maybe(_BETWEEN), call)), 0)
         return Concat((call, more)) if parallel else call
 
-    def _call_marker(self) -> str:
+    def call_marker(self) -> str:
         return TAG
 
     def _text(self) -> Node:
         """Content that the reader takes for no call."""
-        marks = self._marks()
+        marks = self.marks()
         stops = plain_text.stops(marks)
         tags = plain_text.pieces(marks, stops)
-        begun = Regex(rf"\{{{plain_text.behind_blanks(stops, KEYS)}?")
+        begun = Regex(rf"\{{{plain_text.behind_blanks(stops, Keys().quoted())}?")
         return plain_text.text((begun, *tags, plain_text.words(stops, "{")), tags)
 
-    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        segments: list[Segment] = []
-        if thinking and message.reasoning:
-            segments.append(Segment(f"{self._reader.think}{message.reasoning}{self._reader.think_end}", False))
-        segments.append(Segment(message.content, False))
-        if message.content and message.calls:
-            segments.append(Segment(TAG, True))
-        calls = (f'{{"name": "{call.name}", "parameters": {call.arguments}}}' for call in message.calls)
-        return Prompt([*segments, Segment(SEPARATOR.join(calls), False), Segment(END, True)])
+
+class Llama3Json(DeclaredFormat):
+    name = "llama3_json"
+    vllm_parsers = EngineParsers("llama3_json")
+    sglang_parsers = EngineParsers("llama3")
+    reasoning: ReasoningBlock = "none"
+    controls = (TAG,)
+    end_of_turn = TURN_ENDS
+    other_ends = (END_OF_TEXT,)
+    calls = JsonCalls("{calls}", '{"name": "{name}", "parameters": {arguments}}', between="; ", after_content=TAG)
+    other_calls = (
+        JsonCalls("{calls}", '{"name": "{name}", "arguments": {arguments}}', between=", ", after_content=TAG),
+        JsonCalls(TAG + "{calls}", '{"type": "function", "name": "{name}", "parameters": {arguments}}', between="\n"),
+    )
+    script = LlamaReader
+    _answers = LlamaAnswers

@@ -8,27 +8,21 @@ chat templates and tokenizers.
 from __future__ import annotations
 
 from dovetail.conversation import Message
-from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
+from dovetail.formats.base import EngineParsers, ReasoningBlock
+from dovetail.formats.declared import DeclaredFormat, JsonCalls
 from dovetail.grammar import ControlToken
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
-from dovetail.reading.envelope import CALL_ID_TEXT, EnvelopeReader
-from dovetail.tokens import Prompt, Segment
+from dovetail.reading.json_calls import CALL_ID_TEXT, JsonCallReader
+from dovetail.tokens import Prompt
 
-THINK, THINK_END = "[THINK]", "[/THINK]"
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-END = "</s>"
 
 
-class MistralReader(EnvelopeReader):
-    controls = (THINK, THINK_END, CALLS, CALL_ID, ARGUMENTS, END)
-    think, think_end = THINK, THINK_END
-    openers = (CALLS,)
+class MistralReader(JsonCallReader):
     inner = (CALL_ID, ARGUMENTS)
-    ends = (END,)
-    in_list = True
-    closer = "[/TOOL_CALLS]"
+    text_end = "[/TOOL_CALLS]"
     id_comes_last = True  # in the template of Mistral Nemo
 
     def _section(self, opener: str) -> Script[None]:
@@ -38,21 +32,21 @@ class MistralReader(EnvelopeReader):
         if first in ("{", "["):
             if first == "{":
                 self._defect("missing_list")
-            marker = yield from self._envelopes(CALLS, *self.ends)
+            marker = yield from self._calls(CALLS, *self.ends)
             if marker == "":
                 if self._index == before:
                     self._defect("unreadable_call")
                 return
         else:
             marker = yield from self._named_call()
-        if marker in ("", self.closer):
+        if marker in ("", self.text_end):
             yield from self._after_calls()
         elif marker is not None:
             self._unread()
 
     def _named_call(self) -> Script[str | None]:
         """`NAME[ARGS]{…}`, `NAME[CALL_ID]ID[ARGS]{…}` or `NAME{…}`."""
-        header, marker = yield from self._hold(LONGEST_HEADER, "{", self.closer, *self.controls)
+        header, marker = yield from self._hold(LONGEST_HEADER, "{", self.text_end, *self.controls)
         name, call_id = header.strip(), ""
         if marker == CALL_ID:
             call_id, marker = yield from self._hold(LONGEST_HEADER, "{", *self.controls)
@@ -74,28 +68,22 @@ class MistralReader(EnvelopeReader):
         else:
             self._close_call(marker, marker)
             return marker
-        return (yield from self._named_arguments(CALLS, *self.ends))
+        return (yield from self._arguments_alone(CALLS, *self.ends))
 
 
-class Mistral(Format):
+class Mistral(DeclaredFormat):
     name = "mistral"
     vllm_parsers = EngineParsers("mistral", "mistral")
     sglang_parsers = EngineParsers("mistral", "mistral")
     reasoning: ReasoningBlock = "written"
-    end_of_turn = (END,)
-    _reader = MistralReader
+    controls = ("[THINK]", "[/THINK]", CALLS, CALL_ID, ARGUMENTS)
+    end_of_turn = ("</s>",)
+    reasoning_block = "[THINK]{reasoning}[/THINK]"
+    calls = JsonCalls(CALLS + "{call}", "{name}[ARGS]{arguments}")
+    other_calls = (JsonCalls(CALLS + "[{calls}]", between=", "),)
+    script = MistralReader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        """Calls as newer models have them; as a list where the tokenizer has no token for their arguments."""
-        segments: list[Segment] = []
-        if thinking and message.reasoning:
-            segments += (Segment(THINK, True), Segment(message.reasoning, False), Segment(THINK_END, True))
-        segments.append(Segment(message.content, False))
-        if message.calls and self._mark(ARGUMENTS) != ControlToken(ARGUMENTS):
-            listed = (f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in message.calls)
-            segments += (Segment(CALLS, True), Segment(f"[{', '.join(listed)}]", False), Segment(END, True))
-            return Prompt(segments)
-        for call in message.calls:
-            segments += (Segment(CALLS, True), Segment(call.name, False))
-            segments += (Segment(ARGUMENTS, True), Segment(call.arguments, False))
-        return Prompt([*segments, Segment(END, True)])
+        """Calls as newer models write them; as a list if the tokenizer has no token for `[ARGS]`."""
+        calls = self.calls if isinstance(self.mark(ARGUMENTS), ControlToken) else self.other_calls[0]
+        return self._written(message, thinking and bool(message.reasoning), calls)

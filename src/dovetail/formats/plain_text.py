@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
-from dovetail.formats.base import Format
+from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat, TextUntil
 from dovetail.grammar.patterns import quoted
 
@@ -21,30 +21,30 @@ BLANK = r" \t\r\n\f"
 _ENOUGH = 5
 
 
-class PlainText(Format):
-    """A family whose reader finds calls in content, and reasoning between tags that may be ordinary text."""
+class PlainTextAnswers(AnswerGrammar):
+    """For a reader that finds calls in content, and reasoning between tags that may be ordinary text."""
 
     @abstractmethod
-    def _call_marker(self) -> str:
-        """What tells a call even where content is JSON."""
+    def call_marker(self) -> str:
+        """The control token that opens calls even if content is JSON."""
 
-    def _marks(self) -> list[str]:
-        """How markers begin. None is spelled in a text, be it a control token: an engine whose grammars take a token
-        for what it spells could write any call behind it."""
-        marks = (self._reader.think.strip(), self._reader.think_end.strip(), *self._reader.controls)
+    def marks(self) -> list[str]:
+        """The first characters of each marker. A text contains none of them, not even those of control tokens: an
+        engine whose grammars confuse a token with its characters could write any call after it."""
+        marks = (self.reader.think.strip(), self.reader.think_end.strip(), *self.reader.controls)
         return [*dict.fromkeys(mark[:_ENOUGH] for mark in marks)]
 
-    def _reasoned(self, thinking: bool) -> tuple[Node, ...]:
-        """Where a block of reasoning is text to the model, it may begin one whether its prompts have any or not."""
-        opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
-        if self.reasoning != "none" or not isinstance(self._mark(closer), ExactText):
-            return super()._reasoned(thinking)
-        spelled = tuple(mark for mark in self._marks() if mark[0] == "<")
-        return (Maybe(Concat((self._mark(opener), TextUntil(closer, spelled)))),)
+    def reasoning(self, thinking: bool) -> tuple[Node, ...]:
+        """If a reasoning block is ordinary text, the model may open one whether or not its prompts contain any."""
+        opener, closer = self.reader.think.strip(), self.reader.think_end.strip()
+        if self.format.reasoning != "none" or not isinstance(self.mark(closer), ExactText):
+            return super().reasoning(thinking)
+        spelled = tuple(mark for mark in self.marks() if mark[0] == "<")
+        return (Maybe(Concat((self.mark(opener), TextUntil(closer, spelled)))),)
 
-    def _calls_or_content(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        marked = None if calls is None else Concat((self._mark(self._call_marker()), calls))
-        return super()._calls_or_content(marked, content, thinking)
+    def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        marked = None if calls is None else Concat((self.mark(self.call_marker()), calls))
+        return super().calls_or_structured(marked, content, thinking)
 
 
 def text(first: Iterable[Node], more: Iterable[Node]) -> Node:

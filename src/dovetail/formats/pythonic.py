@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dovetail.conversation import Call, Message, Tool
 from dovetail.errors import InvalidRequest
 from dovetail.events import Content, Reasoning
-from dovetail.formats import constraint, plain_text, python_grammar, python_values
-from dovetail.formats.base import EngineParsers, ReasoningBlock
-from dovetail.formats.markup import parameters
+from dovetail.formats import call_envelope, plain_text, python_grammar, python_values
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
+from dovetail.formats.declared import parameters
 from dovetail.grammar import (
     Choice,
     Concat,
@@ -163,43 +163,30 @@ class PythonicReader(PythonReader):
             self._defect("invalid_arguments", self._id)
 
 
-class Pythonic(plain_text.PlainText):
-    """Llama 4, Llama 3.2 and others with templates for Python calls."""
+class PythonicAnswers(plain_text.PlainTextAnswers):
+    format: Pythonic
 
-    name = "pythonic"
-    vllm_parsers = EngineParsers("pythonic")
-    sglang_parsers = EngineParsers("pythonic")
-    reasoning: ReasoningBlock = "none"
-    end_of_turn = TURN_ENDS
-    _reader = PythonicReader
+    def call_marker(self) -> str:
+        return self.format.around_calls[0]
 
-    @property
-    def _around(self) -> tuple[str, str]:
-        """What stands around a list of calls in a text."""
-        liquid = isinstance(self._mark(LIQUID), ControlToken) and not isinstance(self._mark(CALLS), ControlToken)
-        return (LIQUID, LIQUID_END) if liquid else (CALLS, CALLS_END)
-
-    def _call_marker(self) -> str:
-        return self._around[0]
-
-    def _grammar(
+    def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
         text = self._text([*(tool.name for tool in tools.values()), *others])
-        calls = self._calls_grammar(tools, parallel)
-        opener, closer = self._around
-        marked = Concat((self._mark(opener), calls, Maybe(self._mark(closer))))
-        listed: Node = Choice((Concat((Maybe(self._mark(TAG)), calls)), marked))
-        return Grammar(Concat((*self._reasoned(thinking), Maybe(text), listed if required else Maybe(listed))))
+        calls = self.calls(tools, parallel)
+        opener, closer = self.format.around_calls
+        marked = Concat((self.mark(opener), calls, Maybe(self.mark(closer))))
+        listed: Node = Choice((Concat((Maybe(self.mark(TAG)), calls)), marked))
+        return Grammar(Concat((*self.reasoning(thinking), Maybe(text), listed if required else Maybe(listed))))
 
-    def _calls_grammar(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+    def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         rules = python_values.anything()
         called: list[Node] = []
         for index, tool in tools.items():
             if not _NAME.fullmatch(tool.name):
                 where = f"tools[{index}].function.name"
                 raise InvalidRequest(f"{where} {tool.name!r} cannot be called as Python has it", param=where)
-            held = self._stands_for(index, tool)[constraint.ARGUMENTS]
+            held = self.slots(index, tool)[call_envelope.ARGUMENTS]
             assert isinstance(held, JsonSchema)
             arguments, referred = python_grammar.arguments(held.schema, held.origin, f"t{index}_")
             rules |= referred
@@ -211,12 +198,30 @@ class Pythonic(plain_text.PlainText):
 
     def _text(self, names: Sequence[str]) -> Node:
         """Content in which the reader finds no list of calls: at its beginning one with any name, then with `names`."""
-        marks = self._marks()
+        marks = self.marks()
         stops = plain_text.stops(marks, "[")
         tags = plain_text.pieces(marks, stops)
         called = Regex(plain_text.behind_blanks(stops, [f"{name}(" for name in names]))
         first, later = (Concat((ExactText("["), Maybe(behind))) for behind in (_behind_first(stops), called))
         return plain_text.text((first, *tags, plain_text.words(stops)), (later, *tags))
+
+
+class Pythonic(Format):
+    """Llama 4, Llama 3.2 and others with templates for Python calls."""
+
+    name = "pythonic"
+    vllm_parsers = EngineParsers("pythonic")
+    sglang_parsers = EngineParsers("pythonic")
+    reasoning: ReasoningBlock = "none"
+    end_of_turn = TURN_ENDS
+    _reader = PythonicReader
+    _answers = PythonicAnswers
+
+    @property
+    def around_calls(self) -> tuple[str, str]:
+        """What stands around a list of calls in a text."""
+        liquid = isinstance(self.mark(LIQUID), ControlToken) and not isinstance(self.mark(CALLS), ControlToken)
+        return (LIQUID, LIQUID_END) if liquid else (CALLS, CALLS_END)
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         """Calls after content stand between markers, so that any name can be told from text."""
@@ -227,7 +232,7 @@ class Pythonic(plain_text.PlainText):
         if message.calls:
             calls = ", ".join(f"{call.name}({_arguments(call)})" for call in message.calls)
             listed = Segment(f"[{calls}]", False)
-            opener, closer = self._around
+            opener, closer = self.around_calls
             marked = message.content or opener == LIQUID
             segments += [Segment(opener, True), listed, Segment(closer, True)] if marked else [listed]
         return Prompt([*segments, Segment(TURN_ENDS[0], True)])

@@ -25,7 +25,7 @@ def answer_grammar(
         tools,
         tool_choice=request.tool_choice,
         strict=strict,
-        thinking=may_reason(request, fmt, left_open),
+        thinking=fmt.may_reason(left_open, thinking=request.thinking, continues=request.continue_final_message),
         parallel_tool_calls=request.parallel_tool_calls,
         response_format=request.response_format,
     )
@@ -39,16 +39,6 @@ def check_can_follow(grammar: Grammar, request: TurnRequest, fmt: Format, left_o
             "response_format, and leave out the tools or set dovetail.strict to off",
             param="continue_final_message" if request.continue_final_message else "dovetail.strict",
         )
-
-
-def may_reason(request: TurnRequest, fmt: Format, left_open: bool) -> bool:
-    """Whether the answer may begin with reasoning. `left_open`: the prompt ends inside a reasoning block.
-
-    A model that writes its reasoning block itself does so only at the beginning of an answer.
-    """
-    if fmt.reasoning == "written":
-        return request.thinking and not request.continue_final_message
-    return left_open
 
 
 def can_follow(grammar: Grammar, request: TurnRequest, fmt: Format, left_open: bool) -> bool:

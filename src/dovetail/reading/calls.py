@@ -30,7 +30,11 @@ class CallReader(Reader):
     #: What means something inside a section only. Outside, it is dropped with a `Defect`.
     inner: tuple[str, ...] = ()
     #: How many newlines the family's template puts behind `<think>` and `</think>`; they are markup.
-    after_think = after_think_end = 0
+    before_think = after_think = after_think_end = 0
+    #: The markers around content, in families that have any; and the newlines that their templates put in front of it.
+    answer: str = ""
+    answer_end: str = ""
+    before_content = 0
     #: Whether those behind `<think>` stand in the prompt, when it is the prompt that opens the block.
     prompted_after_think = False
 
@@ -50,7 +54,9 @@ class CallReader(Reader):
         place: type[Reasoning] | type[Content] = Reasoning if self._asked.thinking else Content
         think, think_end, *openers = (marker.lstrip() for marker in (self.think, self.think_end, *self.openers))
         # Each marker that newlines belong to, and the same without them; as a dict, because an order has to be kept.
-        marks = dict.fromkeys((think, think_end, self.think_end, *openers, *self.openers, *self.ends, *self.inner))
+        answers = tuple(filter(None, (self.answer, self.answer_end)))
+        own = (think, think_end, self.think_end, *answers, *openers, *self.openers, *self.ends, *self.inner)
+        marks = dict.fromkeys(own)
         stops = [mark for mark in marks if mark not in self.text_openers]
         # Text is a call only where there may be calls: with none asked for, it stays as it is.
         in_content = list(marks) if self._asked.calls and not self._asked.structured else stops
@@ -73,6 +79,10 @@ class CallReader(Reader):
                 yield from self._content_begins()
             elif marker in self.ends:
                 place = Content
+            elif marker in answers:
+                if place is Reasoning:
+                    self._defect("reasoning_not_closed")
+                place = Content
             elif not self._asked.calls:
                 self._defect("call_not_allowed", marker)
                 place = Content
@@ -86,7 +96,7 @@ class CallReader(Reader):
 
     def _content_begins(self) -> Script[None]:
         """Read what stands at the very beginning of the content, where the family has something to say about that."""
-        yield from ()
+        yield from self._skip("\n", self.before_content)
 
     def _section(self, opener: str) -> Script[None]:
         """Read what `opener` opened, to its end; a marker that is not its own is put back."""

@@ -16,6 +16,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "text_in_section": "text between calls; it is content",
         "stray_marker": "a marker where it means nothing; it is dropped",
         "stray_bracket": "a bracket too many; it is dropped",
+        "stray_separator": "a comma or semicolon too many between calls; it is dropped",
         "call_not_allowed": "the markers of a call in an answer that was to have none; what they hold is content",
         # Headers, names, ids
         "missing_name": "a call that names no tool: its text is content, unless there is only one tool to mean",

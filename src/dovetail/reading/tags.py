@@ -351,6 +351,24 @@ class TagReader(ParameterReader):
         return name is not None and (name in self._asked.tools or self._parameters.declares(name))
 
 
+class EqualsTagReader(TagReader):
+    """Reads tags whose name follows an equals sign: `<function=search>`, `<parameter=query>`."""
+
+    tags_span_lines = False
+
+    def _attributes(self, text: str) -> Attributes:
+        equals, name = text.lstrip()[:1], text.lstrip()[1:].strip()
+        if equals != "=":
+            found = super()._attributes(text)
+            return found._replace(defect=found.defect or "missing_attribute") if "name" in found.values else found
+        defect = None
+        if not self._is_declared(name) and (longer := _WITH_ATTRIBUTES.fullmatch(name)):
+            name, defect = longer[1], "extra_attributes"
+        if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
+            name, defect = name[1:-1], defect or "attribute_quotes"
+        return Attributes({"name": name}, defect, "", len(text))
+
+
 class Attributes(NamedTuple):
     """What a tag says: names and values, what is wrong with them, what else stands there, and where they end."""
 
@@ -374,6 +392,7 @@ class _Tag(NamedTuple):
 _SAID = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
+_WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'))+""")
 _WORD = re.compile(r"[\w.-]+")
 _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
 

@@ -90,16 +90,12 @@ def _takes_whole(request: Any) -> bool:
 
 def _grammar(request: Any, fmt: Format, tools: list[dict[str, Any]], choice: Any, prompted: Prompted) -> Grammar | None:
     """Dovetail's grammar; None for a format or a prompt that there is none for. Raises `InvalidRequest`."""
-    if not _takes_whole(request) or fmt.reasoning == "none":
-        thinking = [False]
-    elif fmt.reasoning == "written":
-        if prompted.left_open:
+    if _takes_whole(request):
+        if prompted.left_open and fmt.reasoning == "written":
             return None
-        thinking = [not (prompted.thinking_off or getattr(request, "continue_final_message", False))]
-    elif prompted.left_open is None:  # as in 0.32
-        thinking = [False] if prompted.thinking_off else [True, False]
+        thinking = _may_reason(request, fmt, prompted)
     else:
-        thinking = [prompted.left_open]
+        thinking = [False]
     parallel = request.parallel_tool_calls is not False
     try:
         said = [
@@ -111,6 +107,14 @@ def _grammar(request: Any, fmt: Format, tools: list[dict[str, Any]], choice: Any
         return None  # no field is to blame: it is the format that has none
     roots = tuple(each.root for each in said if each is not None)
     return Grammar(roots[0] if len(roots) == 1 else Choice(roots)) if roots else None
+
+
+def _may_reason(request: Any, fmt: Format, prompted: Prompted) -> list[bool]:
+    """Whether the answer may begin with reasoning; both answers where vLLM (0.32) does not show the prompt."""
+    allowed = not prompted.thinking_off
+    left_open = [True, False][not allowed :] if prompted.left_open is None else [prompted.left_open]
+    continues = getattr(request, "continue_final_message", False)
+    return [*dict.fromkeys(fmt.may_reason(each, thinking=allowed, continues=continues) for each in left_open)]
 
 
 def _written(grammar: Grammar, tokenizer: Tokenizer) -> str | None:

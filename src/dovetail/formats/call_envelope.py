@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
 from dovetail.events import fold
-from dovetail.formats import parameters
+from dovetail.formats import parameter_grammar
 from dovetail.grammar import (
     Choice,
     Concat,
@@ -77,7 +77,7 @@ class Family(NamedTuple):
         return [call.arguments for call in read.calls] == [arguments] and not read.defects
 
 
-class Envelope:
+class CallEnvelope:
     """What stands around the arguments of calls, and how parameters are written if they come one at a time."""
 
     def __init__(self, family: Family) -> None:
@@ -87,7 +87,7 @@ class Envelope:
         def written(*arguments: str) -> _Written:
             return _written(family.write(Message(calls=tuple(Call(ID, NAME, each) for each in arguments))), ends)
 
-        self._markup: parameters.Markup | None = None
+        self._markup: parameter_grammar.Markup | None = None
         self._kept: kept.Kept[Node] = kept.Kept(_KEPT_TOOLS, _KEPT_BYTES)
         try:
             two = written(ARGUMENTS, ARGUMENTS)
@@ -112,7 +112,7 @@ class Envelope:
     def section(self, tools: Iterable[Mapping[str, Node]], *, parallel: bool) -> Node:
         """A section of calls to any of `tools`, each of which says what its placeholders stand for.
 
-        It may begin with text: see `behind_text`. Raises `SchemaRefused`.
+        It may begin with text: see `after_text`. Raises `SchemaRefused`.
         """
         named = tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools)
         call: Node = Concat((*self._before, Choice(named), *self._after))
@@ -129,7 +129,7 @@ class Envelope:
             return tool
         # Taking a schema apart takes a tenth of a millisecond, and the same tools come with every turn.
         key = json.dumps((schema.origin, schema.schema))
-        make = functools.partial(parameters.arguments, schema, markup)
+        make = functools.partial(parameter_grammar.arguments, schema, markup)
         return {**tool, ARGUMENTS: self._kept.get(key, len(key), make)}
 
 
@@ -137,7 +137,7 @@ class NoGrammarError(Exception):
     """The family's calls have no such grammar."""
 
 
-def behind_text(text: Node, section: Node, *, required: bool) -> Node:
+def after_text(text: Node, section: Node, *, required: bool) -> Node:
     """Text, and a section of calls. What text the section begins with is the end of that text."""
     match section:
         case Concat((ExactText(end), *rest)):
@@ -166,7 +166,7 @@ class _Parameters:
         self._before = between[len(self._after) :]
         self._closing = self._rest[len(self._after) :]
 
-    def markup(self, family: Family, ends: Iterable[str]) -> parameters.Markup:
+    def markup(self, family: Family, ends: Iterable[str]) -> parameter_grammar.Markup:
         empty = self._written("{}")
         between: dict[str, tuple[Node, ...]] = {}
         controls = {*ends}
@@ -177,7 +177,7 @@ class _Parameters:
             between[kind] = _nodes(one[self._key + 1 : value])
         # Where a control token is part of what ends a value, text is not.
         said = [stop for stop in family.stops() if not any(literal in stop for literal in controls)]
-        return parameters.Markup(
+        return parameter_grammar.Markup(
             opening=_nodes(self._first[: len(self._first) - len(self._before)]),
             empty=_nodes(empty[self._name + 1 : len(empty) - len(self._closing)]),
             before=_nodes(self._before),

@@ -1,9 +1,13 @@
-"""Calls that are written as JSON objects, `{"name": …, "arguments": {…}}`: read as they come, in any order of keys."""
+"""`JsonCallReader`: calls that are JSON objects, `{"name": …, "arguments": {…}}`, read while they come.
+
+The keys may come in any order. Arguments stream as soon as the name is known; arguments that come first wait for it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 from dovetail.events import Content
 from dovetail.reading.arguments import WHITESPACE
@@ -12,114 +16,162 @@ from dovetail.reading.json_end import JsonEnd
 from dovetail.reading.json_string import StringDecoder, decode
 from dovetail.reading.reader import Script
 
-NAMES, ARGUMENTS, ID, TYPE = ("name", "function"), ("arguments", "parameters"), "id", "type"
-KEYS = tuple(f'"{key}"' for key in (*NAMES, *ARGUMENTS, ID, TYPE))
+#: An id that a model may have written itself.
 CALL_ID_TEXT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _BARE_END = re.compile(r"""[\s,:{}\[\]"']""")
 _PUNCTUATION = ("{", "}", "[", "]")
 _SEPARATORS = ",;"
-_NOTHING = ("", "null", "None")
+_NO_ARGUMENTS = ("", "null", "None")
+
+
+class Keys(NamedTuple):
+    """The keys of a call's object in one family. OpenAI's are always read, as models fall back to them."""
+
+    name: tuple[str, ...] = ("name", "function")
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    id: tuple[str, ...] = ("id",)
+    type: tuple[str, ...] = ("type",)
+
+    def quoted(self) -> tuple[str, ...]:
+        return tuple(f'"{key}"' for keys in self for key in keys)
 
 
 class _Envelope:
-    """One object, as far as it has been read."""
+    """The object around one call, as far as it was read."""
 
-    def __init__(self, raw: list[str], sure: bool) -> None:
-        self.raw = raw  # all of it, until the call is opened: the content, if it turns out to be none
-        self.sure = sure  # whether it can be anything but a call
-        self.member: list[str] = []  # the member that is being read, until it is known to be markup
-        self.extras: list[str] = []  # members that mean nothing here
+    def __init__(self, raw: list[str], certain: bool) -> None:
+        #: All text of the object until the call starts: it becomes content if the object turns out to be no call.
+        self.raw = raw
+        #: Whether the object can only be a call.
+        self.certain = certain
+        #: The text of the current member until it is known to be markup.
+        self.member: list[str] = []
+        #: Members that a call does not have.
+        self.extras: list[str] = []
         self.depth = 1
         self.name = ""
         self.id: str | None = None
-        self.early: list[str] = []  # arguments that came before the name
-        self.argued = False
-        self.opened = False
+        #: Arguments that came before the name.
+        self.early: list[str] = []
+        self.has_arguments = False
+        #: Whether the call has started.
+        self.started = False
 
 
 class _Interrupted(Exception):
-    """The object breaks off: at a marker, at the end (None), or at something that is not JSON ("")."""
+    """The object breaks off: at a marker, at the end of the output (None) or at text that is no JSON ("")."""
 
     def __init__(self, marker: str | None) -> None:
         self.marker = marker
 
 
-class EnvelopeReader(CallReader):
-    #: What ends each block of calls; "" when nothing does, and several objects may follow one another.
-    call_end = ""
+class JsonCallReader(CallReader):
+    #: What opens and ends a section. `section_end` is "" where the section ends with the calls or the turn.
+    section: ClassVar[str] = ""
+    section_end: ClassVar[str] = ""
+    #: Whether each call has a section of its own.
+    one_call_in_section: ClassVar[bool] = False
+    keys: ClassVar[Keys] = Keys()
     #: Whether the family writes its calls as a JSON list.
-    in_list = False
-    #: Text that may end a section here and there, though the family's tokens have none; "" if there is none.
-    closer = ""
-    #: Whether a template of the family writes a call's id behind the arguments: too late to be used, but no defect.
-    id_comes_last = False
+    in_list: ClassVar[bool] = False
+    #: Ordinary text that some models write to end a section, although the family has no token for it.
+    text_end: ClassVar[str] = ""
+    #: Whether one of the family's templates writes the id after the arguments: too late to be used, but no defect.
+    id_comes_last: ClassVar[bool] = False
 
-    def _envelopes(self, *stops: str, read: int = 0) -> Script[str | None]:
-        """Read calls up to one of `stops`, or None at the end; or up to something else, which stays: "".
+    def _section(self, opener: str) -> Script[None]:
+        before = self._index
+        stops = (self.section, self.section_end, *self.ends)
+        marker = yield from self._calls(*stops)
+        if marker == "" and self._index == before:
+            self._defect("unreadable_call")
+            marker = yield from self._prose(Content, *stops)
+        elif marker == "":
+            marker = yield from self._pass(self._stray_text, self._stray_marker, stops)
+        if marker == self.section_end:
+            yield from self._after_calls()
+        elif marker is not None:
+            self._unread()
 
-        `read` calls were read before.
+    def _calls(self, *stops: str, read: int = 0) -> Script[str | None]:
+        """Read calls up to one of `stops`, which is returned; None at the end of the output.
+
+        Returns "" at text that is no call, which stays unread. `read`: how many calls of the section came before.
         """
         lists = 0
         while True:
             gap = yield from self._gap(read)
-            separated = bool(gap.strip())
+            separators = gap.strip()
             first = yield from self._peek()
-            if first not in _PUNCTUATION or (first == "[" and self.closer):
-                marker = yield from self._next_is(*stops, *filter(None, (self.closer,)))
+            if first not in _PUNCTUATION or (first == "[" and self.text_end):
+                marker = yield from self._next_is(*stops, *filter(None, (self.text_end,)))
                 if marker is not None or not first:
-                    if separated:
-                        self._text_behind(gap, read)
+                    if separators:
+                        self._text_after(gap, read)
                     self._section_ends(marker, read, lists)
                     return marker
             match first:
                 case "{":
-                    if read and self.call_end and not lists:
+                    if len(separators) > 1:
+                        self._defect("stray_separator", separators)
+                    if read and self.one_call_in_section and not lists:
                         self._defect("missing_call_end", self._id)
                     read += 1
                     yield from self._skip("{", 1)
-                    marker = yield from self._envelope(["{"], *stops)
+                    marker = yield from self._object(["{"], *stops)
                     if marker != "":
                         return marker
                 case "[":
                     yield from self._skip("[", 1)
                     space = yield from self._skip(WHITESPACE, MOST_SPACE)
                     if (yield from self._peek()) not in ("{", "[", "]"):
-                        self._text_behind(f"{gap}[{space}", read)
+                        self._text_after(f"{gap}[{space}", read)
                         return ""
                     if not self.in_list:
                         self._defect("list_of_calls")
                     lists += 1
                 case "]" if lists:
+                    if separators:
+                        self._defect("stray_separator", separators)
                     yield from self._skip("]", 1)
                     lists -= 1
-                case "]" | "}" if read and not separated:
+                case "]" | "}" if read and not separators:
                     yield from self._skip(first, 1)
                     self._defect("stray_bracket", first)
+                case _ if lists:
+                    yield from self._text_in_list(gap, *stops)
                 case _:
-                    self._text_behind(gap, read)
+                    self._text_after(gap, read)
                     return ""
 
     def _gap(self, read: int) -> Script[str]:
-        """Whitespace behind a call, perhaps with a separator in it: markup if another call follows, and else text."""
+        """Whitespace and separators after a call: markup if another call follows, and text otherwise."""
         if not read:
-            yield from self._skip(WHITESPACE)  # behind the opener: markup, whatever follows
+            yield from self._skip(WHITESPACE)  # after the opener it is markup, whatever follows
             return ""
-        # In a block that has an end of its own, whitespace is markup too.
-        gap = yield from self._skip(WHITESPACE, None if self.call_end else MOST_SPACE)
-        separator = yield from self._skip(_SEPARATORS, 1)
-        space = (yield from self._skip(WHITESPACE, MOST_SPACE)) if separator else ""
-        return gap + separator + space
+        # In a section with an end, whitespace is markup however much there is.
+        space = yield from self._skip(WHITESPACE, None if self.section_end else MOST_SPACE)
+        separators = yield from self._skip(_SEPARATORS, MOST_SPACE)
+        more = (yield from self._skip(WHITESPACE, MOST_SPACE)) if separators else ""
+        return space + separators + more
 
-    def _text_behind(self, text: str, read: int) -> None:
-        """`text` is no markup: no other call follows. In a block that holds nothing else it is stray."""
-        self._stray = not (read and self.call_end)
+    def _text_after(self, text: str, read: int) -> None:
+        """`text` comes after the calls. It is content, and misplaced where the section has not ended yet."""
+        self._stray = not (read and self.section_end)
         if text:
             self._stray_text(text)
 
+    def _text_in_list(self, text: str, *stops: str) -> Script[None]:
+        """Pass over text between the calls of a list, of which `text` was read before."""
+        self._stray = False
+        self._stray_text(text)
+        yield from self._pass(self._stray_text, self._stray_marker, ("{", "]", *stops))
+        self._unread()
+
     def _after_calls(self) -> Script[None]:
-        """Whitespace behind a call is markup before a marker or the end, and content before text."""
+        """Whitespace after a call is markup before a marker or the end, and content before text."""
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
-        if self.closer and (yield from self._next_is(self.closer)) is not None:
+        if self.text_end and (yield from self._next_is(self.text_end)) is not None:
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
         if space and len((yield from self._peek())) == 1:
             self._events.append(Content(space))
@@ -130,15 +182,19 @@ class EnvelopeReader(CallReader):
             self._defect("truncated_call" if cut else "empty_section")
         elif lists:
             self._defect("missing_bracket")
-        elif self.call_end and marker != self.call_end:
-            self._defect("missing_call_end", self._id)
+        elif self.section_end and marker != self.section_end:
+            if self.one_call_in_section:
+                self._defect("missing_call_end", self._id)
+            else:
+                self._defect("missing_section_end")
 
-    def _envelope(self, raw: list[str], *stops: str, sure: bool = True) -> Script[str | None]:
-        """Read one object, of which `raw` was read before; "" when it has ended, or the stop that came instead.
+    def _object(self, raw: list[str], *stops: str, certain: bool = True) -> Script[str | None]:
+        """Read one object, of which `raw` was read before. Returns "" after its end, or the stop that came instead.
 
-        If it is not `sure` to be a call, it is one when it names a known tool, or names any and has arguments.
+        An object that is not `certain` to be a call is one if it names a tool of the request, or names any tool and has
+        arguments.
         """
-        envelope = _Envelope(raw, sure)
+        envelope = _Envelope(raw, certain)
         try:
             while envelope.depth:
                 raw.append((yield from self._space(envelope)))
@@ -150,7 +206,7 @@ class EnvelopeReader(CallReader):
                         yield from self._member(envelope, stops)
                         raw += envelope.member
                         envelope.member = []
-                    case "{" if sure and not envelope.opened:
+                    case "{" if certain and not envelope.started:
                         self._defect("stray_bracket", "{")
                         envelope.depth += 1
                         raw.append((yield from self._skip("{", 1)))
@@ -158,22 +214,22 @@ class EnvelopeReader(CallReader):
                         yield from self._interrupt(stops)
         except _Interrupted as interrupted:
             return (yield from self._broken_off(envelope, interrupted.marker, stops))
-        if envelope.opened:
+        if envelope.started:
             self._close_call("}", "}")
         else:
-            if sure:
+            if certain:
                 self._defect("missing_name")
             self._events.append(Content("".join(raw)))
         return ""
 
     def _space(self, envelope: _Envelope) -> Script[str]:
-        """Whitespace between the parts of an object: not much of it, while the object may yet be an answer."""
-        return self._skip(WHITESPACE, None if envelope.sure or envelope.opened else MOST_SPACE)
+        """Whitespace between the parts of an object. While the object may still be content, little is held back."""
+        return self._skip(WHITESPACE, None if envelope.certain or envelope.started else MOST_SPACE)
 
     # -- members ------------------------------------------------------------------------------------------------------
 
     def _member(self, envelope: _Envelope, stops: tuple[str, ...]) -> Script[None]:
-        member = envelope.member
+        member, keys = envelope.member, self.keys
         key = yield from self._string(member, stops)
         member.append((yield from self._space(envelope)))
         if (yield from self._peek()) != ":":
@@ -182,51 +238,50 @@ class EnvelopeReader(CallReader):
         member.append((yield from self._space(envelope)))
         first = yield from self._peek()
         quoted = first in ('"', "'")
-        if key in ARGUMENTS and not envelope.argued:
-            envelope.argued = True
+        if key in keys.arguments and not envelope.has_arguments:
+            envelope.has_arguments = True
             if envelope.name:
-                self._open_envelope(envelope)
+                self._start(envelope)
                 member.clear()
                 yield from self._stream_arguments(first, stops)
             else:
-                yield from self._held_value(first, stops, envelope.early, member)
-        elif key in NAMES and not envelope.name and quoted:
+                yield from self._whole_value(first, stops, envelope.early, member)
+        elif key in keys.name and not envelope.name and quoted:
             envelope.name = (yield from self._string(member, stops)).strip()
-            if envelope.name and (envelope.sure or envelope.argued or envelope.name in self._asked.tools):
-                self._open_envelope(envelope)
+            if envelope.name and (envelope.certain or envelope.has_arguments or envelope.name in self._asked.tools):
+                self._start(envelope)
         elif key == "function" and not envelope.name and first == "{":
-            envelope.depth += 1
+            envelope.depth += 1  # OpenAI's: {"type": "function", "function": {"name": …, "arguments": …}}
             member.append((yield from self._skip("{", 1)))
-        elif key in (ID, TYPE) and quoted:
+        elif key in (*keys.id, *keys.type) and quoted:
             value = yield from self._string(member, stops)
-            if key == TYPE and value == "function":
+            if key in keys.type and value == "function":
                 return
-            if key == TYPE or not CALL_ID_TEXT.fullmatch(value):
+            if key in keys.type or not CALL_ID_TEXT.fullmatch(value):
                 self._extra(envelope, key)
-            elif envelope.opened:
-                if not self.id_comes_last:
-                    self._defect("late_id", value)
-            else:
+            elif not envelope.started:
                 envelope.id = value
+            elif not self.id_comes_last:
+                self._defect("late_id", value)
         else:
-            if envelope.sure or envelope.opened:
-                yield from self._held_value(first, stops, member)
+            if envelope.certain or envelope.started:
+                yield from self._whole_value(first, stops, member)
             self._extra(envelope, key)
 
     def _extra(self, envelope: _Envelope, key: str) -> None:
-        """The member that was read says nothing about a call."""
-        if not (envelope.sure or envelope.opened):
+        """The current member is none that a call has."""
+        if not (envelope.certain or envelope.started):
             raise _Interrupted("")
         self._defect("extra_key", key)
-        if envelope.opened:
+        if envelope.started:
             self._events.append(Content("".join(envelope.member)))
         else:
             envelope.extras += envelope.member
 
-    def _open_envelope(self, envelope: _Envelope) -> None:
-        if envelope.opened:
+    def _start(self, envelope: _Envelope) -> None:
+        if envelope.started:
             return
-        envelope.opened = True
+        envelope.started = True
         if envelope.extras:
             self._events.append(Content("".join(envelope.extras)))
         self._open_call(envelope.name, envelope.id)
@@ -237,14 +292,14 @@ class EnvelopeReader(CallReader):
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _string(self, member: list[str], stops: tuple[str, ...]) -> Script[str]:
-        """A key or another short string in quotes, decoded; it is kept in `member` as it is written."""
+        """Read a key or a name in quotes and return it decoded; its raw text is appended to `member`."""
         raw: list[str] = []
-        keep = _keeping((yield from self._peek()), raw, member)
+        append = _appending((yield from self._peek()), raw, member)
         left = LONGEST_HEADER
 
         def take(text: str) -> int | None:
             nonlocal left
-            at = keep(text[:left])
+            at = append(text[:left])
             if at is None and len(text) >= left:
                 at = left
             left -= len(text[:at])
@@ -262,9 +317,9 @@ class EnvelopeReader(CallReader):
             raise _Interrupted(marker)
         return decode("".join(raw)[1:-1])
 
-    def _held_value(self, first: str, stops: tuple[str, ...], *held: list[str]) -> Script[None]:
-        """Read one JSON value, whose `first` character is known, into each of `held`."""
-        marker = yield from self._until(_keeping(first, *held), *stops)
+    def _whole_value(self, first: str, stops: tuple[str, ...], *into: list[str]) -> Script[None]:
+        """Read one JSON value that begins with `first`, and append its raw text to each of `into`."""
+        marker = yield from self._until(_appending(first, *into), *stops)
         if marker != "":
             raise _Interrupted(marker)
 
@@ -276,14 +331,14 @@ class EnvelopeReader(CallReader):
             yield from self._skip(first, 1)
             marker = yield from self._until(self._string_taker(), *stops)
         else:
-            held: list[str] = []
-            marker = yield from self._until(_keeping(first, held), *stops)
-            self._write_arguments("".join(held), whole=marker == "")
+            value: list[str] = []
+            marker = yield from self._until(_appending(first, value), *stops)
+            self._write_arguments("".join(value), whole=marker == "")
         if marker != "":
             raise _Interrupted(marker)
 
     def _string_taker(self) -> Callable[[str], int | None]:
-        """Takes the inside of a string, and passes on the arguments that are in it."""
+        """Takes the inside of a JSON string and passes on the arguments that are encoded in it."""
         end, decoder = JsonEnd(), StringDecoder()
         end.feed('"')
         self._stray = False
@@ -304,28 +359,28 @@ class EnvelopeReader(CallReader):
             self._stray_text(rest)
 
     def _write_arguments(self, value: str, *, whole: bool = True) -> None:
-        """Pass on arguments that were held. A string holds them; null is none."""
+        """Pass on arguments that were read before. A string holds the arguments as JSON; null means none."""
         if whole and value[:1] in ('"', "'"):
             self._defect("string_arguments", self._id)
             self._stray = False
             value = decode(value[1:-1])
-        if value not in _NOTHING:
+        if value not in _NO_ARGUMENTS:
             self._write_decoded(value)
 
-    def _named_arguments(self, *stops: str) -> Script[str | None]:
-        """The arguments, and so the end, of an open call that is no object; returns as `_envelope` does."""
+    def _arguments_alone(self, *stops: str) -> Script[str | None]:
+        """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
         try:
             yield from self._stream_arguments((yield from self._peek()), stops)
         except _Interrupted as interrupted:
-            self._cut_call(interrupted.marker, whole=True)
+            self._cut_call(interrupted.marker, between_members=True)
             return interrupted.marker
         self._close_call("", "")
         return ""
 
-    # -- what breaks off ----------------------------------------------------------------------------------------------
+    # -- objects that break off ---------------------------------------------------------------------------------------
 
     def _interrupt(self, stops: tuple[str, ...]) -> Script[None]:
-        """Something stands here that the object cannot go on with."""
+        """Raise `_Interrupted` for what comes next, which no object can go on with."""
         marker = yield from self._next_is(*stops)
         if marker is None and (yield from self._peek()):
             marker = ""
@@ -333,32 +388,32 @@ class EnvelopeReader(CallReader):
 
     def _broken_off(self, envelope: _Envelope, marker: str | None, stops: tuple[str, ...]) -> Script[str | None]:
         text = "".join(envelope.member)
-        if envelope.opened:
-            if text and not any(key.startswith(text.replace("'", '"')) for key in KEYS):
+        if envelope.started:
+            if text and not any(key.startswith(text.replace("'", '"')) for key in self.keys.quoted()):
                 self._events.append(Content(text))
-            self._cut_call(marker, whole=not text)
+            self._cut_call(marker, between_members=not text)
             return marker
-        if envelope.sure:
+        if envelope.certain:
             self._defect("truncated_call" if marker is None else "unreadable_call")
         self._events.append(Content("".join(envelope.raw) + text))
-        if envelope.sure and marker == "":
+        if envelope.certain and marker == "":
             marker = yield from self._prose(Content, *stops)
         return marker
 
-    def _cut_call(self, marker: str | None, *, whole: bool) -> None:
-        """End the call whose object, or arguments, broke off; `whole`: between members.
+    def _cut_call(self, marker: str | None, *, between_members: bool) -> None:
+        """End the open call, whose object or arguments broke off at `marker`.
 
-        When all that is missing is brackets, it is the call that it would be with them, unless the output is over.
+        If only closing brackets are missing, the call is read as if they were there, unless the output is over.
         """
         valid, closing = self._arguments.valid(), ""
         if marker is None and not self._arguments.complete:
             self._truncated_call()
             return
-        if not valid and marker and whole and self._arguments.empty:
+        if not valid and marker and between_members and self._arguments.empty:
             self._defect("missing_arguments", self._id)
             closing = "{}"
         elif not valid:
-            # The brackets of the object around them are markup, and the arguments' own are of a piece with those.
+            # A model that drops the object's brackets, which are markup, may drop those of the arguments with them.
             closing = self._arguments.closing()
             if not marker or not closing or closing.startswith('"'):
                 self._defect("invalid_arguments", self._id)
@@ -370,13 +425,13 @@ class EnvelopeReader(CallReader):
         self._end_call()
 
 
-def _keeping(first: str, *held: list[str]) -> Callable[[str], int | None]:
-    """Takes a value that begins with `first` into each of `held`."""
+def _appending(first: str, *into: list[str]) -> Callable[[str], int | None]:
+    """A taker (see `Reader._until`) of a value that begins with `first`, which appends the text to each of `into`."""
     end = _end_of_value(first)
 
     def take(text: str) -> int | None:
         at = end(text)
-        for pieces in held:
+        for pieces in into:
             pieces.append(text[:at])
         return at
 
@@ -384,7 +439,7 @@ def _keeping(first: str, *held: list[str]) -> Callable[[str], int | None]:
 
 
 def _end_of_value(first: str) -> Callable[[str], int | None]:
-    """What finds, in pieces of a value that begins with `first`, the offset where it is over."""
+    """A function that finds, in pieces of a value that begins with `first`, the offset where the value ends."""
     if first in ("{", "[", '"'):
         return JsonEnd().feed
     if first == "'":
@@ -393,7 +448,7 @@ def _end_of_value(first: str) -> Callable[[str], int | None]:
 
 
 class _QuoteEnd:
-    """The end of a string in single quotes, which is not JSON, but is meant as such. It has no escapes."""
+    """Finds the end of a string in single quotes, which is no JSON but is meant as such. It has no escapes."""
 
     def __init__(self) -> None:
         self._quotes = 0

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dovetail.errors import SchemaRefused
-from dovetail.formats import schemas
-from dovetail.formats.schemas import NotSimpleError
+from dovetail.formats import flat_schemas as schemas
+from dovetail.formats.flat_schemas import NotSimpleError
 from dovetail.grammar import (
     Choice,
     Concat,

@@ -1,0 +1,289 @@
+"""`DeclaredFormat`: a family as a few templates, from which its reader, writer and grammar follow.
+
+A template is markup with slots in it, such as `<tool_call>{call}</tool_call>`. See docs/adding-a-family.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from dovetail.conversation import Call, Message
+from dovetail.errors import RenderError
+from dovetail.formats.answer_grammar import AnswerGrammar
+from dovetail.formats.base import Format
+from dovetail.grammar import Index, Node
+from dovetail.reading import CallReader
+from dovetail.reading.json_calls import JsonCallReader, Keys
+from dovetail.reading.key_tags import KeyTagReader
+from dovetail.reading.parameters import members
+from dovetail.reading.tags import EqualsTagReader, TagReader
+from dovetail.tokens import Prompt, Segment
+
+_SLOT = re.compile(r"\{([a-z_]+)\}")
+#: The keys and slots of a call's JSON object.
+_MEMBER = re.compile(r'"(\w+)": *"?\{(name|arguments|id)\}')
+#: An opening tag that holds a name, up to the name: `<function={name}`, `<invoke name="{name}`.
+_NAMED_TAG = re.compile(r'(<[^={}<>]*?[^\s={}<>])(=| name=")\{(?:name|key)\}')
+_BLOCK = re.compile(r"(\n*)(\S+)(\n*)\{reasoning\}(\n*)(\S+)(\n*)")
+
+
+class Declaration:
+    """How a family writes its calls: in a section, each call in the section, and what stands between them.
+
+    A section's template has the slot `{calls}`, or `{call}` where each call has a section of its own.
+    """
+
+    section: str
+    call: str
+    between: str
+    after_content: str
+
+    def segments(self, calls: Sequence[Call], controls: tuple[str, ...], has_content: bool) -> Iterator[Segment]:
+        """The calls as the model writes them. `has_content`: whether text precedes them."""
+        if calls and has_content:
+            yield from markup(self.after_content, controls)
+        written = (self._call(call, controls) for call in calls)
+        if "{call}" in self.section:
+            yield from self._joined((filled(self.section, controls, call=call) for call in written), controls)
+        elif calls:
+            yield from filled(self.section, controls, calls=self._joined(written, controls))
+
+    def _joined(self, calls: Iterable[Iterable[Segment]], controls: tuple[str, ...]) -> Iterator[Segment]:
+        for i, call in enumerate(calls):
+            if i:
+                yield from markup(self.between, controls)
+            yield from call
+
+    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
+        raise NotImplementedError
+
+    @property
+    def in_list(self) -> bool:
+        """Whether the calls of a section are a JSON list."""
+        return re.search(r"\[\s*\{calls\}", self.section) is not None
+
+    @property
+    def _around(self) -> tuple[str, str]:
+        """A section's markup before and after the calls, with the newlines in front but no other layout."""
+        before, _, after = _SLOT.split(self.section)
+        return (self.after_content + before).rstrip(" \n["), after.strip(" \n]")
+
+    def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
+        """The class that reads such calls, and its attributes for this family."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class JsonCalls(Declaration):
+    """Calls that are JSON objects.
+
+    `section`: a section of calls. Brackets around `{calls}` make a list of them.
+    `call`: one object, with the slots `{name}`, `{arguments}` and perhaps `{id}`, which is the number of the call.
+    `between`: what separates two calls, or two sections if each call has its own.
+    `after_content`: what separates the calls from the content before them.
+    """
+
+    section: str
+    call: str = '{"name": "{name}", "arguments": {arguments}}'
+    between: str = ""
+    after_content: str = ""
+
+    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
+        return filled(self.call, controls, id=call.id, name=call.name, arguments=call.arguments)
+
+    def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
+        opener, end = self._around
+        own = {slot: key for key, slot in _MEMBER.findall(self.call)}
+        usual = Keys()
+        return JsonCallReader, {
+            "section": opener.lstrip("\n"),
+            "section_end": end,
+            "openers": (opener,),
+            "inner": (end,) if end else (),
+            "one_call_in_section": bool(end) and "{call}" in self.section,
+            "keys": Keys(
+                _with(own.get("name"), usual.name),
+                _with(own.get("arguments"), usual.arguments),
+                _with(own.get("id"), usual.id),
+            ),
+        }
+
+
+@dataclass(frozen=True)
+class TagCalls(Declaration):
+    """Calls whose parameters are tags, one after another.
+
+    `section`, `between`, `after_content`: see `JsonCalls`.
+    `call`: one call, with the slots `{name}` and `{parameters}`. The name may be in a tag: `<invoke name="{name}">` or
+    `<function={name}>`.
+    `parameter`: one parameter, with the slots `{key}`, `{value}` and perhaps `{is_string}` (true or false). The key is
+    in the tag, as the name is, or has a tag of its own: `<key>{key}</key><value>{value}</value>`.
+    `no_parameters`: what a call without parameters has in their place.
+    """
+
+    section: str
+    call: str
+    parameter: str
+    between: str = ""
+    after_content: str = ""
+    no_parameters: str = ""
+
+    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
+        written = [
+            filled(self.parameter, controls, key=key, value=value, is_string="true" if is_string else "false")
+            for key, value, is_string in parameters(call)
+        ]
+        inside = (segment for parameter in written for segment in parameter)
+        empty = markup("" if written else self.no_parameters, controls)
+        return filled(self.call, controls, name=call.name, parameters=(*inside, *empty))
+
+    def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
+        opener, end = self._around
+        tagged, parameter = _NAMED_TAG.search(self.call), _NAMED_TAG.search(self.parameter)
+        own: dict[str, Any] = {"section": opener.lstrip("\n"), "section_end": end}
+        if tagged is None or parameter is None:
+            own["key"], _, own["key_end"], own["value"], _, own["parameter_end"] = _tags(self.parameter)
+            inner = (end, *(own[tag] for tag in ("key", "key_end", "value", "parameter_end")))
+            return KeyTagReader, own | {"openers": (opener,), "inner": inner}
+
+        def is_control(literal: str) -> bool:
+            return any(control in literal for control in controls)
+
+        def in_text(tag: re.Match[str]) -> str:
+            return tag[1] if is_control(tag[1]) else tag[1] + tag[2].rstrip('"')
+
+        call_end, parameter_end = (template.rpartition("}")[2].strip() for template in (self.call, self.parameter))
+        own |= {"call": tagged[1], "call_end": call_end, "call_in_text": in_text(tagged)}
+        own |= {"parameter": parameter[1], "parameter_end": parameter_end, "parameter_in_text": in_text(parameter)}
+        own["openers"] = (opener, in_text(tagged))
+        own["text_openers"] = tuple(tag for tag in (in_text(tagged),) if not is_control(tag))
+        own["inner"] = tuple(filter(is_control, (end, call_end, parameter[1], parameter_end)))
+        own["newline_before_value"] = "\n{value}" in self.parameter
+        own["says_string"] = "{is_string}" in self.parameter
+        return (EqualsTagReader if tagged[2] == "=" else TagReader), own
+
+
+class DeclaredAnswers(AnswerGrammar):
+    """The ids of declared calls are their numbers."""
+
+    def call_id(self, name: str) -> Node:
+        return Index()
+
+
+class DeclaredFormat(Format):
+    """A format that is made of templates."""
+
+    _answers: type[AnswerGrammar] = DeclaredAnswers
+
+    #: The control tokens of the templates.
+    controls: ClassVar[tuple[str, ...]]
+    #: The reasoning block. A prompt that opens the block (`reasoning = "opened"`) writes all before the slot, but for
+    #: newlines that `prompt_ends` does not have.
+    reasoning_block: ClassVar[str] = "<think>{reasoning}</think>"
+    #: The content, where a message has any.
+    answer: ClassVar[str] = "{content}"
+    calls: ClassVar[Declaration]
+    #: Other ways in which models of the family write calls; they are read, too.
+    other_calls: ClassVar[tuple[Declaration, ...]] = ()
+    #: What ends a turn after calls, if that is another token than the first of `end_of_turn`.
+    end_after_calls: ClassVar[str] = ""
+    #: Control tokens that end an output but are no ends of a turn.
+    other_ends: ClassVar[tuple[str, ...]] = ()
+    #: Whether the newlines behind the block's opening tag are written by the prompt that opens the block.
+    newlines_in_prompt: ClassVar[bool] = False
+    #: A class whose methods read what declarations cannot describe, if the family needs one.
+    script: ClassVar[type[CallReader] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        controls = tuple(dict.fromkeys((*cls.controls, *cls.end_of_turn, *cls.other_ends)))
+        reads, own = cls.calls.reader(controls)
+        script = cls.script or reads
+        own["inner"] = tuple(dict.fromkeys((*script.inner, *own["inner"])))
+        if any(calls.in_list for calls in (cls.calls, *cls.other_calls)):
+            own["in_list"] = True
+        own |= {"controls": controls, "ends": (*cls.end_of_turn, *cls.other_ends), **_around_text(cls)}
+        cls._reader = cast(type[CallReader], type(f"{cls.__name__}Reader", (script,), own))
+
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        return self._written(message, thinking, self.calls)
+
+    def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
+        for calls in (self.calls, *self.other_calls):
+            yield self._written(message, thinking, calls)
+
+    def _written(self, message: Message, thinking: bool, calls: Declaration) -> Prompt:
+        return Prompt(self._segments(message, thinking, calls))
+
+    def _segments(self, message: Message, thinking: bool, calls: Declaration) -> Iterator[Segment]:
+        controls = self._reader.controls
+        if thinking and (message.reasoning or self.reasoning != "none"):
+            block = self.reasoning_block
+            if self.reasoning == "opened":
+                block = block[block.index("{") :]
+            yield from filled(block, controls, reasoning=message.reasoning)
+        if message.content:
+            yield from filled(self.answer, controls, content=message.content)
+        yield from calls.segments(message.calls, controls, bool(message.content))
+        yield Segment((message.calls and self.end_after_calls) or self.end_of_turn[0], True)
+
+
+def _around_text(fmt: type[DeclaredFormat]) -> dict[str, Any]:
+    """The reader's attributes for reasoning and content."""
+    block = _BLOCK.fullmatch(fmt.reasoning_block)
+    assert block is not None, fmt.reasoning_block
+    opener, closer = fmt.answer.split("{content}")
+    return {
+        "think": block[2],
+        "think_end": block[4] + block[5],
+        "before_think": len(block[1]),
+        "after_think": len(block[3]),
+        "after_think_end": len(block[6]),
+        "prompted_after_think": fmt.newlines_in_prompt,
+        "answer": opener.strip(),
+        "answer_end": closer.strip(),
+        "before_content": 0 if opener.strip() else len(opener),
+    }
+
+
+# -- templates --------------------------------------------------------------------------------------------------------
+
+
+def filled(template: str, controls: tuple[str, ...], **slots: str | Iterable[Segment]) -> Iterator[Segment]:
+    """A template with its slots filled. A string in a slot is text, be it spelled like a control token."""
+    for i, piece in enumerate(_SLOT.split(template)):
+        if i % 2 == 0:
+            yield from markup(piece, controls)
+        elif isinstance(value := slots[piece], str):
+            yield Segment(value, False)
+        else:
+            yield from value
+
+
+@functools.lru_cache(1024)
+def markup(literal: str, controls: tuple[str, ...]) -> tuple[Segment, ...]:
+    """A format's own text, in which control literals are control tokens."""
+    pieces = re.split(f"({'|'.join(map(re.escape, controls))})", literal)
+    return tuple(Segment(piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece)
+
+
+def parameters(call: Call) -> Iterator[tuple[str, str, bool]]:
+    """(key, value, whether it is a string) of each argument. Raises `RenderError` if they are not a JSON object."""
+    try:
+        yield from members(call.arguments)
+    except (ValueError, RecursionError):
+        raise RenderError(f"the arguments of {call.name} are not a JSON object") from None
+
+
+def _tags(template: str) -> list[str]:
+    """The markup and the slots of a template in turn, without whitespace: `<key>`, key, `</key>`, `<value>`, …"""
+    pieces = re.findall(r"<[^<>]+>|\{\w+\}", template)
+    return [piece.strip("{}") for piece in pieces]
+
+
+def _with(own: str | None, usual: tuple[str, ...]) -> tuple[str, ...]:
+    return usual if own is None else tuple(dict.fromkeys((own, *usual)))
