@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.backends import vllm
-from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
+from dovetail.backends.remote import Server, Vocabulary
 from dovetail.backends.vllm import launching, program, restarts
 from dovetail.completion import Completion, Engine, Sampling
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
@@ -47,7 +47,7 @@ class Told:
 class Setup:
     """An engine on a `vllm` that does as its runs say."""
 
-    def __init__(self, folder: Path, *script: Run, silence: float = 60, hung: float = 300) -> None:
+    def __init__(self, folder: Path, *script: Run, silence_s: float = 60, hung_s: float = 300) -> None:
         self.folder, self.told = folder, Told()
         self.log = folder / "log" / "vllm.log"
         self.log.parent.mkdir()
@@ -56,8 +56,9 @@ class Setup:
         environment = {**os.environ, "VLLM_API_KEY": "secret"}
         launch = vllm.Launch(arguments=arguments, environment=environment, key="secret", notes=())
         server = Server(vllm.URL, Vocabulary(100, (99,), {}), key="secret", path=self.socket.path)
-        client = RemoteEngine([server], patience_s=60)
-        self.engine = vllm.VLLMEngine(launch, client, self.socket, self.log, self.told, silence=silence, hung=hung)
+        self.engine = vllm.VLLMEngine(
+            launch, server, self.socket, self.log, self.told, patience_s=60, silence_s=silence_s, hung_s=hung_s
+        )
 
     def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -90,7 +91,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "_FIRST_S", 0.01)
+    monkeypatch.setattr(restarts, "FIRST_S", 0.01)
 
 
 def test_it_starts_completes_and_leaves_nothing(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_socket_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
             path = vllm.Socket().path
             assert Path(path).parents[1] == Path(folder if short else "/tmp")
             assert len(path) <= 103, "as macOS has it"
-        monkeypatch.setattr(launching, "_ELSEWHERE", ())
+        monkeypatch.setattr(launching, "FOLDERS", ())
         with pytest.raises(PlanError, match=r"x is too long for the name of a socket: TMPDIR names another folder"):
             vllm.Socket()
 
@@ -166,13 +167,13 @@ def test_a_socket_is_where_its_folder_can_be_made(tmp_path: Path, monkeypatch: p
     if not os.access(locked, os.W_OK):  # root may write everywhere
         unfit.append(locked)
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    monkeypatch.setattr(launching, "_ELSEWHERE", (*map(str, unfit), str(good)))
+    monkeypatch.setattr(launching, "FOLDERS", (*map(str, unfit), str(good)))
     where = vllm.Socket()
     assert Path(where.path).parents[1] == good
     where.open()
     where.close()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
-    monkeypatch.setattr(launching, "_ELSEWHERE", (str(shared),))
+    monkeypatch.setattr(launching, "FOLDERS", (str(shared),))
     with pytest.raises(PlanError, match=r"no is no folder that can be written to: TMPDIR names another folder"):
         vllm.Socket()
 
@@ -194,7 +195,7 @@ def test_a_socket_is_where_nobody_else_can_put_another(tmp_path: Path, monkeypat
         above.chmod(mode)
         assert Path(vllm.Socket().path).parents[1] == Path(above / "own" if safe else "/tmp")
     above.chmod(0o777)
-    monkeypatch.setattr(launching, "_replaceable", lambda folder: True)
+    monkeypatch.setattr(launching, "FOLDERS", ())
     with pytest.raises(PlanError, match=r"own is open to others, .* TMPDIR names another folder"):
         vllm.Socket()
 
@@ -228,7 +229,7 @@ def test_an_engine_that_dies_while_loading_says_why(tmp_path: Path) -> None:
     message = raised.value.message
     assert message.startswith("vLLM ended while starting, exit code 1: ValueError: Available memory on node 0")
     assert "Not enough memory: it needs less" in message
-    assert message.endswith(f"All that it said is in {setup.log}")
+    assert message.endswith(f"Its whole log is {setup.log}")
     assert "cpu_worker.py" in setup.told.said[0]
     setup.nothing_left()
 
@@ -236,14 +237,14 @@ def test_an_engine_that_dies_while_loading_says_why(tmp_path: Path) -> None:
 def test_one_that_cannot_be_run_says_so(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     (tmp_path / "vllm").chmod(0o644)
-    with pytest.raises(EngineError, match=r"exit code 127.* All that it said is in") as raised:
+    with pytest.raises(EngineError, match=r"exit code 127.* Its whole log is") as raised:
         asyncio.run(setup.engine.start())
     assert "Permission denied" in setup.told.said[0], raised.value
 
 
-def test_one_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, Run(silent=True), silence=0.5)
-    with pytest.raises(EngineError, match=r"said nothing for [01] s and was ended"):
+def test_a_child_that_writes_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, Run(silent=True), silence_s=0.5)
+    with pytest.raises(EngineError, match=r"wrote nothing for [01] s and was ended"):
         asyncio.run(setup.engine.start())
     setup.nothing_left()
 
@@ -314,20 +315,20 @@ def test_what_had_received_nothing_is_sent_again(tmp_path: Path) -> None:
     assert len(runs(tmp_path)) == 2
 
 
-def test_a_request_that_kills_it_is_not_sent_for_ever(tmp_path: Path) -> None:
+def test_a_request_that_kills_it_is_sent_twice_and_its_prompt_three_times(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0))
 
     async def test(engine: vllm.VLLMEngine) -> None:
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineError, match="the engine died while it answered"):
             await ids(engine)
         assert len(runs(tmp_path)) <= 3, "it was sent twice"
-        for _ in range(5):  # as a client would that does not give up
-            with pytest.raises(InvalidRequest, match="the engine died again and again of this prompt"):
+        for _ in range(5):  # a client that retries for ever
+            with pytest.raises(InvalidRequest, match="the engine died 3 times while it ran this prompt"):
                 await ids(engine)
         assert engine.gave_up is not None and not engine.gave_up.done()
 
     setup.run(test)
-    assert len(runs(tmp_path)) <= 5
+    assert len(runs(tmp_path)) <= 4
 
 
 def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
@@ -433,9 +434,9 @@ def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: 
     from dovetail.backends.remote import http
     from dovetail.backends.vllm import child
 
-    monkeypatch.setattr(http, "_PAGE_S", 0.5)
+    monkeypatch.setattr(http, "PAGE_S", 0.5)
     monkeypatch.setattr(child, "GRACE_S", 0.3)
-    setup = Setup(tmp_path, Run(), Run(), hung=1)
+    setup = Setup(tmp_path, Run(), Run(), hung_s=1)
 
     async def test(engine: vllm.VLLMEngine) -> None:
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGSTOP)
@@ -471,7 +472,7 @@ from pathlib import Path
 from dovetail.backends.vllm import restarts
 from tests.backends.test_vllm_engine import Setup
 
-restarts._FIRST_S = 600
+restarts.FIRST_S = 600
 
 async def main():
     setup = Setup(Path(sys.argv[1]))
@@ -505,10 +506,10 @@ def test_an_owner_that_is_killed_while_vllm_is_away_leaves_nothing(tmp_path: Pat
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
         assert owner.stdout is not None
         folder = Path(owner.stdout.readline().strip()).parent
-        first = leash_of(owner.pid)
+        first = supervisor_of(owner.pid)
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGKILL)
         ends = time.monotonic() + 30
-        while leash_of(owner.pid) in (first, None):  # until the one that is to start the next
+        while supervisor_of(owner.pid) in (first, None):  # until the one that is to start the next
             assert time.monotonic() < ends
             time.sleep(0.02)
         assert folder.exists()
@@ -519,10 +520,10 @@ def test_an_owner_that_is_killed_while_vllm_is_away_leaves_nothing(tmp_path: Pat
     assert len(runs(tmp_path)) == 1
 
 
-def leash_of(pid: int) -> int | None:
+def supervisor_of(pid: int) -> int | None:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):
-            if b"leash.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"supervisor.py" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     return None
 
@@ -549,7 +550,7 @@ def test_a_probe_says_why_nothing_is(
 ) -> None:
     from dovetail.backends.vllm import probing
 
-    monkeypatch.setattr(probing, "_PATIENCE_S", 1.5)
+    monkeypatch.setattr(probing, "PATIENCE_S", 1.5)
 
     async def test(engine: vllm.VLLMEngine) -> None:
         assert warning in ((await vllm.probe(engine, PROMPT, method)).warning or "")

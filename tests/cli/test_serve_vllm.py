@@ -220,7 +220,7 @@ import sys
 from dovetail.backends.vllm import restarts
 from dovetail.cli.main import main
 
-restarts._FIRST_S = 0.01
+restarts.FIRST_S = 0.01
 sys.exit(main())
 """
 
@@ -247,7 +247,7 @@ import sys
 from dovetail.backends.vllm import child, restarts
 from dovetail.cli.main import main
 
-restarts._FIRST_S, child.GRACE_S = 0.01, 2.0
+restarts.FIRST_S, child.GRACE_S = 0.01, 2.0
 sys.stdout.reconfigure(encoding="ascii")
 sys.exit(main())
 """
@@ -569,8 +569,8 @@ async def unheard(body: dict[str, Any]) -> AsyncIterator[bytes]:
 
 
 def test_another_name_is_said_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.backends.remote.server._WRONG_S", 0.01)
-    monkeypatch.setattr("dovetail.backends.remote.engine._POLL_S", 0.02)
+    monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.01)
+    monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.02)
     said = io.StringIO()
 
     def times(fake: Fake) -> int:

@@ -17,8 +17,8 @@ from rich.text import Text
 import dovetail
 from dovetail.backends import vllm
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
-from dovetail.backends.remote.faults import UNREADABLE, ServerLost
-from dovetail.backends.vllm.download import fetched
+from dovetail.backends.remote.errors import UNREADABLE, ServerLost
+from dovetail.backends.vllm.download import downloaded_bytes
 from dovetail.cli.api_keys import key_file
 from dovetail.cli.startup_progress import Watching
 from dovetail.cli.terminal import PROBLEM, visible
@@ -30,8 +30,6 @@ from dovetail.plan.drafter import cannot_run
 from dovetail.plan.engines import not_here
 from dovetail.tokens import Tokenizer
 
-#: How long a request waits for vLLM to come back, which takes a large model minutes.
-_PATIENCE_S = 900.0
 #: A text that repeats itself, so that a lookup has something to find in it, and is shorter than most limits.
 _REPEATS = "one two three four five six seven eight nine ten " * 4
 _COMPARED = 24
@@ -73,17 +71,16 @@ def _started(plan: Plan, tokenizer: Tokenizer, watching: Watching, console: Cons
     guided = plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance"
     check = _first(partial(_hold, plan, tokenizer, why_not=_WHY_NOT_OURS)) if guided else None
     server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check)
-    client = RemoteEngine([server], patience_s=_PATIENCE_S)
-    return vllm.VLLMEngine(launch, client, socket, log, watching, fetched=_fetching(plan))
+    return vllm.VLLMEngine(launch, server, socket, log, watching, downloaded=_downloaded(plan))
 
 
-def _fetching(plan: Plan) -> vllm.Fetched | None:
-    """What counts the bytes of the target that are here, where vLLM has to fetch it."""
+def _downloaded(plan: Plan) -> vllm.Downloaded | None:
+    """Counts the downloaded bytes of the target, if vLLM has to download it."""
     name, folder = plan.value("target"), plan.folders["target"]
     if plan.fit is None or not_here(name, folder) is None:
         return None
     total = plan.fit.weights
-    return lambda: (fetched(folder), total)
+    return lambda: (downloaded_bytes(folder), total)
 
 
 async def prove(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Console) -> None:

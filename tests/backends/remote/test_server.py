@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.backends.remote import Server, read_vocabulary
 from dovetail.backends.remote.dialect import Limits
-from dovetail.backends.remote.faults import ServerLost
+from dovetail.backends.remote.errors import ServerLost
 from dovetail.backends.remote.http import split_address
 from dovetail.errors import CheckpointError, EngineError, PlanError
 from dovetail.tokens import Tokenizer
@@ -65,7 +65,7 @@ def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -
             "/props answers with HTTP status 501",
         ),
         ({"v1/models": (200, b'{"data":' + b"[" * 100_000)}, EngineError, "neither vLLM nor SGLang"),
-        ({"health": (503, b"")}, ServerLost, "not well"),
+        ({"health": (503, b"")}, ServerLost, "not healthy"),
     ],
 )
 def test_what_is_no_engine_is_said_so(pages: dict[str, Any], kind: type[Exception], message: str) -> None:
@@ -103,7 +103,7 @@ def test_it_is_left_out_while_it_is_not_well() -> None:
 
 
 def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.backends.remote.server._METRICS_S", 0.1)
+    monkeypatch.setattr("dovetail.backends.remote.server.METRICS_S", 0.1)
     asked: list[object] = []
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_comes_back_as_another_is_left_out_and_said_once(
     model: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.backends.remote.server._WRONG_S", 0.0)
+    monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.0)
 
     async def main() -> None:
         async with Fake() as fake:

@@ -109,7 +109,7 @@ def test_sglangs_log_probabilities_have_ids() -> None:
     async def wrong(body: dict[str, Any]) -> AsyncIterator[bytes]:
         yield sglang([10], 1, {"type": "length"}, output_token_logprobs=own[1:])
 
-    with pytest.raises(EngineError, match="no event"):
+    with pytest.raises(EngineError, match="cannot be read"):
         answered("sglang", wrong, {"logprobs": 0})
 
 

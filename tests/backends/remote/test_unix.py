@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from dovetail.backends.remote import RemoteEngine, Server
-from dovetail.backends.remote.faults import ServerLost
+from dovetail.backends.remote.errors import ServerLost
 from dovetail.backends.remote.http import Http
 from tests.backends.remote.fake import (
     PROMPT,
@@ -162,7 +162,7 @@ def test_a_full_queue_is_waited_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_queue_that_stays_full_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.backends.remote.http._CONNECT_S", 0.2)
+    monkeypatch.setattr("dovetail.backends.remote.http.CONNECT_S", 0.2)
     path = str(tmp_path / "vllm")
 
     async def main() -> None:

@@ -15,7 +15,7 @@ import pytest
 import dovetail
 from dovetail.backends.remote import Server, Vocabulary
 from dovetail.backends.remote.dialect import Limits
-from dovetail.backends.remote.faults import ServerLost
+from dovetail.backends.remote.errors import ServerLost
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
 from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
@@ -124,7 +124,7 @@ def test_a_grammar_goes_as_a_structural_tag() -> None:
             await whole(server, completion(grammar=grammar))
             tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
             assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
-            with pytest.raises(InvalidRequest, match="cannot be constrained"):
+            with pytest.raises(InvalidRequest, match="cannot constrain"):
                 await whole(server, completion(grammar=Grammar(ControlToken("[other]"))))
             await server.close()
 
@@ -171,7 +171,7 @@ def test_what_it_takes_a_grammar_as_is_found_out_without_using_one(backend: str,
             assert server.limits == Limits("m", 512, 0, why, grammar)
             assert fake.asked == []
             if why is not None:
-                with pytest.raises(InvalidRequest, match="cannot be constrained on this engine: The 'guidance'"):
+                with pytest.raises(InvalidRequest, match="this engine cannot constrain an answer: The 'guidance'"):
                     await whole(server, completion(grammar=Grammar(ExactText("yes"))))
             await server.close()
 
@@ -301,22 +301,22 @@ def test_what_was_drafted_is_said_or_not_known() -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([sse(vllm_chunk([10])), b"data: {no json\n\n"], "no event of a completion"),
-        ([sse(vllm_chunk([10])), b'data: {"x":' + b"[" * 100_000 + b"\n\n"], "no event of a completion"),
+        ([sse(vllm_chunk([10])), b"data: {no json\n\n"], "an event that cannot be read"),
+        ([sse(vllm_chunk([10])), b'data: {"x":' + b"[" * 100_000 + b"\n\n"], "an event that cannot be read"),
         ([b"data: " + b"x" * (1 << 20)] * 17, "bytes without an event"),
         ([b": a comment\n" * (1 << 16)] * 22, "bytes without an event"),
         ([sse(*[vllm_chunk([])] * 5000)], "events without a token"),
         ([sse(vllm_chunk([10], "\x1b[31mred"))], r"ended the answer: '\\x1b"),
-        ([sse(vllm_chunk([10])), sse({"choices": 3})], "no event of a completion"),
+        ([sse(vllm_chunk([10])), sse({"choices": 3})], "an event that cannot be read"),
         ([sse(vllm_chunk([10], token_ids=None))], "no token ids"),
         ([sse(vllm_chunk([10, 100]))], "beyond the vocabulary of 100"),
         ([sse(vllm_chunk([10, -1]))], "beyond the vocabulary of 100"),
         ([sse(vllm_chunk([10] * 5)), sse(vllm_chunk([10] * 4))], "more than the 8 tokens"),
         ([sse(vllm_chunk([10], "abort"))], "abort"),
         ([sse(vllm_chunk([10])), sse({"error": {"message": "boom", "code": 500}})], "boom"),
-        ([sse(vllm_chunk([10])), sse(b"[DONE]")], "in the middle"),
-        ([sse(vllm_chunk([10]))], "in the middle"),
-        ([b"<html>"], "in the middle"),
+        ([sse(vllm_chunk([10])), sse(b"[DONE]")], "before the last token"),
+        ([sse(vllm_chunk([10]))], "before the last token"),
+        ([b"<html>"], "before the last token"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -> None:
@@ -336,7 +336,7 @@ def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -
     ],
 )
 def test_log_probabilities_that_are_none_are_an_error(said: object) -> None:
-    with pytest.raises(EngineError, match="no event of a completion"):
+    with pytest.raises(EngineError, match="an event that cannot be read"):
         answered(sse(vllm_chunk([10], "length", logprobs=said)), logprobs=1)
 
 
@@ -456,7 +456,7 @@ def test_a_finished_answer_leaves_its_connection_to_the_next() -> None:
 
 
 def test_a_constraint_must_have_its_grammar() -> None:
-    with pytest.raises(InvalidRequest, match="came without"):
+    with pytest.raises(InvalidRequest, match="needs the constraint as a grammar too"):
         answered(constraint=object())
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 import msgspec
 
 from dovetail.backends.remote.counters import Table
-from dovetail.backends.remote.faults import UNREADABLE
+from dovetail.backends.remote.errors import UNREADABLE
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
@@ -118,4 +118,4 @@ def _constrained() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InvalidRequest(f"this cannot be constrained on this engine: {error}") from error
+        raise InvalidRequest(f"this engine cannot constrain an answer: {error}") from error

@@ -16,13 +16,13 @@ import aiohttp
 import msgspec
 from aiohttp.client_proto import ResponseHandler
 
-from dovetail.backends.remote.faults import ServerLost, refusal
+from dovetail.backends.remote.errors import ServerLost, refusal
 from dovetail.errors import EngineBusy, EngineError, PlanError
 
-_CONNECT_S = 5.0
+CONNECT_S = 5.0
 #: Between tries to be let into the queue of a Unix socket.
 _TURN_S = 0.02
-_PAGE_S = 10.0
+PAGE_S = 10.0
 _PAGE_BYTES = 4 * 1024 * 1024
 #: What may come before an event is whole. SGLang may repeat all log probabilities of an answer in one.
 _EVENT_BYTES = 16 * 1024 * 1024
@@ -70,7 +70,7 @@ class Http:
         options: Any = {"limit": 0, "keepalive_timeout": _KEPT_S}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(**options) if path is None else _UnixConnector(path, **options),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
             headers={**headers, "Content-Type": "application/json"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -86,13 +86,20 @@ class Http:
                 request.result().content.set_exception(aiohttp.ClientConnectionError("closed from here"))
         await self._session.close()
 
+    async def healthy(self) -> bool:
+        """Whether /health answers with status 200."""
+        try:
+            return (await self.page("/health"))[0] == 200
+        except EngineError:
+            return False
+
     async def page(self, path: str, body: object = None) -> tuple[int, bytes]:
         """GET, or POST where there is a body: the status and at most 4 MiB. Raises `ServerLost`."""
         method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._check_open()
         try:
             async with (
-                asyncio.timeout(_PAGE_S),
+                asyncio.timeout(PAGE_S),
                 self._session.request(
                     method, self._base + path, data=data, allow_redirects=False, headers=self._headers
                 ) as response,
@@ -114,7 +121,7 @@ class Http:
         try:
             async with self._post(path, msgspec.json.encode(body), healthy) as response:
                 if response.status != 200:
-                    async with asyncio.timeout(_PAGE_S):
+                    async with asyncio.timeout(PAGE_S):
                         raise refusal(self._name, response.status, await self._whole(response))
                 streams = response.content_type == "text/event-stream"
                 most = _EVENT_BYTES if streams else _ANSWER_BYTES

@@ -19,7 +19,7 @@ import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
 from dovetail.backends.remote.dialect import Count, Drafts, Limits, Page, lark, read
-from dovetail.backends.remote.faults import ErrorBody, ServerLost, refusal
+from dovetail.backends.remote.errors import ErrorBody, ServerLost, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError, InvalidRequest

@@ -1,4 +1,4 @@
-"""One server behind HTTP: what it is, whether it is well, and completions on it."""
+"""One server behind HTTP: which program it is, whether it is healthy, and completions on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from dovetail.backends.remote.counters import labelled, translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
-from dovetail.backends.remote.faults import UNREADABLE, ServerLost, refusal
+from dovetail.backends.remote.errors import UNREADABLE, ServerLost, refusal
 from dovetail.backends.remote.http import Http, split_address
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
@@ -23,23 +23,26 @@ from dovetail.errors import DovetailError, EngineBusy, EngineError, InvalidReque
 
 _log = logging.getLogger(__name__)
 
-#: How long to wait for what follows the last tokens: the usage, and the stream's end.
-_REST_S = 1.0
-_METRICS_S = 2.0
-#: Until a server that is well, and not to be used, is looked at again.
-_WRONG_S = 10.0
-#: Events without a token, one after another, after which none will come.
+#: Seconds to wait for the events after the last tokens: the usage, and the end of the stream.
+_TAIL_S = 1.0
+METRICS_S = 2.0
+#: Seconds until a healthy server that must not be used is checked again.
+RECHECK_S = 10.0
+#: The most consecutive events without a token before the answer is given up.
 _MOST_EMPTY = 4096
-#: Who /v1/models says its models are owned by.
+#: The dialect by the field `owned_by` of the server's /v1/models.
 _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": LlamaCpp()}
 
 
 class Server:
-    """`address` is an engine's URL, `key` what it wants as bearer token; `silence_s` and `path` as in `Http`.
+    """A vLLM, SGLang or llama.cpp server at the URL `address`.
 
-    `check` is done whenever the server is found well, before it is `up`; it raises `EngineError` for one that is not to
-    be used. What it is (vLLM, SGLang, llama.cpp) it is asked. Stop strings are not sent: they are matched in text,
-    of which each has a detokenizer of its own, and closing the completion ends it as well.
+    `key`: the bearer token that the server expects. `silence_s`, `path`: as in `Http`.
+    `check`: called each time the server becomes healthy, before it is `up`; raises `EngineError` if the server must not
+    be used.
+
+    Stop strings are not sent, because each server would match them in the text of its own detokenizer. The gateway
+    matches them and closes the completion.
     """
 
     def __init__(
@@ -59,137 +62,144 @@ class Server:
         self._http_or_none: Http | None = None
         self._dialect: Dialect | None = None
         self.limits: Limits | None = None
-        #: Requests are admitted by this context: with a smaller one it is left out.
+        #: The context that the engine has promised to its clients. A server with less is left out.
         self.least_context = 0
         self.up = False
-        self._left_out, self._again = "", 0.0
+        self._starts = 0
+        self._reason, self._recheck_at = "", 0.0  # why it is left out, and when to check again
         self.running = self.sent = 0
         self._numbers = itertools.count()
         self._polled: dict[str, float] = {}
         self._drafts = Drafts(0, 0)
 
     async def open(self) -> None:
-        """Find out what it is. Raises `ServerLost` where nobody answers, `EngineError` for what is no engine."""
+        """Connect and ask which program it is. Raises `ServerLost` if nothing answers, `EngineError` for a server that
+        is not an engine or must not be used."""
         if self._http_or_none is None:
             self._http_or_none = Http(self._base, self.name, self._key, self._silence_s, self._path)
         if not await self.healthy():
-            await self._http.page("/health")  # raises where nobody answers
-            raise ServerLost(f"{self.name} is not well: its /health says so")
+            await self._http.page("/health")  # raises if nothing answers
+            raise ServerLost(f"{self.name} is not healthy: its /health says so")
         await self._try()
 
     async def _try(self) -> None:
-        """Find out what it is, which is well, and check it. Raises as `open` does."""
+        """Ask a healthy server which program it is, and check it. Raises as `open` does."""
         before = self.limits
         try:
             self._dialect, self.limits = await self._look(before)
             if self._check is not None:
                 await self._check(self)
-            self.up, self._left_out = True, ""
+            self.up, self._reason = True, ""
+            self._starts += 1
         except (EngineBusy, ServerLost) as error:
             raise ServerLost(f"{self.name} cannot be tried out: {error.message}") from error
         except Exception:
-            self._again = asyncio.get_running_loop().time() + _WRONG_S
+            self._recheck_at = asyncio.get_running_loop().time() + RECHECK_S
             raise
         finally:
             if not self.up:
                 self.limits = before  # a server that was never used has promised no limits
 
     async def _look(self, before: Limits | None) -> tuple[Dialect, Limits]:
-        dialect = await self._ask_what_it_is()
+        dialect = await self._identify()
         self._http.keeps = dialect.keeps
         limits = await dialect.limits(self.name, self._http.page)
         if before is not None and limits.model != before.model:
             raise EngineError(f"{self.name} came back with {limits.model!r:.80}, where it had {before.model!r:.80}")
         if limits.context < self.least_context:
             raise EngineError(
-                f"{self.name} has a context of {limits.context} tokens, and {self.least_context} are promised"
+                f"{self.name} has a context of {limits.context} tokens, but clients were promised {self.least_context}"
             )
         return dialect, limits
 
     @property
     def info(self) -> EngineInfo:
-        """What it allows, once it was found well."""
+        """The server's limits. Raises `ServerLost` before it was healthy for the first time."""
         if self.limits is None:
-            raise ServerLost(f"{self.name} was not found well yet", sent=False)
+            raise ServerLost(f"{self.name} was never healthy yet", sent=False)
         limits, vocabulary = self.limits, self.vocabulary
         return EngineInfo(limits.context, vocabulary.size, vocabulary.eos_ids, limits.draft_tokens or 0, limits.grammar)
+
+    @property
+    def life(self) -> tuple[str, int]:
+        """Identifies this run of the server: its name, and how often it has come up."""
+        return self.name, self._starts
 
     async def page(self, path: str, body: object = None) -> tuple[int, bytes]:
         """As `Http.page`."""
         return await self._http.page(path, body)
 
     async def close(self) -> None:
-        """End what runs on it, and the connections."""
+        """End running completions and close the connections."""
         self.up = False
         if self._http_or_none is not None:
             await self._http_or_none.close()
             self._http_or_none = None
 
     async def healthy(self) -> bool:
-        try:
-            return (await self._http.page("/health"))[0] == 200
-        except EngineError:
-            return False
+        """Whether /health answers with status 200."""
+        return self._http_or_none is not None and await self._http_or_none.healthy()
 
     async def poll(self) -> None:
-        """See whether it is well. A server that is not is not `up`."""
+        """Update `up` by the server's health."""
         try:
             if self.up:
                 if not await self.healthy():
                     self.lost()
-            elif asyncio.get_running_loop().time() >= self._again and await self.healthy():
+            elif asyncio.get_running_loop().time() >= self._recheck_at and await self.healthy():
                 await self._try()
                 _log.info("%s is up", self.name)
         except DovetailError as error:
             self.lost(error.message)
 
     async def measure(self) -> None:
-        """Read its metrics, if it is up. What cannot be read is not known, and says nothing of its health."""
+        """Read the server's metrics. If they cannot be read, there are none; that says nothing about its health."""
         polled: dict[str, float] = {}
         with suppress(EngineError, TimeoutError):
             if self.up and self._dialect is not None:
-                async with asyncio.timeout(_METRICS_S):
+                async with asyncio.timeout(METRICS_S):
                     status, page = await self._http.page("/metrics")
                 if status == 200:
                     polled = translated(page, self._dialect.table)
         self._polled = polled
 
     def lost(self, why: str = "") -> None:
-        """Not to be used until it is found well again. `why`, where it answers, is said when it changes."""
-        if why and why != self._left_out:
+        """Leave the server out until it is healthy again. `why` is logged when it changes."""
+        if why and why != self._reason:
             _log.error("%s is left out: %s", self.name, why)
-            self._left_out = why
+            self._reason = why
         elif self.up:
             _log.warning("%s does not answer, and is left out until it does", self.name)
         self.up = False
         self._polled = {}
 
     async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
-        """Stream the continuation. Closing the generator closes the HTTP request, at which servers end theirs.
+        """Stream the continuation. Closing the generator closes the HTTP request, and the server ends its answer.
 
-        Raises `ServerLost` (after which it may be tried elsewhere, as long as nothing came), `InvalidRequest`,
-        `ContextExceeded`, `EngineBusy` or `EngineError`.
+        Raises `ServerLost`, `InvalidRequest`, `ContextExceeded`, `EngineBusy` or `EngineError`.
         """
         dialect, limits = self._dialect, self.limits
         if dialect is None or limits is None:
-            raise ServerLost(f"{self.name} was not found well yet", sent=False)
+            raise ServerLost(f"{self.name} was never healthy yet", sent=False)
         if completion.constraint is not None and completion.grammar is None:
-            raise InvalidRequest("an engine behind HTTP takes a grammar, and this constraint came without")
+            raise InvalidRequest("an engine behind HTTP needs the constraint as a grammar too")
         if completion.grammar is not None and limits.no_grammar is not None:
-            raise InvalidRequest(f"this cannot be constrained on this engine: {limits.no_grammar}")
+            raise InvalidRequest(f"this engine cannot constrain an answer: {limits.no_grammar}")
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
-        words = completion, self.vocabulary, limits, request_id
-        left, empty = completion.max_tokens, 0
+        arguments = completion, self.vocabulary, limits, request_id
+        remaining, empty = completion.max_tokens, 0
         drafted = 0 if limits.draft_tokens == 0 else None
         self.running += 1
         self.sent += 1
         try:
-            # In a thread: the largest grammars that are within bounds take half a second to be written.
-            body = dialect.body(*words) if completion.grammar is None else await asyncio.to_thread(dialect.body, *words)
+            if completion.grammar is None:
+                body = dialect.body(*arguments)
+            else:  # in a thread, because writing the largest grammar that is allowed takes half a second
+                body = await asyncio.to_thread(dialect.body, *arguments)
             reader = dialect.reader(completion, self.name, self._http.page)
             async with aclosing(self._http.events(dialect.path, body, self.healthy)) as events:
                 async for data in events:
-                    batch = await self._fed(reader, data)
+                    batch = await self._feed(reader, data)
                     if batch is None:
                         empty += 1
                         if empty > _MOST_EMPTY:
@@ -197,27 +207,27 @@ class Server:
                         continue
                     empty = 0
                     ended = batch.finish is not None
-                    batch = self._checked(batch, completion, left)
-                    left -= len(batch.ids)
+                    batch = self._checked(batch, completion, remaining)
+                    remaining -= len(batch.ids)
                     batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
                     if batch.finish is None:
                         yield batch
                         continue
-                    await self._rest(events, reader, ended)
-                    yield self._last(batch, reader)
+                    await self._read_tail(events, reader, ended)
+                    yield self._with_totals(batch, reader)
                     return
         finally:
             self.running -= 1
-        raise ServerLost(f"{self.name} ended its answer in the middle")
+        raise ServerLost(f"{self.name} ended its answer before the last token")
 
     def gauges(self) -> dict[str, float]:
-        """Its metrics, as they were last read; what was drafted, by its answers where its metrics do not say."""
-        counted = dict(self._polled)
-        if self.up and "drafted_total" not in counted:
-            counted |= {"drafted_total": self._drafts.drafted, "accepted_total": self._drafts.accepted}
-            for place, accepted in enumerate(self._drafts.by_position):
-                counted[labelled("accepted_per_position_total", position=str(place))] = accepted
-        return counted
+        """The server's metrics as last read. Draft tokens that it does not count are counted from its answers."""
+        gauges = dict(self._polled)
+        if self.up and "drafted_total" not in gauges:
+            gauges |= {"drafted_total": self._drafts.drafted, "accepted_total": self._drafts.accepted}
+            for position, accepted in enumerate(self._drafts.by_position):
+                gauges[labelled("accepted_per_position_total", position=str(position))] = accepted
+        return gauges
 
     @property
     def _http(self) -> Http:
@@ -225,7 +235,7 @@ class Server:
             raise ServerLost(f"{self.name} is closed", sent=False)
         return self._http_or_none
 
-    async def _ask_what_it_is(self) -> Dialect:
+    async def _identify(self) -> Dialect:
         status, body = await self._http.page("/v1/models")
         if status in (401, 403):
             raise refusal(self.name, status, body)
@@ -234,54 +244,55 @@ class Server:
             if models and models[0].owned_by in _OWNERS:
                 return _OWNERS[models[0].owned_by]
         raise EngineError(
-            f"{self.name} is neither vLLM nor SGLang nor llama.cpp: its /v1/models (HTTP status {status}) names none "
-            "of them as owner"
+            f"{self.name} is neither vLLM nor SGLang nor llama.cpp: its /v1/models (HTTP status {status}) "
+            "names none of them as owned_by"
         )
 
-    async def _fed(self, reader: Reader, data: bytes) -> TokenBatch | None:
+    async def _feed(self, reader: Reader, data: bytes) -> TokenBatch | None:
         if data == b"[DONE]":
             return None
         try:
             return await reader.feed(data)
         except UNREADABLE as error:
-            raise EngineError(f"{self.name} sent what is no event of a completion: {error}") from error
+            raise EngineError(f"{self.name} sent an event that cannot be read: {error}") from error
 
-    async def _rest(self, events: AsyncGenerator[bytes], reader: Reader, ended: bool) -> None:
-        """Read to the stream's end, which leaves the connection to the next. Nothing there is worth an answer.
+    async def _read_tail(self, events: AsyncGenerator[bytes], reader: Reader, ended: bool) -> None:
+        """Read to the end of the stream, so that the connection can be used again. Errors there change no answer.
 
-        A server that has sent the turn's last token and not `ended` may do so with its next event, or go on.
+        `ended`: the server sent its finish reason. A server that sent an end-of-turn token without one may still go on;
+        then reading stops at once.
         """
         with suppress(DovetailError, TimeoutError):
-            async with asyncio.timeout(_REST_S):
+            async with asyncio.timeout(_TAIL_S):
                 async for data in events:
-                    batch = await self._fed(reader, data)
+                    batch = await self._feed(reader, data)
                     ended = ended or (batch is not None and batch.finish is not None)
                     if not ended:
                         return
 
-    def _checked(self, batch: TokenBatch, completion: Completion, left: int) -> TokenBatch:
-        """`batch` up to the end of the turn. Raises `EngineError` for what cannot be an answer."""
+    def _checked(self, batch: TokenBatch, completion: Completion, remaining: int) -> TokenBatch:
+        """`batch` up to the end of the turn. Raises `EngineError` for impossible or too many tokens."""
         ids = batch.ids
         if any(not 0 <= token < self.vocabulary.size for token in ids):
             raise EngineError(
                 f"{self.name} sent a token id beyond the vocabulary of {self.vocabulary.size}: is this its model?"
             )
-        if len(ids) > left:
-            raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens that were asked for")
-        end = next((place + 1 for place, token in enumerate(ids) if token in self.vocabulary.eos_ids), None)
+        if len(ids) > remaining:
+            raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens of the request")
+        end = next((position + 1 for position, token in enumerate(ids) if token in self.vocabulary.eos_ids), None)
         if end is None:
             return batch
         return msgspec.structs.replace(batch, ids=ids[:end], finish="stop", logprobs=batch.logprobs[:end])
 
-    def _last(self, batch: TokenBatch, reader: Reader) -> TokenBatch:
-        """`batch` with what is known of the whole answer."""
+    def _with_totals(self, batch: TokenBatch, reader: Reader) -> TokenBatch:
+        """`batch`, the last one, with the counts of the whole answer."""
         drafts = reader.drafts
         if drafts is None:
             return msgspec.structs.replace(batch, cached=reader.cached)
-        places = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
+        by_position = itertools.zip_longest(self._drafts.by_position, drafts.by_position, fillvalue=0)
         self._drafts = Drafts(
             self._drafts.drafted + drafts.drafted,
             self._drafts.accepted + drafts.accepted,
-            tuple(before + now for before, now in places),
+            tuple(before + now for before, now in by_position),
         )
         return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafts.drafted, accepted=drafts.accepted)

@@ -15,7 +15,7 @@ import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
 from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
-from dovetail.backends.remote.faults import ErrorBody, refusal
+from dovetail.backends.remote.errors import ErrorBody, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError

@@ -18,7 +18,7 @@ import msgspec
 from dovetail.backends.remote import guidance
 from dovetail.backends.remote.counters import Counted, Table, translated
 from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
-from dovetail.backends.remote.faults import ErrorBody, ServerLost, refusal, words
+from dovetail.backends.remote.errors import ErrorBody, ServerLost, refusal, words
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError

@@ -1,6 +1,6 @@
-"""vLLM as an engine: started and watched here, completing through `backends.remote`."""
+"""vLLM as a child process of Dovetail, completing through `backends.remote`."""
 
-from dovetail.backends.vllm.engine import Fetched, VLLMEngine
+from dovetail.backends.vllm.engine import Downloaded, VLLMEngine
 from dovetail.backends.vllm.launching import URL, Launch, Socket, launch, log_path
 from dovetail.backends.vllm.log import Phase, Progress
 from dovetail.backends.vllm.probing import TOKENS as PROBE_TOKENS
@@ -10,7 +10,7 @@ from dovetail.backends.vllm.program import find, version
 __all__ = [
     "PROBE_TOKENS",
     "URL",
-    "Fetched",
+    "Downloaded",
     "Finding",
     "Launch",
     "Phase",

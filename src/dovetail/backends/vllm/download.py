@@ -1,4 +1,4 @@
-"""How much of a model that vLLM fetches from the hub is here: its log is silent about that, for hours."""
+"""Counts the downloaded bytes of a model, because vLLM's log says nothing while it downloads one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 
-def fetched(snapshot: str) -> int:
-    """Bytes in the hub's cache of the model whose `snapshot` folder that is, half-fetched files included.
+def downloaded_bytes(snapshot: str) -> int:
+    """The size of the hub's cache for the model whose `snapshot` folder this is, unfinished files included.
 
     https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION links into blobs/.
     """
@@ -21,5 +21,5 @@ def fetched(snapshot: str) -> int:
 def _size(blob: os.DirEntry[str]) -> int:
     try:
         return blob.stat().st_size
-    except OSError:  # a half-fetched file that has just got its name
+    except OSError:  # an unfinished file that was renamed in this moment
         return 0

@@ -1,7 +1,7 @@
-"""vLLM behind the `Engine` protocol: a child that is started, watched, started again when it dies, and stopped.
+"""vLLM behind the `Engine` protocol: starts it as a child process, watches it, restarts it when it dies, and stops it.
 
-What completes is the client that it is given, over HTTP. This adds a life to that: a request that has received nothing
-when vLLM dies waits and is sent again, one that has ends with an `EngineError`.
+Completions go over HTTP, through a `RemoteEngine` with one server. A request that has received nothing when vLLM dies
+waits for the restart and is sent again, once; a request that has begun ends with an `EngineError`.
 """
 
 from __future__ import annotations
@@ -9,70 +9,79 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol
 
+from dovetail.backends.remote import RemoteEngine, Server
 from dovetail.backends.remote.http import Http
-from dovetail.backends.remote.suspects import Suspects
 from dovetail.backends.vllm import restarts
 from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
 from dovetail.backends.vllm.child import Child
 from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
-from dovetail.completion import Completion, Engine, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
+from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.errors import EngineBusy, EngineError, PlanError
 
 _log = logging.getLogger(__name__)
 
-SILENCE_S = 1800.0  # without a line of its log, or a byte fetched, until a start has failed
-HUNG_S = 300.0  # without an answer to a question for its health, until one that serves is ended
+#: Seconds that a request waits for vLLM to come back; a large model loads for minutes.
+PATIENCE_S = 900.0
+#: Seconds without a line of the log or a downloaded byte after which a start has failed.
+SILENCE_S = 1800.0
+#: Seconds without an answer of /health after which a serving vLLM is killed.
+HUNG_S = 300.0
 _POLL_S = 0.2
 _WATCH_S = 5.0
-_NEWS_S = 3.0  # within which a death shows that broke a request off: by then it is not well any more
-_GONE_S = 60.0  # within which one that is not well has ended; vLLM ends in order when a process of its own was killed
-_CHILD = "vLLM"
+#: Seconds after a broken request within which a dead engine core shows in /health.
+_NEWS_S = 3.0
+#: Seconds within which an unhealthy vLLM exits; it shuts down in order when one of its processes was killed.
+_EXIT_S = 60.0
 
-#: The bytes of the weights that are here, and of all.
-Fetched = Callable[[], tuple[int, int]]
+#: Returns how many bytes of the weights are downloaded, and how many there are.
+Downloaded = Callable[[], tuple[int, int]]
 
 
 class Report(Protocol):
-    """Who is told how it goes: a terminal, a log."""
+    """Shows an operator what vLLM does, on a terminal or in a log."""
 
     def progress(self, progress: Progress, silent: float) -> None:
-        """Where it is on its way, and for how many seconds it has said nothing."""
+        """How far the start is, and for how many seconds vLLM has written nothing."""
 
     def say(self, text: str) -> None:
-        """What an operator should know: a crash, a return."""
+        """A crash, a restart, or anything else that the operator should know."""
 
 
 class VLLMEngine:
-    """`launch` starts it on `socket`, and `client` talks to it there. `log` is the file of its output. `fetched`, where
-    weights have to be fetched first."""
+    """Runs `launch`, which listens on `socket`, and completes through `server`, the client of that socket.
+
+    `log`: the file for vLLM's output. `downloaded`: given if vLLM has to download the weights.
+    `patience_s`, `silence_s`, `hung_s`: see `PATIENCE_S`, `SILENCE_S` and `HUNG_S`.
+    """
 
     def __init__(
         self,
         launch: Launch,
-        client: Engine,
+        server: Server,
         socket: Socket,
         log: Path,
         report: Report,
         *,
-        fetched: Fetched | None = None,
-        silence: float = SILENCE_S,
-        hung: float = HUNG_S,
+        downloaded: Downloaded | None = None,
+        patience_s: float = PATIENCE_S,
+        silence_s: float = SILENCE_S,
+        hung_s: float = HUNG_S,
     ) -> None:
         self._launch = launch
-        self._client = client
+        self._client = RemoteEngine([server], patience_s=patience_s, survived=self._survived)
         self._socket = socket
         self._log = log
         self._report = report
-        self._fetched = fetched
-        self._silence = silence
-        self._hung = hung
+        self._downloaded = downloaded
+        self._silence_s = silence_s
+        self._hung_s = hung_s
         self._file: BinaryIO | None = None
         self._child: Child | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -80,11 +89,10 @@ class VLLMEngine:
         self._ending: asyncio.Task[None] | None = None
         self._restarts = 0
         self._deaths = 0
-        self._suspects = Suspects()
-        self._alone = asyncio.Lock()
         self._booting = self._serving = False
         self._progress = Progress("starting")
-        self._last_fetched = 0.0
+        self._last_download = 0.0
+        #: Resolves when vLLM is given up, with the error to show the operator. None before `start`.
         self.gave_up: asyncio.Future[EngineError] | None = None
 
     @property
@@ -92,7 +100,7 @@ class VLLMEngine:
         return self._client.info
 
     async def start(self) -> None:
-        """Start it and wait until it is healthy. Raises `EngineError` with why it is not."""
+        """Start vLLM and wait until it is healthy. Raises `EngineError`, with the reason, if it does not become so."""
         if self._starting is not None or self._ending is not None:
             raise EngineError("the engine was started already")
         self._starting = asyncio.create_task(self._start())
@@ -110,10 +118,10 @@ class VLLMEngine:
         await self._boot()
         await self._client.start()
         self._keeper = asyncio.create_task(self._keep())
-        self._keeper.add_done_callback(self._kept)
+        self._keeper.add_done_callback(self._keeper_ended)
 
     async def stop(self) -> None:
-        """End running sequences, the child and all it started. Whoever calls it a second time waits for the first."""
+        """End running completions, the child and all of its processes. A second call waits for the first."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -132,204 +140,162 @@ class VLLMEngine:
                 self._file.close()
             self._socket.close()
 
-    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        """Stream the continuation. Raises as the protocol says; `EngineError` also where it began and vLLM died, and
-        `InvalidRequest` for a prompt that vLLM dies of.
-
-        The client waits for a server that is gone. What an engine says that is about to go is an error like any other.
-        """
-        prompt = hash(completion.prompt)
-        async with (
-            self._alone if self._suspects.alone(prompt) else nullcontext(),
-            aclosing(self._sent(completion, prompt)) as batches,
-        ):
-            async for batch in batches:
-                yield batch
-
-    async def _sent(self, completion: Completion, prompt: int) -> AsyncGenerator[TokenBatch]:
-        while True:
-            if self._suspects.convicted(prompt):
-                # Not an error that clients send it again for.
-                raise InvalidRequest("the engine died again and again of this prompt, so it is not sent any more")
-            begun = answered = False
-            batches = cast(AsyncGenerator[TokenBatch], self._client.complete(completion))
-            self._suspects.enter(prompt, _CHILD)
-            try:
-                async with aclosing(batches):
-                    async for batch in batches:
-                        begun = True
-                        yield batch
-                answered = True
-                return
-            except EngineBusy as error:
-                if self.gave_up is not None and self.gave_up.done():
-                    raise self.gave_up.result() from error
+    async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
+        """Stream the continuation. Raises as the `Engine` protocol says, and as `RemoteEngine.complete`."""
+        deaths = self._deaths
+        try:
+            async with aclosing(self._client.complete(completion)) as batches:
+                async for batch in batches:
+                    yield batch
+        except EngineBusy as error:
+            if self.gave_up is not None and self.gave_up.done():
+                raise self.gave_up.result() from error
+            raise
+        except EngineError as error:
+            if self._serving and self._deaths == deaths:
                 raise
-            except EngineError as error:
-                if not await self._died():
-                    raise
-                # The second death in a row is perhaps the request's own doing.
-                if begun or (self._suspects.alone(prompt) and not self._suspects.convicted(prompt)):
-                    raise EngineError("the engine died while it answered, and is being started again") from error
-            finally:
-                self._suspects.leave(prompt, _CHILD, answered=answered)
+            raise EngineError("the engine died while it answered, and is being started again") from error
 
-    async def _died(self) -> bool:
-        """Whether it has died, or does at once: its children go before it."""
+    async def _survived(self, server: Server) -> bool:
+        """Whether vLLM still lives after a request failed. Its engine core may die some time before the child exits."""
         began, deaths = time.monotonic(), self._deaths
         while self._serving and self._deaths == deaths and self._ending is None:
-            well = self._client.gauges().get("up", 1) > 0
-            if time.monotonic() - began > (_NEWS_S if well else _GONE_S):
+            if time.monotonic() - began > (_NEWS_S if await server.healthy() else _EXIT_S):
                 break
             await asyncio.sleep(_POLL_S / 4)
-        return not self._serving or self._deaths != deaths
+        return self._serving and self._deaths == deaths
 
     def gauges(self) -> dict[str, float]:
-        """The client's, and how often vLLM was started again."""
+        """The client's counters, and `restarts_total`."""
         return {**self._client.gauges(), "restarts_total": self._restarts}
 
     async def _keep(self) -> None:
-        """Start it again whenever it dies, until it dies too often."""
+        """Restart vLLM whenever it dies, until it dies too often."""
         crashes: list[float] = []
-        why = ""
+        failed_start = ""
         while True:
             assert self._child is not None and self.gave_up is not None
-            blamed = False
-            if not why:
-                hung = await self._outlive(self._child)
-                blamed = self._suspects.died(_CHILD)
+            why = failed_start or await self._outlive(self._child)
             self._deaths, self._serving = self._deaths + 1, False
-            if blamed:  # deaths of one prompt are one: nothing is wrong with an engine that others do not kill
-                crashes.pop()
+            why = why or await self._explain(self._child, await self._child.end())
             crashes.append(time.monotonic())
-            why = why or hung or await self._why(self._child, await self._child.end())
             delay = restarts.delay(crashes)
             if delay is None:
-                self.gave_up.set_result(_final(f"vLLM died {restarts.MOST} times, the last time: {why}"))
-                await self._client.stop()  # nobody waits any longer
+                self.gave_up.set_result(_private(f"vLLM died {restarts.MOST} times, the last time: {why}"))
+                await self._client.stop()  # ends the requests that wait for a restart
                 return
             self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
             self._restarts += 1
             began = time.monotonic() + delay
             try:
                 await self._boot(delay)
-            except _Dead as error:
-                why = error.message
+            except _StartFailed as error:
+                failed_start = error.message
             else:
-                why = ""
+                failed_start = ""
                 self._report.say(f"vLLM is back, after {time.monotonic() - began:.0f} s")
 
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """Whatever ends the keeper but the end itself: an engine that nobody keeps is given up."""
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        """Give vLLM up if the keeper failed: nothing would restart vLLM any more."""
         error = None if keeper.cancelled() else keeper.exception()
         if error is not None and self.gave_up is not None and not self.gave_up.done():
             _log.error("vLLM is watched no longer", exc_info=error)
-            self.gave_up.set_result(_final(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
+            self.gave_up.set_result(_private(f"vLLM is watched no longer: {type(error).__name__}: {error}"))
 
     async def _outlive(self, child: Child) -> str:
-        """Wait until it has ended; one that does not answer for too long is ended, and why is returned."""
-        http = self._asking()
-        answered, ending = time.monotonic(), asyncio.ensure_future(child.end())
+        """Wait until the child has exited. A child that hangs is killed, and the reason is returned."""
+        http = self._health_client()
+        answered, exited = time.monotonic(), asyncio.ensure_future(child.end())
         try:
-            while not (await asyncio.wait({ending}, timeout=min(_WATCH_S, self._hung / 4)))[0]:
-                if await _well(http):
+            while not (await asyncio.wait({exited}, timeout=min(_WATCH_S, self._hung_s / 4)))[0]:
+                if await http.healthy():
                     answered = time.monotonic()
-                elif time.monotonic() - answered > self._hung and not child.ended:
+                elif time.monotonic() - answered > self._hung_s and not child.ended:
                     await child.stop()
-                    return (
-                        f"vLLM did not answer for {self._hung:.0f} s and was ended. All that it said is in {self._log}"
-                    )
+                    return f"vLLM did not answer for {self._hung_s:.0f} s and was ended. Its whole log is {self._log}"
         finally:
-            ending.cancel()
+            exited.cancel()
             await http.close()
         return ""
 
     async def _boot(self, pause: float = 0) -> None:
-        """A child that is healthy, started after `pause` seconds, or none. Raises `_Dead` where it is not."""
+        """Start a child after `pause` seconds and wait until it is healthy. Raises `_StartFailed`."""
         assert self._file is not None
         self._progress, self._booting = Progress("starting"), True
         launch, path = self._launch, self._socket.path
-        # Its leash keeps the pause, so that there is one at any time to remove the socket's folder behind us.
+        # The supervisor process keeps the pause, so that one exists at any time to remove the socket's folder.
         self._child = child = Child(launch.arguments, launch.environment, path, self._file, self._hear, pause)
         try:
             self._socket.open()
             await child.start()
         except PlanError as error:
-            raise _Dead(error.message) from error
+            raise _StartFailed(error.message) from error
         except OSError as error:
-            raise _Dead(f"vLLM cannot be started: {error.strerror or error}") from error
-        http = self._asking()
+            raise _StartFailed(f"vLLM cannot be started: {error.strerror or error}") from error
+        http = self._health_client()
         try:
             while not child.ended:
-                if await _well(http):
+                if await http.healthy():
                     self._serving = True
                     self._report.progress(Progress("ready"), 0)
                     return
-                silent = time.monotonic() - max(child.last_heard, await self._fetching())
+                silent = time.monotonic() - max(child.last_output, await self._last_downloaded())
                 self._report.progress(self._progress, silent)
-                if silent > self._silence:
+                if silent > self._silence_s:
                     await child.stop()
-                    raise _Dead(
-                        f"vLLM said nothing for {silent:.0f} s and was ended. All that it said is in {self._log}"
+                    raise _StartFailed(
+                        f"vLLM wrote nothing for {silent:.0f} s and was ended. Its whole log is {self._log}"
                     )
                 await asyncio.sleep(_POLL_S)
         finally:
             self._booting = False
             await http.close()
-        raise _Dead(await self._why(child, await child.end(), doing="starting"))
+        raise _StartFailed(await self._explain(child, await child.end(), doing="starting"))
 
-    def _asking(self) -> Http:
-        """To ask for its health with."""
-        return Http(URL, "vLLM", None, self._silence, self._socket.path)
+    def _health_client(self) -> Http:
+        return Http(URL, "vLLM", None, self._silence_s, self._socket.path)
 
-    async def _fetching(self) -> float:
-        """When the last byte of the weights came, that was seen to come; 0 where nothing is fetched."""
-        if self._fetched is None or self._progress.phase not in ("starting", "download"):
+    async def _last_downloaded(self) -> float:
+        """When the downloaded part last grew; 0 if nothing is downloaded."""
+        if self._downloaded is None or self._progress.phase not in ("starting", "download"):
             return 0.0
-        here, total = await asyncio.to_thread(self._fetched)
-        if here != self._progress.done:
-            self._progress, self._last_fetched = Progress("download", min(here, total), total), time.monotonic()
-        return self._last_fetched
+        done, total = await asyncio.to_thread(self._downloaded)
+        if done != self._progress.done:
+            self._progress, self._last_download = Progress("download", min(done, total), total), time.monotonic()
+        return self._last_download
 
     def _hear(self, line: str) -> None:
-        found = progress(line)
-        if found is not None and self._booting:
-            self._progress = found
-            self._report.progress(found, 0)
+        step = progress(line)
+        if step is not None and self._booting:
+            self._progress = step
+            self._report.progress(step, 0)
 
-    async def _why(self, child: Child, code: int, *, doing: str = "serving") -> str:
-        """Of a child that has ended: how, its error, and what to do. Its last lines are said."""
+    async def _explain(self, child: Child, code: int, *, doing: str = "serving") -> str:
+        """Why a child exited: its exit code, its error, and what to do. Also reports its last lines."""
         log = list(child.lines)
         found = failure(log)
         lines = last(log) if found is None else found.lines
         if lines:
             self._report.say("\n".join(("vLLM's last lines:", *(f"  {line}" for line in lines))))
-        parts = [f"vLLM ended while {doing}, {ending(code)}"]
+        sentences = [f"vLLM ended while {doing}, {ending(code)}"]
         if found is not None:
-            parts[0] += f": {found.error.rstrip('.')}"
+            sentences[0] += f": {found.error.rstrip('.')}"
             for option in unknown(found.error):
                 near = nearest(option, await asyncio.to_thread(options, self._launch.arguments[0]))
-                parts.append(f"vLLM has no {option}{f': {near}' if near else ''}")
-            what = advice(found.error, drafter=found.drafter)
-            if what is not None:
-                parts.append(what[0].upper() + what[1:])
-        said = (part if part.endswith("?") else f"{part}." for part in parts)
-        return " ".join((*said, f"All that it said is in {self._log}"))
+                sentences.append(f"vLLM has no {option}{f': {near}' if near else ''}")
+            hint = advice(found.error, drafter=found.drafter)
+            if hint is not None:
+                sentences.append(hint[0].upper() + hint[1:])
+        ended = (sentence if sentence.endswith("?") else f"{sentence}." for sentence in sentences)
+        return " ".join((*ended, f"Its whole log is {self._log}"))
 
 
-def _final(message: str) -> EngineError:
-    """Why there is no engine any more: for the operator, since it has words of vLLM's log."""
+def _private(message: str) -> EngineError:
+    """An error for the operator only, because its message quotes vLLM's log."""
     error = EngineError(message)
     error.private = True
     return error
 
 
-async def _well(http: Http) -> bool:
-    try:
-        return (await http.page("/health"))[0] == 200
-    except EngineError:
-        return False
-
-
-class _Dead(EngineError):
-    """A start that failed."""
+class _StartFailed(EngineError):
+    """vLLM did not become healthy."""

@@ -27,7 +27,7 @@ URL = "http://vllm"
 #: Bytes of a socket's path: Linux takes 107, macOS 103, <sys/un.h>.
 _LONGEST = 103
 #: Where its folder may be when it cannot be in $TMPDIR. A pod's /tmp is often open to all, and not sticky.
-_ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
+FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 #: What answering us takes beside the plan.
 _FRONTED = (
     "--disable-uvicorn-access-log",  # we ask for its health and its counters all the time
@@ -75,7 +75,7 @@ class Socket:
     def __init__(self) -> None:
         """Raises `PlanError` where there is no folder for it that can be written to, is safe, and has a short name."""
         name = f"dovetail-{secrets.token_hex(4)}"
-        folders = (tempfile.gettempdir(), *_ELSEWHERE)
+        folders = (tempfile.gettempdir(), *FOLDERS)
         paths = {os.path.join(folder, name, "vllm"): folder for folder in folders}
         unfit = {path: _unfit(folder, path) for path, folder in paths.items()}
         path = next((path for path, why in unfit.items() if why is None), None)

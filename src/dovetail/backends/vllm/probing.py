@@ -15,7 +15,7 @@ from dovetail.completion import Completion, EngineInfo, Sampling, TokenBatch
 from dovetail.errors import DovetailError
 
 TOKENS = 24  # long enough for lookups to find something too
-_PATIENCE_S = 6.0  # for the counters to move, once the answer is there
+PATIENCE_S = 6.0  # for the counters to move, once the answer is there
 _POLL_S = 1.2  # the gauges of a server are read once a second
 
 
@@ -53,7 +53,7 @@ async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> 
         return Finding(warning=f"the probe failed: {error.message}")
     if drafted:
         return Finding(drafted, accepted)
-    until, now = asyncio.get_running_loop().time() + _PATIENCE_S, _counted(engine)
+    until, now = asyncio.get_running_loop().time() + PATIENCE_S, _counted(engine)
     while asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_POLL_S)
         last, now = now, _counted(engine)

@@ -1,18 +1,19 @@
-"""When a crashed engine is started again: a pure function of when it crashed."""
+"""When a crashed vLLM is started again: a pure function of the times of its crashes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-WINDOW_S = 1800.0  # a large model may take ten minutes to load, and so to crash again
-MOST = 5  # crashes in a window, with the last of which it is enough
-_FIRST_S = 1.0
+#: The fifth crash within half an hour is the last. A large model may load for ten minutes before it crashes again.
+WINDOW_S = 1800.0
+MOST = 5
+FIRST_S = 1.0
 
 
 def delay(crashes: Sequence[float]) -> float | None:
-    """Seconds until the next start, after crashes at these times (the last is now); None: not again.
+    """Seconds until the next start after `crashes`, of which the last is now; None to give up.
 
-    Doubles with every crash in the window, so an engine that crashes once a day is always back after the first delay.
+    The delay doubles with each crash in the window: an engine that crashes once a day waits `FIRST_S` each time.
     """
-    lately = sum(1 for crash in crashes if crash > crashes[-1] - WINDOW_S)
-    return None if lately >= MOST else _FIRST_S * 2.0 ** (lately - 1)
+    recent = sum(1 for crash in crashes if crash > crashes[-1] - WINDOW_S)
+    return None if recent >= MOST else FIRST_S * 2.0 ** (recent - 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.backends.vllm import leash
+from dovetail.backends.vllm import supervisor
 from tests.backends.vllm_program import alive
 
 PATIENCE_S = 30.0
@@ -36,7 +36,7 @@ time.sleep(600)
 
 
 def words(*argv: str, pause: float = 0, grace: float = 5, socket: Path = NO_SOCKET) -> list[str]:
-    return [sys.executable, "-I", "-S", leash.__file__, *map(str, (pause, grace, socket)), *argv]
+    return [sys.executable, "-I", "-S", supervisor.__file__, *map(str, (pause, grace, socket)), *argv]
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_what_cannot_be_removed_is_left(listening: Path) -> None:
 def test_a_pause_has_an_end_and_closing_the_pipe_is_one(held: Leash, tmp_path: Path) -> None:
     assert held("true", pause=0.1).wait(PATIENCE_S) == 0
     process = held(*family(tmp_path), pause=600)
-    until(lambda: b"leash.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    until(lambda: b"supervisor.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
