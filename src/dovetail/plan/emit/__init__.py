@@ -1,4 +1,4 @@
-"""A plan as the command of another engine, or as what a cluster runs."""
+"""Writes a plan as the command of another engine, or as a manifest for a cluster."""
 
 from dovetail.plan.emit.command import Command
 from dovetail.plan.emit.text import FORMS, emitted

@@ -1,4 +1,4 @@
-"""A command that can be pasted into a shell, and the keeping of accounts about what of a plan went into it."""
+"""A command that can be pasted into a shell, and the list of a plan's settings that it does not contain yet."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from dovetail.formats.base import EngineParsers
 
 
-class Shell(str):
-    """Text that the shell has to expand, and that is therefore written without quotes of ours."""
+class ShellText(str):
+    """Text that the shell must expand, so that it is not quoted."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """`start` is the program and what comes first, `arguments` each a flag with its values.
+    """A program with its arguments, environment variables and files.
 
-    `variables` are environment variables, `files` those that must be written before (name -> content), `notes` what a
-    reader must know, above all what of the plan was not carried over.
+    `start`: the program and its first words. `arguments`: each is a flag with its values. `variables`: the environment
+    variables. `files`: name -> content of the files to write before the program starts. `notes`: what a reader must
+    know, above all which settings of the plan the command does not contain.
     """
 
     start: tuple[str, ...]
@@ -36,11 +37,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def argv(self) -> list[str]:
-        """The words, as the program gets them (but for what the shell expands)."""
+        """The words that the program gets, before the shell expands any `ShellText`."""
         return [*self.start, *(word for argument in self.arguments for word in _joined(argument))]
 
     def script(self) -> str:
-        """Lines for a POSIX shell, notes first, as comments."""
+        """The command as lines for a POSIX shell, after the notes as comments."""
         lines = [line for note in self.notes for line in comment(note)]
         for name, content in self.files.items():
             lines += [f"cat >{shlex.quote(name)} <<'END'", *content.rstrip("\n").split("\n"), "END"]
@@ -50,20 +51,20 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _joined(argument: tuple[str, ...]) -> tuple[str, ...]:
-    """``--flag=value`` where the value is, or could turn out to be, what a parser takes for another flag."""
-    if len(argument) != 2 or not (isinstance(argument[1], Shell) or argument[1].startswith("-")):
+    """``--flag=value`` as one word if the value starts with a hyphen, or could after expansion: parsers want a flag."""
+    if len(argument) != 2 or not (isinstance(argument[1], ShellText) or argument[1].startswith("-")):
         return argument
     joined = "=".join(argument)
-    return (Shell(joined) if isinstance(argument[1], Shell) else joined,)
+    return (ShellText(joined) if isinstance(argument[1], ShellText) else joined,)
 
 
 def _quoted(text: str) -> str:
-    return text if isinstance(text, Shell) else shlex.quote(text)
+    return text if isinstance(text, ShellText) else shlex.quote(text)
 
 
 def comment(note: str) -> list[str]:
     """A note as lines of a comment."""
-    # One line breaks into several, and never out of the comment, nor does it steer the terminal.
+    # A long line is wrapped; no character of the note can end the comment or control the terminal.
     return textwrap.wrap(
         printable(" ".join(note.split())),
         width=100,
@@ -75,48 +76,50 @@ def comment(note: str) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """`text` with a sign in place of what neither YAML nor a terminal should see."""
+    """`text` with U+FFFD in place of characters that are unsafe in YAML or on a terminal."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-class Account:
-    """What of a plan is not in a command yet. A setting that is None is left to the engine, and needs no word."""
+class Remaining:
+    """The settings of a plan that a command for `engine` does not contain yet, and notes on those it cannot contain.
+
+    A setting that is None is left to the engine and is not counted.
+    """
 
     def __init__(self, plan: Mapping[str, Setting[Any]], engine: str) -> None:
-        self._left = {name: setting.value for name, setting in plan.items() if setting.value is not None}
+        self._values = {name: setting.value for name, setting in plan.items() if setting.value is not None}
         self._engine = engine
         self.notes: list[str] = []
-        self._left.pop("engine", None)  # what another engine is asked for replaces it
+        self._values.pop("engine", None)  # the command is for another engine on purpose
 
     def take(self, name: str) -> Any:
-        """The value of the setting, which is then carried over; None if there is none."""
-        return self._left.pop(name, None)
+        """The value of the setting, which the command then contains; None if it has none."""
+        return self._values.pop(name, None)
 
     def peek(self, name: str) -> Any:
-        return self._left.get(name)
+        return self._values.get(name)
 
-    def leave(self, name: str, why: str) -> None:
-        """Say that the setting is not carried over, if it has a value."""
-        if name in self._left:
-            self.notes.append(f"not carried over: {name} {shown(self._left.pop(name))}: {why}")
+    def leave_out(self, name: str, why: str) -> None:
+        """Note that the command cannot contain the setting, if it has a value."""
+        if name in self._values:
+            self.notes.append(f"not carried over: {name} {shown(self._values.pop(name))}: {why}")
 
     def take_parsers(self, parsers: str) -> EngineParsers | None:
-        """The engine's own parsers for the plan's format, from its attribute `parsers`; the format is then taken."""
-        format = self.peek("format")
-        found = None if format is None else engine_parsers(format, parsers)
-        if found is None:
-            self.leave("format", f"{self._engine} has no parser for it")
+        """Take the plan's format and return what it declares as `parsers`, such as "vllm_parsers"."""
+        declared = engine_parsers(self.peek("format"), parsers)
+        if declared is None:
+            self.leave_out("format", f"{self._engine} has no parser for it")
         else:
             self.take("format")
-        return found
+        return declared
 
-    def drafts(self, methods: Container[str], settings: Iterable[str]) -> bool:
-        """Whether something drafts by one of the engine's `methods`; if not, the `settings` of drafting are left."""
+    def can_draft(self, methods: Container[str], settings: Iterable[str]) -> bool:
+        """Whether the plan drafts by one of the engine's `methods`; if not, its `settings` of drafting are left out."""
         method, tokens = self.peek("method"), self.peek("draft_tokens")
         if method is None:
-            why = "nothing drafts" if self.peek("drafter") is None else "the plan does not say how it drafts"
+            why = "nothing drafts" if self.peek("drafter") is None else "the plan has no drafting method"
         elif tokens == 0:
-            why = "no tokens are to be drafted"
+            why = "draft_tokens is 0"
         elif method not in methods:
             why = f"{self._engine} does not know the method {method}"
         else:
@@ -124,26 +127,26 @@ class Account:
         if tokens == 0:
             self.take("draft_tokens")
         for name in settings:
-            self.leave(name, why)
+            self.leave_out(name, why)
         return False
 
-    def close(self) -> tuple[str, ...]:
-        """All notes, when everything that has a word was taken."""
-        own = [name for name in self._left if name in BY_NAME and BY_NAME[name].gateway]
-        said = ", ".join(f"{name} {shown(self._left.pop(name))}" for name in own)
-        for name in list(self._left):
-            self.leave(name, f"{self._engine} has no word for it")
-        if said:
+    def finish(self) -> tuple[str, ...]:
+        """Note every setting that nothing took, and return all notes."""
+        of_gateway = [name for name in self._values if name in BY_NAME and BY_NAME[name].gateway]
+        listed = ", ".join(f"{name} {shown(self._values.pop(name))}" for name in of_gateway)
+        for name in list(self._values):
+            self.leave_out(name, f"{self._engine} has no such setting")
+        if listed:
             front = f"run `dovetail serve --engine URL` in front of {self._engine}"
-            self.notes.append(f"not carried over: {said}: Dovetail's own; {front}")
+            self.notes.append(f"not carried over: {listed}: these are settings of Dovetail's gateway; {front}")
         return tuple(self.notes)
 
 
-def engine_parsers(format: str, parsers: str) -> EngineParsers | None:
-    """What the format called `format` declares under `parsers`, such as "vllm_parsers"; None if it is no family's."""
+def engine_parsers(format: str | None, parsers: str) -> EngineParsers | None:
+    """The attribute `parsers`, such as "vllm_parsers", of the family called `format`; None without such a family."""
     from dovetail.formats.registry import FAMILIES  # imports every family, which most plans do not need
 
-    return getattr(FAMILIES[format], parsers) if format in FAMILIES else None
+    return getattr(FAMILIES.get(format or ""), parsers, None)
 
 
 def shown(value: object) -> str:
@@ -151,18 +154,18 @@ def shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def variables(account: Account, gone: Mapping[str, str], foreign: str) -> dict[str, str]:
-    """The plan's environment variables but those that the engine does not know, for which there are notes then.
+def variables(remaining: Remaining, gone: Mapping[str, str], foreign: str) -> dict[str, str]:
+    """The plan's environment variables, without those that the engine does not know, which are noted.
 
-    `gone`: variable -> why it is not carried over. `foreign`: the beginning of names that are another engine's.
+    `gone`: variable -> why it is left out. `foreign`: the prefix of another engine's variables, or "".
     """
     carried: dict[str, str] = {}
-    for name, value in (account.take("env") or {}).items():
+    for name, value in (remaining.take("env") or {}).items():
         if value is None:
             continue
         if name in gone or (foreign and name.startswith(foreign)):
             why = gone.get(name, "another engine's variable")
-            account.notes.append(f"not carried over: {name}={shown(value)}: {why}")
+            remaining.notes.append(f"not carried over: {name}={shown(value)}: {why}")
         else:
             carried[name] = shown(value)
     return carried

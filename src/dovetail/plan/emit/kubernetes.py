@@ -1,4 +1,4 @@
-"""A plan as what a Kubernetes cluster runs: vLLM in a Deployment, or over several nodes in a LeaderWorkerSet."""
+"""Writes a plan as a Kubernetes manifest: vLLM in a Deployment, or on several nodes in a LeaderWorkerSet."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from dovetail.plan.emit.command import Command, comment, printable
 from dovetail.plan.layers import Setting, value
 from dovetail.plan.parallel import GPUS
 
-#: GPUs that one node is taken to have.
-NODE = 8
+#: The number of GPUs that one node is assumed to have.
+GPUS_PER_NODE = 8
 _HUB_CACHE = "/root/.cache/huggingface"
 _CHECKPOINTS = ("target", "drafter", "tokenizer")
 
 
 def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> str:
-    """YAML for `kubectl apply -f -`: a Service, and the Deployment or LeaderWorkerSet that answers it."""
+    """YAML for `kubectl apply -f -`: a Service, and the Deployment or LeaderWorkerSet behind it."""
     inside = {name: setting for name, setting in plan.items() if name != "api_key_file"}
     inside["host"] = Setting("0.0.0.0", "cluster")
     command = vllm.command(inside, version)
     name, port = _name(plan), value(plan, "port") or 8000
     gpus = math.prod(value(plan, degree) or 1 for degree in GPUS)
-    # vLLM wants as many GPUs on every node.
-    nodes = gpus // next(each for each in range(NODE, 0, -1) if gpus % each == 0)
+    # vLLM needs the same number of GPUs on every node.
+    nodes = gpus // next(each for each in range(GPUS_PER_NODE, 0, -1) if gpus % each == 0)
     checkpoints = [path for path in (value(plan, which) for which in _CHECKPOINTS) if path is not None]
     folders = sorted({path for path in checkpoints if path.startswith("/")})
     hub = len(folders) < len(set(checkpoints))
     pod = _Pod(command, f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0", name, port, gpus // nodes, folders, hub)
-    objects = [_service(name, port), _over_nodes(pod, nodes) if nodes > 1 else _on_one_node(pod)]
+    objects = [_service(name, port), _on_several_nodes(pod, nodes) if nodes > 1 else _on_one_node(pod)]
     if hub:
         objects.insert(0, _claim(name, nodes))
     documents = "---\n".join(_yaml(document) for document in objects)
@@ -44,10 +44,11 @@ def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> st
 
 
 class _Word(str):
-    """Text of somebody else's, which no reader of YAML may take for a number (`1e5`), nor the cluster for `$(NAME)`."""
+    """Text that YAML readers must not take for a number (`1e5`); written in double quotes."""
 
 
 def _word(text: str) -> _Word:
+    """`text`, escaped so that the cluster does not expand `$(NAME)` in it."""
     return _Word(text.replace("$", "$$"))
 
 
@@ -74,9 +75,9 @@ class _Pod(msgspec.Struct, frozen=True):
     hub: bool
 
     def template(self, *more: str, answers: bool = True) -> dict[str, Any]:
-        """A pod that runs the command with `more` words; one that `answers` HTTP is asked whether it is well.
+        """A pod that runs the command with `more` words. One that `answers` HTTP has probes for its health.
 
-        An hour is given for weights to be fetched and loaded.
+        The start may take an hour, because weights are downloaded and loaded.
         """
         probe = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 5}
         probes = {
@@ -108,7 +109,7 @@ class _Pod(msgspec.Struct, frozen=True):
         }
 
     def _volumes(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Name, where it is seen, what it is."""
+        """For each volume its name, its mount path and its source."""
         volumes: list[tuple[str, str, dict[str, Any]]] = [
             ("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": "32Gi"}})
         ]
@@ -120,7 +121,7 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 def _name(plan: Mapping[str, Setting[Any]]) -> str:
-    """What is served, as a name that Kubernetes takes: lower case, digits, hyphens, and not too long."""
+    """The served model's name as Kubernetes allows names: lower case, digits and hyphens, at most 46 characters."""
     called = value(plan, "served_model_name") or PurePosixPath(plan["target"].value).name
     plain = re.sub(r"[^a-z0-9]+", "-", called.lower()).strip("-")[:40].rstrip("-")
     return plain if plain[:1].isalpha() else f"model-{plain}".rstrip("-")
@@ -161,15 +162,15 @@ def _on_one_node(pod: _Pod) -> dict[str, Any]:
         "metadata": {"name": pod.name},
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},  # its GPUs are not there twice
+            "strategy": {"type": "Recreate"},  # a second pod would find no free GPUs
             "selector": {"matchLabels": {"app": pod.name}},
             "template": pod.template(),
         },
     }
 
 
-def _over_nodes(pod: _Pod, nodes: int) -> dict[str, Any]:
-    """https://lws.sigs.k8s.io: a leader and its workers, which live and die together. vLLM needs no Ray for that."""
+def _on_several_nodes(pod: _Pod, nodes: int) -> dict[str, Any]:
+    """A leader pod and its workers, which restart together (https://lws.sigs.k8s.io). vLLM needs no Ray for that."""
     shared = ("--nnodes", str(nodes), "--master-addr", "$(LWS_LEADER_ADDRESS)", "--node-rank", "$(LWS_WORKER_INDEX)")
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -193,11 +194,11 @@ def _comments(plan: Mapping[str, Setting[Any]], command: Command, name: str, nod
     if keys is not None:
         where = printable(" ".join(f"--from-file=api-key={shlex.quote(keys)}".splitlines()))
     notes = [
-        "First, in one line (and --from-literal=hf-token=… for models that the hub asks a token for):",
-        "Clients have to send that key: a pod listens on all its addresses.",
+        "First run this command (with --from-literal=hf-token=… too, if the hub wants a token for the model):",
+        "Clients must send that key, because the pod listens on all its addresses.",
     ]
     if host not in (None, "0.0.0.0", "::"):
-        notes.append(f"not carried over: host {host}: the Service has to reach the pod")
+        notes.append(f"not carried over: host {host}: the Service must reach the pod")
     if nodes > 1:
         notes.append("Needs LeaderWorkerSet: https://lws.sigs.k8s.io/docs/installation/")
     lines = [*comment(notes[0]), f"# kubectl create secret generic {name} {where}"]

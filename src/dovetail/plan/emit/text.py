@@ -1,4 +1,4 @@
-"""A plan in the form that was asked for, as text."""
+"""Writes a plan as text, in one of several forms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FORMS = ("vllm", "sglang", "trtllm", "k8s")
 
 
 def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = None) -> str:
-    """The plan's settings as one of `FORMS`: a shell script, or YAML for kubectl. `version` is vLLM's.
+    """The plan's settings in one of `FORMS`: a shell script, or YAML for kubectl. `version` is vLLM's.
 
-    What the engine has no word for is in comments. Raises `PlanError` for another form or a version too old.
+    Comments list the settings that the form cannot contain. Raises `PlanError` for another form or an old version.
     """
     match form:
         case "vllm":
@@ -26,4 +26,4 @@ def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = N
             return trtllm.command(plan).script()
         case "k8s":
             return kubernetes.manifest(plan, version)
-    raise PlanError(f"a plan cannot be written for {form!r}; it can be for {', '.join(FORMS)}")
+    raise PlanError(f"a plan cannot be written for {form!r}, only for {', '.join(FORMS)}")
