@@ -1,4 +1,4 @@
-"""Declarations are written once for the same tools, and what is remembered is never somebody else's."""
+"""Tool declarations are written once for the same tools, and a cached declaration is never that of other tools."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats import declarations
-from dovetail.formats.declarations import of_message, remembered, sorted_deeply, sorted_json
+from dovetail.formats.declarations import cached, error_in_message, sorted_deeply, sorted_json
 
 
 def counting() -> tuple[Callable[[Any], str], list[Any]]:
-    """A declaration, and the tools that it was asked for."""
-    asked: list[Any] = []
+    """A cached function, and the tools of each call of the function itself."""
+    calls: list[Any] = []
 
-    @remembered
+    @cached
     def declare(tools: Any) -> str:
-        asked.append(tools)
+        calls.append(tools)
         return repr(tools)
 
-    return declare, asked
+    return declare, calls
 
 
 def tool(name: str = "f", **function: Any) -> dict[str, Any]:
@@ -32,10 +31,10 @@ def tool(name: str = "f", **function: Any) -> dict[str, Any]:
 
 
 def test_the_same_tools_are_declared_once() -> None:
-    declare, asked = counting()
+    declare, calls = counting()
     for _ in range(3):
         assert declare([tool("a"), tool("b")]) == repr([tool("a"), tool("b")])
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 values = st.recursive(
@@ -51,42 +50,39 @@ _first, _ = counting()
 
 
 @given(st.lists(st.builds(lambda schema: tool(parameters={"x": schema}), values), max_size=2))
-def test_what_is_remembered_is_what_would_be_written(tools: list[dict[str, Any]]) -> None:
-    """Over all examples: also for tools that Python takes to be equal, as 1, 1.0 and true are."""
+def test_a_cached_declaration_equals_a_new_one(tools: list[dict[str, Any]]) -> None:
+    """All examples share one cache, and Python takes some of their tools to be equal: 1, 1.0 and true are."""
     assert _first(tools) == repr(tools)
     assert _first(json.loads(json.dumps(tools))) == repr(tools)
 
 
-def test_those_unused_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declarations, "_MOST", 2)
-    declare, asked = counting()
-    for name in "abacab":
+def test_the_least_recently_used_declaration_is_dropped() -> None:
+    declare, calls = counting()
+    for name in ("first", *(f"t{i}" for i in range(255)), "first", "one too many", "first", "t0"):
         declare([tool(name)])
-    assert [tools[0]["function"]["name"] for tools in asked] == ["a", "b", "c", "b"]
+    assert [tools[0]["function"]["name"] for tools in calls[256:]] == ["one too many", "t0"]
 
 
-def test_what_is_too_long_or_no_json_is_written_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declarations, "_LONGEST", 100)
-    declare, asked = counting()
+def test_long_tools_and_tools_that_are_not_json_are_not_cached() -> None:
+    declare, calls = counting()
     cyclic: dict[str, Any] = tool()
     cyclic["function"]["parameters"] = {"a": cyclic, "b": cyclic}
-    for tools in ([tool("n" * 100)], [cyclic], [tool(description="\ud800")], [tool(parameters={"x": object()})]):
+    for tools in ([tool("n" * 256 * 1024)], [cyclic], [tool(description="\ud800")], [tool(parameters={"x": object()})]):
         for _ in range(2):
             declare(tools)
-    assert len(asked) == 8
+    assert len(calls) == 8
 
 
-def test_a_long_declaration_of_short_tools_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declarations, "_LONGEST", 1000)
-    asked: list[Any] = []
+def test_a_long_declaration_of_short_tools_is_not_cached() -> None:
+    calls: list[Any] = []
 
-    @remembered
+    @cached
     def declare(tools: Any) -> str:
-        asked.append(tools)
-        return "x" * 1001
+        calls.append(tools)
+        return "x" * (256 * 1024 + 1)
 
     assert declare([tool()]) == declare([tool()])
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,33 +97,33 @@ def test_a_long_declaration_of_short_tools_is_not_kept(monkeypatch: pytest.Monke
         ("\ud800", "\\ud800"),
     ],
 )
-def test_look_alikes_are_not_taken_for_each_other(one: Any, other: Any) -> None:
-    declare, asked = counting()
+def test_similar_tools_are_told_apart(one: Any, other: Any) -> None:
+    declare, calls = counting()
     for value in (one, other, one):
         tools = [tool(parameters={"x": value})]
         assert declare(tools) == repr(tools)
-    assert len(asked) >= 2
+    assert len(calls) >= 2
 
 
-def test_errors_about_tools_of_a_message_name_them_there() -> None:
+def test_errors_about_tools_of_a_message_name_the_message() -> None:
     error = InvalidRequest("tools[3].type is bad", param="tools[3].type")
-    moved = of_message(error, 2, 5)
+    moved = error_in_message(error, 2, 5)
     assert (type(moved), str(moved), moved.param) == (
         InvalidRequest,
         "messages[5].tools[1].type is bad",
         "messages[5].tools[1].type",
     )
-    assert of_message(error, 4, 5) is error
-    assert of_message(other := InvalidRequest("no"), 0, 0) is other
+    assert error_in_message(error, 4, 5) is error
+    assert error_in_message(other := InvalidRequest("no"), 0, 0) is other
 
 
 def test_tools_of_a_wrong_type_are_refused_every_time() -> None:
-    declare, asked = counting()
+    declare, calls = counting()
     for tools in (5, [tool(description=5)], [tool(description=object())]):
         for _ in range(2):
             with pytest.raises(InvalidRequest):
                 declare(tools)
-    assert asked == []
+    assert calls == []
 
 
 @given(values)

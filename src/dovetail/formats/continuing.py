@@ -1,7 +1,7 @@
-"""Prompts that end in the middle of the last message, for the model to go on with it.
+"""`continue_final_message`: a prompt that ends inside the last message, so that the model continues that message.
 
-The message is rendered with a mark at its end, and the prompt cut there: no format has to know. Like transformers'
-`continue_final_message`, but the text is not searched for, so it may be empty or occur twice.
+The last message is rendered with a mark at its end, and the prompt is cut at the mark. So no format needs code for it.
+transformers searches the prompt for the message's text instead, which fails if the text is empty or occurs twice.
 """
 
 from __future__ import annotations
@@ -12,49 +12,51 @@ from typing import Any
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.tokens import Prompt
 
-#: Noncharacters, which Unicode keeps out of interchange. Whoever sends them anyway only cuts his own prompt.
+#: Noncharacters, which Unicode reserves for internal use. A client that sends them shortens its own prompt only.
 _MARK = "\ufdd0\ufdef\ufdd0"
 
 
 def marked(messages: Any, reasoning_field: str) -> tuple[list[Any], str, str]:
-    """Messages with a mark where the last one's text ends, that mark, and the white space that stood behind it.
+    """Return the messages with a mark at the end of the last one's text, the mark, and the whitespace after the mark.
 
-    The text is the content, or what `reasoning_field` holds in a message that has nothing else.
+    The text is the content. If there is only reasoning, it is the text in `reasoning_field`. Raises `InvalidRequest` if
+    the last message cannot be continued.
     """
     if not isinstance(messages, Sequence) or not messages:
-        raise InvalidRequest("continue_final_message needs a message to go on with", param="messages")
+        raise InvalidRequest("continue_final_message needs a message to continue", param="messages")
     *before, last = messages
     where = f"messages[{len(before)}]"
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
-        raise InvalidRequest(f"continue_final_message goes on with an assistant's message: {where}", param=where)
+        raise InvalidRequest(f"continue_final_message continues an assistant message, but {where} is none", param=where)
     if last.get("tool_calls"):
-        raise InvalidRequest(f"{where} makes calls, after which nothing can go on", param=f"{where}.tool_calls")
+        raise InvalidRequest(f"{where} makes tool calls, so it cannot be continued", param=f"{where}.tool_calls")
     content = last.get("content")
     if isinstance(content, list) and content:
         *parts, part = content
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise InvalidRequest(f"{where}.content does not end in text", param=f"{where}.content")
-        text, rest = _marked(part["text"])
-        return [*before, {**last, "content": [*parts, {**part, "text": text}]}], _MARK, rest
+        text, whitespace = _marked(part["text"])
+        return [*before, {**last, "content": [*parts, {**part, "text": text}]}], _MARK, whitespace
     field = reasoning_field if not content and last.get(reasoning_field) else "content"
     if not isinstance(last.get(field) or "", str):
         raise InvalidRequest(f"{where}.{field} must be a string", param=f"{where}.{field}")
-    text, rest = _marked(last.get(field) or "")
-    return [*before, {**last, field: text}], _MARK, rest
+    text, whitespace = _marked(last.get(field) or "")
+    return [*before, {**last, field: text}], _MARK, whitespace
 
 
 def _marked(text: str) -> tuple[str, str]:
     stripped = text.rstrip()
-    rest = text[len(stripped) :]
-    return stripped + _MARK + rest, rest
+    whitespace = text[len(stripped) :]
+    return stripped + _MARK + whitespace, whitespace
 
 
-def cut(prompt: Prompt, mark: str, rest: str) -> Prompt:
-    """`prompt` up to `mark`. White space after it stays, unless the template trims it."""
+def cut(prompt: Prompt, mark: str, whitespace: str) -> Prompt:
+    """`prompt` up to `mark`, with the `whitespace` after the mark unless the template trimmed it."""
     for i in range(len(prompt.pieces) - 1, -1, -1):
-        before, found, after = prompt.pieces[i].rpartition(mark)
-        if found:
-            return Prompt.alternating([*prompt.pieces[:i], before + (rest if after.startswith(rest) else "")])
+        before, separator, after = prompt.pieces[i].rpartition(mark)
+        if separator:
+            rest = whitespace if after.startswith(whitespace) else ""
+            return Prompt.alternating([*prompt.pieces[:i], before + rest])
     raise RenderError(
         "continue_final_message: the prompt does not show the text of the last message",
         param="continue_final_message",

@@ -1,6 +1,6 @@
-"""Tool declarations: as JSON in a fixed order, and remembered, whatever their notation.
+"""What the tool declarations of all families share: a cache, a size limit, and JSON with sorted keys.
 
-An agent sends the same tools with every request, and of all that a prompt holds they take longest to write.
+An agent sends the same tools with every request, and they take longer to write than the rest of a prompt.
 """
 
 from __future__ import annotations
@@ -21,93 +21,101 @@ from dovetail.errors import DovetailError, InvalidRequest
 
 Tools = Sequence[Mapping[str, Any]]
 
-_MOST = 256  # declarations of one family
-# Bytes of tools as JSON, and characters of their declaration: what is longer is written each time.
-_LONGEST = 256 * 1024
-_MOST_WRITTEN = 4 * 1024 * 1024  # characters of the schemas in one declaration
-_MOST_COPIED = 32 * _MOST_WRITTEN  # the same, each text counted once for every object that it is in
+_MAX_CACHED = 256  # declarations of one family
+# Bytes of tools as JSON, and characters of a declaration: longer ones are not cached.
+_MAX_CACHED_LENGTH = 256 * 1024
+# Every line repeats the indentation of all levels above it, so that a deep schema takes many times its length as JSON.
+_MAX_SCHEMA_LENGTH = 4 * 1024 * 1024  # characters of the schemas in one declaration
+_MAX_COPIED_LENGTH = 32 * _MAX_SCHEMA_LENGTH  # the same, with each text counted once for every object around it
 _encode = msgspec.json.Encoder().encode
-_OF_TOOL = re.compile(r"tools\[(\d+)\](.*)", re.DOTALL)
+_TOOL_FIELD = re.compile(r"tools\[(\d+)\](.*)", re.DOTALL)
 
 
-def remembered(declare: Callable[[Tools], str]) -> Callable[[Tools], str]:
-    """`declare` with its latest results kept: tools of the same values and types have the same declaration.
+def cached(declare: Callable[[Tools], str]) -> Callable[[Tools], str]:
+    """`declare` with a cache of its latest results. Tools with the same values and types have the same declaration.
 
-    Tools of a wrong type are refused before they are declared. Raises what `declare` raises.
+    Raises `InvalidRequest` for tools of a wrong type, and whatever `declare` raises.
     """
-    kept: OrderedDict[bytes, str] = OrderedDict()
+    cache: OrderedDict[bytes, str] = OrderedDict()
     lock = threading.Lock()
 
     @functools.wraps(declare)
     def declared(tools: Tools) -> str:
         try:
             length = len(_encode(tools))
-            # JSON alone takes NaN for null, and 1 for "1" in a key; this alone writes a cycle for ever. The version is
-            # the last in which equal values have equal bytes: later ones refer back to objects that were there before.
+            # The key is marshalled because JSON writes NaN as null and a key 1 as "1". Encoding to JSON first finds
+            # cycles, on which marshal never ends. Version 2 of marshal is the last that writes equal values as equal
+            # bytes: later versions refer back to objects that occurred before.
             plain: Any = tools
-            key = marshal.dumps(plain, 2) if length <= _LONGEST else b""
-        except (RecursionError, TypeError, ValueError):  # cycles, say; whoever declares or checks them will tell
+            key = marshal.dumps(plain, 2) if length <= _MAX_CACHED_LENGTH else b""
+        except (RecursionError, TypeError, ValueError):  # a cycle, for example, which is reported below
             key = b""
         if not key:
             check_tool_types(tools)
             return declare(tools)
         with lock:
-            if (text := kept.get(key)) is not None:
-                kept.move_to_end(key)
+            if (text := cache.get(key)) is not None:
+                cache.move_to_end(key)
                 return text
         check_tool_types(tools)
         text = declare(tools)
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_CACHED_LENGTH:
             return text
         with lock:
-            kept[key] = text
-            if len(kept) > _MOST:
-                kept.popitem(last=False)
+            cache[key] = text
+            if len(cache) > _MAX_CACHED:
+                cache.popitem(last=False)
         return text
 
     return declared
 
 
-class Written:
-    """How much of the tools' schemas has been written: each line again holds the indentation of all levels above it."""
+class SizeLimit:
+    """Limits the length of all schemas in one declaration.
+
+    `tool` is the index of the tool that is being written, for the error message.
+    """
 
     def __init__(self) -> None:
-        self.tool = 0  # the number of the one that is being written
-        self._written = self._copied = 0
+        self.tool = 0
+        self._length = self._copied = 0
 
     def add(self, length: int) -> None:
-        """Raises `InvalidRequest` naming the tool once there is too much."""
-        self._written += length
-        if self._written > _MOST_WRITTEN:
-            self._refuse(f"are longer than {_MOST_WRITTEN} characters")
+        """Count `length` more characters. Raises `InvalidRequest` naming the tool if they exceed the limit."""
+        self._length += length
+        if self._length > _MAX_SCHEMA_LENGTH:
+            self._refuse(f"are longer than {_MAX_SCHEMA_LENGTH} characters")
 
     def text(self, text: str) -> str:
-        """`text`, which is added. Raises as `add` does."""
+        """Count `text` and return it. Raises as `add` does."""
         self.add(len(text))
         return text
 
     def copy(self, length: int) -> None:
-        """An object's text becomes part of that of the object above. Raises as `add` does."""
+        """Count the `length` characters of an object that become part of the object around it. Raises as `add` does."""
         self._copied += length
-        if self._copied > _MOST_COPIED:
+        if self._copied > _MAX_COPIED_LENGTH:
             self._refuse("are too long to nest as deeply as they do")
 
-    def _refuse(self, why: str) -> NoReturn:
+    def _refuse(self, reason: str) -> NoReturn:
         where = f"tools[{self.tool}].function.parameters"
-        raise InvalidRequest(f"{where}: the schemas of all tools, as the model is shown them, {why}", param=where)
+        raise InvalidRequest(f"{where}: the schemas of all tools, as the model is shown them, {reason}", param=where)
 
 
-def of_message(error: DovetailError, first: int, i: int) -> DovetailError:
-    """`error` about tools of which those from number `first` on are in `messages[i]`, naming its field there."""
-    found = _OF_TOOL.fullmatch(error.param or "")
-    if found is None or int(found[1]) < first:
+def error_in_message(error: DovetailError, first: int, i: int) -> DovetailError:
+    """`error` with the right field name if it is about a tool that came from ``messages[i].tools``.
+
+    The tools of the request and of that message were declared as one list; those of the message start at `first`.
+    """
+    field = _TOOL_FIELD.fullmatch(error.param or "")
+    if field is None or int(field[1]) < first:
         return error
-    param = f"messages[{i}].tools[{int(found[1]) - first}]{found[2]}"
-    return type(error)(error.message.replace(found[0], param, 1), param=param)
+    param = f"messages[{i}].tools[{int(field[1]) - first}]{field[2]}"
+    return type(error)(error.message.replace(field[0], param, 1), param=param)
 
 
 def sorted_deeply(value: Any) -> Any:
-    """`value` with the keys of every object in it sorted."""
+    """`value` with the keys of all objects sorted."""
     if isinstance(value, Mapping):
         return {key: sorted_deeply(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -116,5 +124,5 @@ def sorted_deeply(value: Any) -> Any:
 
 
 def sorted_json(value: Any) -> str:
-    """`value` as JSON without spaces, the keys of every object sorted."""
+    """`value` as JSON without spaces and with the keys of all objects sorted."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -1,6 +1,6 @@
-"""What the prompts of DeepSeek V3.2, V4 and V4.1 share, and the prompt of V3.2.
+"""The prompt of DeepSeek V3.2, and what the prompts of V3.2, V4 and V4.1 share.
 
-All write calls in DSML and declare tools as lines of JSON inside a system message; a message may hold `tools` and a
+They write calls in DSML and declare tools as lines of JSON in a system message. A message may have `tools` and a
 `response_format` of its own. Source: DeepSeek's encoders and their fixtures.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from dovetail.conversation import check_tool_types
 from dovetail.errors import RenderError
 from dovetail.formats.base import Messages
-from dovetail.formats.declarations import remembered
+from dovetail.formats.declarations import cached
 from dovetail.formats.deepseek_v3_prompt import (
     ASSISTANT,
     BEGIN,
@@ -31,7 +31,7 @@ from dovetail.formats.deepseek_v3_prompt import (
 from dovetail.tokens import Prompt
 
 DSML = "｜DSML｜"
-#: A call's name, and of each parameter its key, its value and whether that is a string.
+#: A call's name and parameters. Each parameter is its key, its value and whether the value is a string.
 NamedCall = tuple[str, Sequence[tuple[str, str, bool]]]
 
 _CONTROLS = re.compile(f"({DSML}|{THINK_END}|{THINK})")
@@ -40,13 +40,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Tags:
-    """How one version spells its tags: what it calls the section, and what stands in front of every name."""
+    """The tags of one version: the name of the section of calls, and the space before every tag name."""
 
     def __init__(self, section: str, space: str = "") -> None:
         self.section, self.call, self.parameter = space + section, space + "invoke", space + "parameter"
 
     def add_calls(self, pieces: list[str], text: str, calls: Iterable[NamedCall]) -> str:
-        """`text` and a section of calls up to its last control token; what is to follow that is returned."""
+        """Add `text` and a section of calls up to its last control token. Returns the text after that token."""
         call_tag, parameter_tag = self.call, self.parameter
         pieces += (text + "\n\n<", DSML)
         text = self.section + ">\n"
@@ -57,14 +57,14 @@ class Tags:
                 kind = "true" if is_string else "false"
                 pieces += (text + "<", DSML, f'{parameter_tag} name="{key}" string="{kind}">{value}</', DSML)
                 text = parameter_tag + ">\n"
-            # Without parameters, there is an empty line where they would stand.
+            # A call without parameters has an empty line in their place.
             pieces += (text + "</" if parameters else text + "\n</", DSML)
             text = call_tag + ">\n"
         pieces += (text + "</", DSML)
         return self.section + ">"
 
     def example(self, name: str, parameter: str) -> str:
-        """Calls as a declaration of tools shows them."""
+        """The example of calls in a declaration of tools."""
         tag, end = f"<{DSML}", f"</{DSML}"
         return f"""{tag}{self.section}>
 {tag}{self.call} name="${name}">
@@ -81,24 +81,24 @@ V32_TAGS = Tags("function_calls")
 
 
 class Declaration:
-    """How one version declares tools. What stands `before` their schemas holds control tokens."""
+    """The text with which one version declares tools. `before`, which precedes their schemas, has control tokens."""
 
     def __init__(self, before: str, after: str) -> None:
         self._first, *self._pairs, self._last = _CONTROLS.split(before)
         self._after = after
 
     def add(self, pieces: list[str], text: str, tools: Sequence[Mapping[str, Any]]) -> str:
-        """`text` and the tools, as a paragraph; see `Tags.add_calls`."""
+        """Add `text` and the declaration as a paragraph. Returns the text after its last control token."""
         pieces += (f"{text}\n\n{self._first}", *self._pairs)
         return self._last + _schemas(tools) + self._after
 
 
-def response_format(wanted: Any) -> str:
-    """What tells the model how to answer, as a paragraph."""
-    return f"\n\n{_RESPONSE_FORMAT}{to_json(wanted)}"
+def response_format(requested: Any) -> str:
+    """The paragraph that tells the model in which format to answer."""
+    return f"\n\n{_RESPONSE_FORMAT}{to_json(requested)}"
 
 
-@remembered
+@cached
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(to_json(tool["function"]) for tool in tools)
 
@@ -136,70 +136,74 @@ Here are the functions available in JSONSchema format:
 
 
 def with_request(
-    messages: Messages, tools: Sequence[Mapping[str, Any]], wanted: Any, carriers: Sequence[str]
+    messages: Messages, tools: Sequence[Mapping[str, Any]], requested: Any, carriers: Sequence[str]
 ) -> Messages:
-    """Messages with the request's tools and response format: on the first, or on a system message in front of it.
+    """Messages with the request's tools and response format as fields of the first message.
 
-    `carriers` are the roles that can hold them. Tools that the message has itself follow the request's. Of OpenAI's
-    object for a schema, the schema is what the model is told: that is what the words around it speak of.
+    `carriers` are the roles that may have these fields; if the first message has another role, an empty system message
+    goes before it. The message's own tools follow the request's. Of OpenAI's `response_format` the model is shown the
+    schema alone, which is what the words around it describe.
     """
     for i, message in enumerate(messages):
         own = message.get("tools")
         if own and message["role"] in carriers:
             check_tool_types(own, f"messages[{i}].tools")
-    held: dict[str, Any] = {"tools": tools} if tools else {}
-    if wanted:
-        inner = wanted.get("json_schema") if isinstance(wanted, Mapping) else None
-        held["response_format"] = inner.get("schema", wanted) if isinstance(inner, Mapping) else wanted
-    if not held:
+    fields: dict[str, Any] = {"tools": tools} if tools else {}
+    if requested:
+        inner = requested.get("json_schema") if isinstance(requested, Mapping) else None
+        fields["response_format"] = inner.get("schema", requested) if isinstance(inner, Mapping) else requested
+    if not fields:
         return messages
     if messages and messages[0]["role"] in carriers:
         if tools and (own := messages[0].get("tools")):
-            held["tools"] = [*tools, *own]
-        return [{**messages[0], **held}, *messages[1:]]
-    return [{"role": "system", "content": "", **held}, *messages]
+            fields["tools"] = [*tools, *own]
+        return [{**messages[0], **fields}, *messages[1:]]
+    return [{"role": "system", "content": "", **fields}, *messages]
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """What an assistant thought, by either name that clients give it."""
+    """The reasoning of an assistant message, from either field that clients use."""
     return message.get("reasoning_content") or message.get("reasoning") or ""
 
 
 def named_calls(calls: Sequence[Mapping[str, Any]]) -> Iterator[NamedCall]:
-    """Calls of a history, their values spelled anew: as `json.dumps` prints what `json.loads` reads."""
+    """The calls of a history. Their values are written as `json.dumps` writes what `json.loads` reads."""
     for call in calls:
         function = call["function"]
         arguments = _arguments(function["arguments"]).items()
         yield (
             function["name"],
             [
-                # An int's spelling is the encoder's too, and much faster to get.
+                # `repr` writes an int as the encoder does, and is much faster.
                 (key, v, True) if isinstance(v, str) else (key, repr(v) if type(v) is int else to_json(v), False)
                 for key, v in arguments
             ],
         )
 
 
-def _arguments(given: Any) -> Mapping[str, Any]:
-    """The object that arguments are, or spell, or spell in a string that they spell; else they are one argument."""
-    if not isinstance(given, str):
-        if not isinstance(given, Mapping):
+def _arguments(arguments: Any) -> Mapping[str, Any]:
+    """The arguments object of a call: an object, its JSON text, or that text as a JSON string.
+
+    Any other text becomes the only argument, called "arguments".
+    """
+    if not isinstance(arguments, str):
+        if not isinstance(arguments, Mapping):
             raise TypeError("arguments are a JSON string or an object")
-        return given
-    arguments = _read(given)
-    if isinstance(arguments, str):
-        arguments = _read(arguments)
-    return arguments if isinstance(arguments, dict) else {"arguments": given}
+        return arguments
+    parsed = _parsed(arguments)
+    if isinstance(parsed, str):
+        parsed = _parsed(parsed)
+    return parsed if isinstance(parsed, dict) else {"arguments": arguments}
 
 
-def _read(text: str) -> Any:
-    """What JSON text holds, or None for what is no JSON, or spells no Unicode."""
+def _parsed(text: str) -> Any:
+    """The value of JSON text; None for text that is not JSON or contains a lone surrogate."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         pass
     try:
-        # Python's own reads more: NaN, and numbers past all bounds; but half a character too.
+        # Python's parser also takes NaN and numbers of any size, but lets lone surrogates pass.
         value = loads(text)
         to_json(value).encode()
     except (RecursionError, ValueError):
@@ -208,11 +212,11 @@ def _read(text: str) -> Any:
 
 
 def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prompt:
-    """The prompt of V3.2. The first `shift` messages are not the client's.
+    """The prompt of V3.2. The first `shift` messages were added by `with_request` and are not the client's.
 
-    Every message of a user, and the last result of every turn's calls, opens the assistant's turn. Raises `RenderError`
-    for what V3.2's encoder cannot write: a result without a call, and an answer to the last user in thinking mode that
-    neither has reasoning nor makes calls.
+    Every user message, and the last result of a turn's calls, opens the assistant's turn. Raises `RenderError` for what
+    V3.2's encoder cannot write: a result without a call, and in thinking mode an answer to the last user message that
+    has neither reasoning nor calls.
     """
     end = len(messages) - 1
     last_user = end
@@ -220,7 +224,7 @@ def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prom
         last_user -= 1
     pieces: list[str] = ["", BEGIN]
     text = ""
-    asked = answered = 0  # calls of the assistant's latest message, and their results so far
+    called = answered = 0  # calls of the latest assistant message, and their results so far
     for i, message in enumerate(messages):
         role = message["role"]
         content = message.get("content")
@@ -228,19 +232,19 @@ def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prom
             content = text_of(message, i - shift)
         if role == "tool":
             answered += 1
-            if answered > asked:
+            if answered > called:
                 where = f"messages[{i - shift}]"
                 raise RenderError(f"{where} is a tool's result, but no call before it is unanswered", param=where)
             if answered == 1:
                 text += "\n\n<function_results>"
             text += f"\n<result>{content}</result>"
-            if answered == asked:
+            if answered == called:
                 text += "\n</function_results>"
                 if i < end or open_turn:
                     pieces += (text + "\n\n", THINK if thinking and i >= last_user else THINK_END)
                     text = ""
             continue
-        asked = answered = 0
+        called = answered = 0
         if role == "assistant":
             calls = message.get("tool_calls")
             if thinking and i > last_user:
@@ -248,15 +252,15 @@ def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prom
                 if not reasoning and not calls:
                     where = f"messages[{i - shift}]"
                     raise RenderError(
-                        f"{where} answers without reasoning: in thinking mode, deepseek_v32 shows an answer to the "
-                        "last user with its reasoning_content",
+                        f"{where} answers without reasoning: in thinking mode, deepseek_v32 needs the "
+                        "reasoning_content of an answer to the last user message",
                         param=f"{where}.reasoning_content",
                     )
                 pieces += (text + reasoning, THINK_END)
                 text = ""
             text += content
             if calls:
-                asked = len(calls)
+                called = len(calls)
                 text = V32_TAGS.add_calls(pieces, text, named_calls(calls))
             pieces += (text, END)
             text = ""
@@ -271,8 +275,8 @@ def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prom
         if role != "user":
             if tools := message.get("tools"):
                 text = _V32_DECLARATION.add(pieces, text, tools)
-            if wanted := message.get("response_format"):
-                text += response_format(wanted)
+            if requested := message.get("response_format"):
+                text += response_format(requested)
         if role == "developer":
             check_developer(content, i - shift)
             text += f"\n\n# The user's message is: {content}"
@@ -285,4 +289,4 @@ def v32(messages: Messages, shift: int, thinking: bool, open_turn: bool) -> Prom
 
 def check_developer(content: Any, i: int) -> None:
     if not content:
-        raise RenderError(f"messages[{i}] is a developer's and says nothing", param=f"messages[{i}].content")
+        raise RenderError(f"messages[{i}] is a developer message without content", param=f"messages[{i}].content")

@@ -1,7 +1,7 @@
-"""Prompts of DeepSeek V3 and V3.1: one text for all system messages, then turns that end in a control token.
+"""Prompts of DeepSeek V3 and V3.1, and what all DeepSeek prompts share.
 
-Sources: the chat templates of DeepSeek-V3-0324 and V3.1, and for V3.1's tools the model's card, which puts their
-description behind the system prompt. What V3.1 thought is never shown to it again.
+All system messages become one text at the start. V3.1 is never shown its earlier reasoning. Sources: the chat templates
+of DeepSeek-V3-0324 and V3.1, and for V3.1's tools the model's card, which describes them after the system prompt.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.formats.base import Messages
-from dovetail.formats.declarations import remembered
-from dovetail.formats.parts import spelled
+from dovetail.formats.declarations import cached
+from dovetail.formats.parts import arguments_json
 from dovetail.tokens import Prompt
 
 BEGIN, END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
@@ -45,7 +45,7 @@ to_json = JSONEncoder(ensure_ascii=False).encode
 
 
 def v3(messages: Messages, open_turn: bool) -> Prompt:
-    """The prompt of V3. Behind a user's message it opens the assistant's turn, `open_turn` or not."""
+    """The prompt of V3. It opens the assistant's turn after a user message even if `open_turn` is False."""
     pieces: list[str] = ["", BEGIN]
     text = _system(messages)
     begin_results = True
@@ -61,7 +61,7 @@ def v3(messages: Messages, open_turn: bool) -> Prompt:
                 text = ""
             if calls:
                 begin_results = True
-            add_answer(pieces, text, text_of(message, i), _made(calls), fenced=True)
+            add_answer(pieces, text, text_of(message, i), _names_and_arguments(calls), fenced=True)
         elif role == "tool":
             if begin_results:
                 pieces += (text, _RESULTS, "", _RESULT)
@@ -85,12 +85,12 @@ def v3(messages: Messages, open_turn: bool) -> Prompt:
 
 
 def v31(messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool) -> Prompt:
-    """The prompt of V3.1. Behind a tool's result it opens nothing: the model goes on from there."""
+    """The prompt of V3.1. After a tool's result it opens no turn, because the model continues its own."""
     pieces: list[str] = ["", BEGIN]
     text = _system(messages)
     if tools:
-        begun, *pairs, text_after = _HOW_TO_CALL
-        pieces += (f"{text}\n\n{_declaration(tools)}{begun}", *pairs)
+        before, *pairs, text_after = _HOW_TO_CALL
+        pieces += (f"{text}\n\n{_declaration(tools)}{before}", *pairs)
         text = text_after
     last = ""
     for i, message in enumerate(messages):
@@ -107,7 +107,7 @@ def v31(messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, 
                 text = ""
             if not calls and last != "tool":
                 content = content.partition(THINK_END)[2] if THINK_END in content else content
-            add_answer(pieces, text, content, _made(calls), fenced=False)
+            add_answer(pieces, text, content, _names_and_arguments(calls), fenced=False)
             text = ""
         elif role == "tool":
             pieces += (text, _RESULT, text_of(message, i), _RESULT_END)
@@ -125,7 +125,10 @@ def v31(messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, 
 
 
 def add_answer(pieces: list[str], text: str, content: str, calls: Iterable[tuple[str, str]], *, fenced: bool) -> None:
-    """`text`, an assistant's content, its calls by name and arguments, and the end of its turn."""
+    """Add `text`, an assistant's content, its calls as names and arguments, and the end of its turn.
+
+    `fenced` writes the arguments as a Markdown code block, as V3 does.
+    """
     text += content
     opener = SECTION
     for name, arguments in calls:
@@ -145,7 +148,7 @@ def add_answer(pieces: list[str], text: str, content: str, calls: Iterable[tuple
 
 
 def text_of(message: Mapping[str, Any], i: int) -> str:
-    """The content of `messages[i]`, parts of text in one string; a part of another type raises `InvalidRequest`."""
+    """The content of `messages[i]` as one text. Raises `InvalidRequest` for a part that is not text."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -154,7 +157,7 @@ def text_of(message: Mapping[str, Any], i: int) -> str:
 
 
 def check_parts(content: Any, types: Sequence[str], i: int) -> None:
-    """Raise `InvalidRequest` if `messages[i]` has parts that are none of these types."""
+    """Raise `InvalidRequest` if `messages[i]` has a part of another type than `types`."""
     for j, part in enumerate(content or ()):
         if part["type"] not in types:
             where = f"messages[{i}].content[{j}]"
@@ -169,18 +172,18 @@ def _system(messages: Messages) -> str:
     return "\n\n".join(text_of(message, i) for i, message in enumerate(messages) if message["role"] == "system")
 
 
-def _made(calls: Sequence[Mapping[str, Any]] | None) -> Iterable[tuple[str, str]]:
+def _names_and_arguments(calls: Sequence[Mapping[str, Any]] | None) -> Iterable[tuple[str, str]]:
     for call in calls or ():
-        yield call["function"]["name"], spelled(call["function"]["arguments"])
+        yield call["function"]["name"], arguments_json(call["function"]["arguments"])
 
 
-@remembered
+@cached
 def _declaration(tools: Sequence[Mapping[str, Any]]) -> str:
-    described = ["## Tools\nYou have access to the following tools:\n"]
+    lines = ["## Tools\nYou have access to the following tools:\n"]
     for tool in tools:
         function = tool["function"]
-        described.append(f"\n### {function['name']}")
+        lines.append(f"\n### {function['name']}")
         if function.get("description") is not None:
-            described.append(f"\nDescription: {function['description']}")
-        described.append(f"\n\nParameters: {to_json(function.get('parameters'))}\n")
-    return "".join(described)
+            lines.append(f"\nDescription: {function['description']}")
+        lines.append(f"\n\nParameters: {to_json(function.get('parameters'))}\n")
+    return "".join(lines)

@@ -1,10 +1,11 @@
-"""Prompts of DeepSeek V4 and V4.1. Tools' results are part of the user's turn, in the order of their calls.
+"""Prompts of DeepSeek V4 and V4.1.
 
-Reasoning is kept behind the last user's turn only, results being one too, unless tools are declared or `drop_thinking`
-is off. (So too in V4.1, as in DeepSeek's own library, deepseek-recipe 0.2.0; in vLLM 0.33 results begin no turn there.)
-A user's message may have a `task`, whose answer is one word. Source: DeepSeek's encoders of V4
-(DeepSeek-V4-Flash-0731) and V4.1, and their fixtures. Of a part that is neither text nor an image they show that it is
-unsupported; here it is refused.
+Tool results are part of a user turn, in the order of their calls. Only reasoning after the last user turn is kept,
+unless tools are declared or `drop_thinking` is false. A user message may have a `task`, whose answer is one word.
+
+Source: DeepSeek's encoders of V4 (DeepSeek-V4-Flash-0731) and V4.1 and their fixtures. They differ from this file in
+one point: for a part that is neither text nor an image they write that it is unsupported, and here it is refused. vLLM
+0.33 differs too: its V4.1 does not take results as a user turn, while DeepSeek's library (deepseek-recipe 0.2.0) does.
 """
 
 from __future__ import annotations
@@ -89,11 +90,16 @@ Otherwise, output directly after {THINK_END} with tool calls or final response.
 
 
 class _Turn(msgspec.Struct):
-    """A message, or what user and tools say one after the other: then `message` is the first, if a user's."""
+    """One message, or consecutive messages of the user and of tools.
+
+    `role`: the message's role; "user" for a turn of user and tools.
+    `message`: the message, or the user's first one; empty in a turn that begins with a tool's result.
+    `blocks`: the contents in a turn of user and tools, each with the number of the call that it answers, or None.
+    """
 
     role: str
     message: Mapping[str, Any]
-    blocks: list[tuple[int | None, Any]]  # content; of a tool's result also the number of its call
+    blocks: list[tuple[int | None, Any]]
 
 
 class V4:
@@ -102,30 +108,34 @@ class V4:
     name = "deepseek_v4"
     tags = V4_TAGS
     declaration = _declaration(V4_TAGS)
-    #: Roles whose messages may hold tools and a response format.
+    #: Roles whose messages may have tools and a response format.
     carriers: tuple[str, ...] = ("system", "developer")
-    #: What stands in front of a role's messages, but not of a system message that begins the conversation.
+    #: The control token before a role's messages. A system message at the start of the conversation has none.
     openers: Mapping[str, str] = MappingProxyType({"user": USER, "developer": USER, "latest_reminder": _REMINDER})
 
     def effort(self, value: Any) -> str:
-        """What asks for that effort. Raises `InvalidRequest` for one that there is not."""
+        """The text that requests a reasoning effort. Raises `InvalidRequest` for an unknown effort."""
         if value is None:
             return _V4_EFFORTS["low"]
         if not isinstance(value, str) or value not in _V4_EFFORTS:
-            raise _no_effort(self.name, value, "low, high or max")
+            raise _unknown_effort(self.name, value, "low, high or max")
         return _V4_EFFORTS[value]
 
     def prompt(
         self, messages: Messages, shift: int, effort: str, *, thinking: bool, drop_thinking: bool, open_turn: bool
     ) -> Prompt:
-        """`effort` asks for an effort; the first `shift` messages are not the client's."""
+        """The prompt for messages.
+
+        `shift`: how many messages at the start were added by `with_request` and are not the client's.
+        `effort`: the result of `effort`.
+        """
         turns = self._turns(messages, shift)
-        last = self._last_asking(turns)
+        last = self._last_prompting(turns)
         drop = drop_thinking and not any(message.get("tools") for message in messages)
         if thinking and drop:
-            # What developers said before goes with the reasoning.
+            # Earlier developer messages are dropped together with the reasoning.
             turns = [turn for i, turn in enumerate(turns) if i >= last or turn.role != "developer"]
-            last = self._last_asking(turns)
+            last = self._last_prompting(turns)
         pieces: list[str] = ["", BEGIN]
         text = self._begin(pieces, turns, effort if thinking else "")
         task = None
@@ -138,11 +148,8 @@ class V4:
             elif (opener := self.openers.get(role)) and (i or role != "system"):
                 pieces += (text, opener)
                 text = ""
-            said = _said_in_turn(turn.blocks) if role == "user" else _said(message.get("content"))
-            text += said[0]
-            if len(said) > 1:
-                pieces += (text, *said[1:-1])
-                text = said[-1]
+            content = _turn_pieces(turn.blocks) if role == "user" else _content_pieces(message.get("content"))
+            text = _extended(pieces, text, content)
             if role == "assistant":
                 if calls := message.get("tool_calls"):
                     text = self.tags.add_calls(pieces, text, named_calls(calls))
@@ -151,8 +158,8 @@ class V4:
             elif role in self.carriers:
                 if tools := message.get("tools"):
                     text = self.declaration.add(pieces, text, tools)
-                if wanted := message.get("response_format"):
-                    text += response_format(wanted)
+                if requested := message.get("response_format"):
+                    text += response_format(requested)
             task = message.get("task")
             following = turns[i + 1].role if i + 1 < len(turns) else "assistant" if open_turn else None
             if following not in ("assistant", "latest_reminder"):
@@ -160,7 +167,7 @@ class V4:
             if task is not None and task != "action":
                 pieces += (text, _TASKS[task])
                 text = ""
-            elif task is not None or self._asks(role, i):
+            elif task is not None or self._prompts_answer(role, i):
                 think = thinking and (task is not None or i >= last or not drop)
                 pieces += (text, ASSISTANT, "", THINK if think else THINK_END)
                 text = ""
@@ -183,7 +190,7 @@ class V4:
                 )
             if role in ("user", "tool"):
                 is_result = role == "tool"
-                # A result of no call stands where that of the first call does.
+                # A result of an unknown call is placed like a result of the first call.
                 number = numbers.get(message.get("tool_call_id") or "", 0) if is_result else None
                 block = (number, content)
                 if turns and turns[-1].role == "user" and (is_result or turns[-1].message.get("task") is None):
@@ -200,19 +207,19 @@ class V4:
             turns.append(_Turn(role, message, []))
         return turns
 
-    def _asks(self, role: str, i: int) -> bool:
-        """Whether the assistant's turn comes after the `i`th one, of that role."""
+    def _prompts_answer(self, role: str, i: int) -> bool:
+        """Whether the assistant answers turn number `i`, which has that role."""
         return role in ("user", "developer")
 
-    def _last_asking(self, turns: Sequence[_Turn]) -> int:
-        return next((i for i in range(len(turns) - 1, -1, -1) if self._asks(turns[i].role, i)), -1)
+    def _last_prompting(self, turns: Sequence[_Turn]) -> int:
+        return next((i for i in range(len(turns) - 1, -1, -1) if self._prompts_answer(turns[i].role, i)), -1)
 
     def _begin(self, pieces: list[str], turns: Sequence[_Turn], effort: str) -> str:
         return effort if turns else ""
 
 
 class V41(V4):
-    """The prompt of V4.1, where a system message in the middle speaks like a user, and developers do not."""
+    """The prompt of V4.1. The assistant answers a system message after the first turn; there is no developer role."""
 
     name = "deepseek_v41"
     tags = V41_TAGS
@@ -226,10 +233,10 @@ class V41(V4):
         if value is None:
             value = _V41_EFFORTS["high"]
         if type(value) is not int or not 1 <= value <= 100:
-            raise _no_effort(self.name, value, "low, high, max or a number from 1 to 100")
+            raise _unknown_effort(self.name, value, "low, high, max or a number from 1 to 100")
         return f"Reasoning Effort: {value} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 
-    def _asks(self, role: str, i: int) -> bool:
+    def _prompts_answer(self, role: str, i: int) -> bool:
         return role == "user" or (role == "system" and i > 0)
 
     def _begin(self, pieces: list[str], turns: Sequence[_Turn], effort: str) -> str:
@@ -238,14 +245,22 @@ class V41(V4):
         return super()._begin(pieces, turns, effort)
 
 
-def _no_effort(name: str, value: Any, known: str) -> InvalidRequest:
+def _unknown_effort(name: str, value: Any, known: str) -> InvalidRequest:
     return InvalidRequest(
         f"reasoning_effort of {name} is {known}, not {value!r:.80}", param="chat_template_kwargs.reasoning_effort"
     )
 
 
-def _said_in_turn(blocks: Sequence[tuple[int | None, Any]]) -> list[str]:
-    """What user and tools say, as `_said` has it: results in the order of their calls, in the places of results."""
+def _extended(pieces: list[str], text: str, content: Sequence[str]) -> str:
+    """Add `text` and `content` (a text, a control token, a text, …) except the last text, which is returned."""
+    if len(content) == 1:
+        return text + content[0]
+    pieces += (text + content[0], *content[1:-1])
+    return content[-1]
+
+
+def _turn_pieces(blocks: Sequence[tuple[int | None, Any]]) -> list[str]:
+    """The contents of a turn, as `_content_pieces` returns one. The results are sorted by their calls."""
     results = [block for block in blocks if block[0] is not None]
     if len(results) > 1:
         results.sort(key=lambda block: block[0] or 0)
@@ -258,18 +273,14 @@ def _said_in_turn(blocks: Sequence[tuple[int | None, Any]]) -> list[str]:
         if number is not None:
             text += "<tool_result>"
             _, content = next(ordered)
-        said = _said(content)
-        text += said[0]
-        if len(said) > 1:
-            pieces += (text, *said[1:-1])
-            text = said[-1]
+        text = _extended(pieces, text, _content_pieces(content))
         if number is not None:
             text += "</tool_result>"
     return [*pieces, text]
 
 
-def _said(content: Any) -> list[str]:
-    """A content as a text, a control token, a text and so on; its parts are paragraphs."""
+def _content_pieces(content: Any) -> list[str]:
+    """A content as a text, a control token, a text and so on. Its parts are paragraphs."""
     if isinstance(content, str):
         return [content]
     pieces: list[str] = []

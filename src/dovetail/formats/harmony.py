@@ -33,7 +33,7 @@ from dovetail.formats.harmony_prompt import (
     ROLE,
     START,
     add_call,
-    add_said,
+    add_message,
     render,
 )
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
@@ -313,11 +313,11 @@ class Harmony(Format):
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []
         if thinking and message.reasoning:
-            add_said(pieces, ANALYSIS, message.reasoning)
+            add_message(pieces, ANALYSIS, message.reasoning)
         if message.content and message.calls:
-            add_said(pieces, COMMENTARY, message.content)
+            add_message(pieces, COMMENTARY, message.content)
         for call in message.calls:
             add_call(pieces, call.name, call.arguments)
         if not message.calls:
-            add_said(pieces, FINAL, message.content, RETURN)
+            add_message(pieces, FINAL, message.content, RETURN)
         return Prompt.alternating(["", *pieces[3:]])  # the prompt begins the first message: `<|start|>assistant`

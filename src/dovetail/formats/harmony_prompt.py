@@ -1,6 +1,6 @@
-"""gpt-oss' prompts: a system message of the format's own, the developer's instructions and tools, and the history.
+"""Prompts of gpt-oss: a system message with the format's settings, a developer message, and the history.
 
-Sources, in this order: vLLM's fixtures and OpenAI's own test data and description of the format; the renderer that
+Sources, the first one decides: vLLM's fixtures and OpenAI's test data and description of the format; the renderer that
 made both (openai-harmony, oss-harmony); the model's chat template.
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 from dovetail.conversation import check_response_format, check_tool_types
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats import harmony_types
-from dovetail.formats.declarations import of_message
-from dovetail.formats.parts import spelled
+from dovetail.formats.declarations import error_in_message
+from dovetail.formats.parts import arguments_json
 from dovetail.tokens import Prompt
 
 START, END, MESSAGE, CHANNEL = "<|start|>", "<|end|>", "<|message|>", "<|channel|>"
 CONSTRAIN, CALL, RETURN = "<|constrain|>", "<|call|>", "<|return|>"
 ROLE, ANALYSIS, COMMENTARY, FINAL, FUNCTIONS = "assistant", "analysis", "commentary", "final", "functions."
 
-_INSTRUCTING = ("system", "developer")
+_INSTRUCTION_ROLES = ("system", "developer")
 EFFORTS = ("low", "medium", "high")
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 
@@ -41,47 +41,46 @@ def render(
     auto_drop_analysis: bool = True,
     response_format: Any = None,
 ) -> Prompt:
-    """The prompt. Leading instructions, the request's tools and its response format share one developer message; later
-    instructions have their own.
+    """The prompt for messages and tools. The keywords are the format's template options.
 
-    Reasoning up to the last final answer is dropped (`auto_drop_analysis`): what led to an answer is not shown again,
-    what leads to one still is.
+    A system or developer message at the start, the request's tools and its response format share one developer message.
+    `auto_drop_analysis` drops the reasoning before the last final answer, as in the model's training.
     """
     if not isinstance(auto_drop_analysis, bool):
         raise _refusal("auto_drop_analysis", "must be true or false", auto_drop_analysis)
-    any_tools = bool(tools) or any(m.get("tools") and m["role"] in _INSTRUCTING for m in messages)
+    any_tools = bool(tools) or any(m.get("tools") and m["role"] in _INSTRUCTION_ROLES for m in messages)
     system = _system(model_identity, current_date, reasoning_effort, builtin_tools, any_tools)
     pieces = ["", START, "system", MESSAGE, system, END]
     instructions, begin = "", 0
-    if messages and messages[0]["role"] in _INSTRUCTING:
+    if messages and messages[0]["role"] in _INSTRUCTION_ROLES:
         instructions, begin = _text(messages[0], 0), 1
-    wanted = _response_format(response_format)
-    _add_developer(pieces, instructions, tools, messages[0].get("tools") if begin else None, 0, wanted)
+    format_section = _response_format(response_format)
+    _add_developer(pieces, instructions, tools, messages[0].get("tools") if begin else None, 0, format_section)
     last_final = _last_final(messages) if auto_drop_analysis else -1
-    names: dict[Any, str] = {}  # of the calls so far, by the client's id
+    names: dict[Any, str] = {}  # the client's call id -> the function's name
     for i in range(begin, len(messages)):
         message = messages[i]
         role = message["role"]
         if role == "assistant":
             reasoning = _reasoning(message)
             if reasoning and i > last_final:
-                add_said(pieces, ANALYSIS, reasoning)
+                add_message(pieces, ANALYSIS, reasoning)
             content = _text(message, i)
             if calls := message.get("tool_calls"):
                 if content:
-                    add_said(pieces, COMMENTARY, content)
+                    add_message(pieces, COMMENTARY, content)
                 for call in calls:
                     function = call["function"]
                     names[call["id"]] = function["name"]
-                    add_call(pieces, function["name"], spelled(function["arguments"]))
-            elif content or not reasoning:  # reasoning that led to no answer is not followed by one
-                add_said(pieces, FINAL, content)
+                    add_call(pieces, function["name"], arguments_json(function["arguments"]))
+            elif content or not reasoning:  # reasoning without an answer gets no empty final message
+                add_message(pieces, FINAL, content)
         elif role == "tool":
             header = FUNCTIONS + _name_of_result(message, names, i)
             pieces += ("", START, header, CHANNEL, "commentary to=assistant", MESSAGE, _text(message, i), END)
         elif role == "user":
             pieces += ("", START, "user", MESSAGE, _text(message, i), END)
-        elif role in _INSTRUCTING:
+        elif role in _INSTRUCTION_ROLES:
             _add_developer(pieces, _text(message, i), (), message.get("tools"), i)
         else:
             raise ValueError(f"no role {role!r:.80}")
@@ -90,8 +89,8 @@ def render(
     return Prompt.alternating(pieces)
 
 
-def add_said(pieces: list[str], channel: str, text: str, end: str = END) -> None:
-    """An assistant's message to the user, or to itself."""
+def add_message(pieces: list[str], channel: str, text: str, end: str = END) -> None:
+    """An assistant's message on a channel: its reasoning, a remark before calls, or its final answer."""
     pieces += ("", START, ROLE, CHANNEL, channel, MESSAGE, text, end)
 
 
@@ -101,39 +100,38 @@ def add_call(pieces: list[str], name: str, arguments: str) -> None:
 
 
 def _add_developer(
-    pieces: list[str], instructions: str, tools: Tools, own: Any, i: int, wanted: str | None = None
+    pieces: list[str], instructions: str, tools: Tools, own: Any, i: int, format_section: str | None = None
 ) -> None:
-    """A developer's message, if there is something to say. `own` are the tools that message number `i` brings, `wanted`
-    is the section for a response format."""
+    """A developer message, unless it is empty. `tools` are the request's and `own` those of message number `i`."""
     parts = [f"# Instructions\n\n{instructions}"] if instructions else []
     if own:
         check_tool_types(own, f"messages[{i}].tools")
         try:
             parts.append(harmony_types.declare([*tools, *own]))
         except DovetailError as error:
-            raise of_message(error, len(tools), i) from error
+            raise error_in_message(error, len(tools), i) from error
     elif tools:
         parts.append(harmony_types.declare(tools))
-    if wanted is not None:
-        parts.append(wanted)
+    if format_section is not None:
+        parts.append(format_section)
     if parts:
         pieces += ("", START, "developer", MESSAGE, "\n\n".join(parts), END)
 
 
-def _response_format(wanted: Any) -> str | None:
-    """OpenAI's `response_format` as the model was trained to read it; it has no words for any JSON object."""
-    if check_response_format(wanted) is None or wanted["type"] != "json_schema":
+def _response_format(requested: Any) -> str | None:
+    """The section for OpenAI's `response_format`; None if it has no schema, which the model has no notation for."""
+    if check_response_format(requested) is None or requested["type"] != "json_schema":
         return None
-    said = wanted["json_schema"]
-    if said.get("schema") is None:
+    declared = requested["json_schema"]
+    if declared.get("schema") is None:
         return None
-    note = "".join(f"// {line}\n" for line in (said.get("description") or "").splitlines())
-    schema = json.dumps(said["schema"], ensure_ascii=False, separators=(",", ":"))
-    return f"# Response Formats\n\n## {said['name']}\n\n{note}{schema}"
+    note = "".join(f"// {line}\n" for line in (declared.get("description") or "").splitlines())
+    schema = json.dumps(declared["schema"], ensure_ascii=False, separators=(",", ":"))
+    return f"# Response Formats\n\n## {declared['name']}\n\n{note}{schema}"
 
 
 def _text(message: Mapping[str, Any], i: int) -> str:
-    """A message's content, parts of text joined."""
+    """A message's content as one text."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -147,7 +145,7 @@ def _text(message: Mapping[str, Any], i: int) -> str:
 
 
 def _last_final(messages: Messages) -> int:
-    """The index of the last answer that is on the final channel; -1 if there is none."""
+    """The index of the last assistant message that has a final answer; -1 if there is none."""
     for i in range(len(messages) - 1, -1, -1):
         message = messages[i]
         if message["role"] != "assistant" or message.get("tool_calls"):
@@ -162,17 +160,17 @@ def _reasoning(message: Mapping[str, Any]) -> Any:
 
 
 def _name_of_result(message: Mapping[str, Any], names: Mapping[Any, str], i: int) -> Any:
-    """The function that a tool's message is from: the call's that it answers, else the name that it brings."""
+    """The name of the function that a tool's message answers: that of its call, or else the message's own `name`."""
     call_id = message.get("tool_call_id")
     name = names.get(call_id) or message.get("name")
     if not name:
         where = f"messages[{i}].tool_call_id"
-        raise RenderError(f"{where} {call_id!r:.80} is the id of no call before it: whose result is it?", param=where)
+        raise RenderError(f"{where} {call_id!r:.80} is the id of no call before it, and no name is set", param=where)
     return name
 
 
 def _system(identity: str, date: str | None, effort: str, builtin_tools: Sequence[str], any_tools: bool) -> str:
-    """The system message's text. Raises `InvalidRequest` for options that are of a wrong type or unknown."""
+    """The text of the system message. Raises `InvalidRequest` for an option with a wrong type or value."""
     if effort not in EFFORTS:
         raise _refusal("reasoning_effort", f"must be one of {', '.join(EFFORTS)}: the model always reasons", effort)
     if not isinstance(identity, str):
@@ -191,11 +189,11 @@ def _system(identity: str, date: str | None, effort: str, builtin_tools: Sequenc
     return f"{text}\nCalls to these tools must go to the commentary channel: 'functions'." if any_tools else text
 
 
-def _refusal(option: str, rule: str, given: Any) -> InvalidRequest:
-    return InvalidRequest(f"{option} {rule}; it is {given!r:.80}", param=f"chat_template_kwargs.{option}")
+def _refusal(option: str, rule: str, value: Any) -> InvalidRequest:
+    return InvalidRequest(f"{option} {rule}; it is {value!r:.80}", param=f"chat_template_kwargs.{option}")
 
 
-#: The tools that the model was trained on beside those of a request. The text is that of its training, to the letter.
+#: The built-in tools that the model was trained on, in the exact words of its training.
 _BUILTIN = {
     "browser": """\
 // Tool for browsing.

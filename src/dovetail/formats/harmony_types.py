@@ -1,9 +1,8 @@
-"""Tool declarations as TypeScript, the way gpt-oss was trained to read them.
+"""Tool declarations as TypeScript, which gpt-oss was trained on.
 
-`declare(tools)` is the `# Tools` section of a developer message: in the namespace `functions` one
-`type NAME = (_: {…}) => any;` per function. The shape is that of OpenAI's own renderer (openai-harmony, oss-harmony),
-its oddities included: what it has no word for (`anyOf`, `$ref`) is `any`, and only the first line of a property's
-description is a comment.
+`declare(tools)` is the `# Tools` section of a developer message. In the namespace `functions`, each function becomes
+one `type NAME = (_: {…}) => any;`. The output equals that of OpenAI's own renderer (openai-harmony, oss-harmony) with
+its oddities: `anyOf` and `$ref` become `any`, and only the first line of a property's description is a comment.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dovetail.errors import RenderError
-from dovetail.formats.declarations import Written, remembered
+from dovetail.formats.declarations import SizeLimit, cached
 
 _WORDS = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean"}
 
 
-@remembered
+@cached
 def declare(tools: Sequence[Mapping[str, Any]]) -> str:
     """The section that declares OpenAI-shaped `tools`."""
     functions: list[str] = []
     schemas = _Schemas()
     for i, tool in enumerate(tools):
-        schemas.written.tool = i
+        schemas.limit.tool = i
         functions.append(_function(tool.get("function") or {}, i, schemas))
     return "# Tools\n\n## functions\n\nnamespace functions {\n\n" + "\n".join(functions) + "\n} // namespace functions"
 
@@ -32,7 +31,7 @@ def declare(tools: Sequence[Mapping[str, Any]]) -> str:
 def _function(function: Mapping[str, Any], i: int, schemas: _Schemas) -> str:
     if not function.get("name"):
         where = f"tools[{i}].function.name"
-        raise RenderError(f"{where} is missing: gpt-oss is told of functions only, by their names", param=where)
+        raise RenderError(f"{where} is missing: gpt-oss is shown functions only, and each needs a name", param=where)
     description = function.get("description")
     lines = description.removesuffix("\n").split("\n") if description else ()
     note = "".join(f"// {line.removesuffix(chr(13))}\n" for line in lines)
@@ -42,18 +41,18 @@ def _function(function: Mapping[str, Any], i: int, schemas: _Schemas) -> str:
     elif "oneOf" in parameters:
         arguments = "_: " + schemas.type(parameters, "")
     else:
-        arguments = ""  # OpenAI's description and the model's template say so; its renderer writes an empty object
+        arguments = ""  # as in OpenAI's description and the model's template; OpenAI's renderer writes an empty object
     return f"{note}type {function['name']} = ({arguments}) => any;\n"
 
 
 class _Schemas:
-    """Writes schemas, and counts what is written."""
+    """Writes schemas as TypeScript types, up to a size limit."""
 
     def __init__(self) -> None:
-        self.written = Written()
+        self.limit = SizeLimit()
 
     def type(self, schema: Any, indent: str) -> str:
-        """The type of a schema; `indent` is that of the lines it goes on to."""
+        """The type expression of a schema. `indent` is the indentation of its further lines."""
         if not isinstance(schema, Mapping):
             return "any"
         if isinstance(schema.get("oneOf"), list):
@@ -65,10 +64,10 @@ class _Schemas:
             return f"{self.type(schema['items'], indent)}[]" if "items" in schema else "Array<any>"
         values = schema.get("enum") if kind == "string" else None
         if texts := [f'"{value}"' for value in values or () if isinstance(value, str)]:
-            return self.written.text(" | ".join(texts))
+            return self.limit.text(" | ".join(texts))
         if isinstance(kind, list):
             words = [_WORDS.get(word, word) for word in kind if isinstance(word, str)]
-            return self.written.text(" | ".join(words) or "any")
+            return self.limit.text(" | ".join(words) or "any")
         return _WORDS.get(kind, "any") if isinstance(kind, str) else "any"
 
     def _type_or_null(self, schema: Any, indent: str) -> str:
@@ -79,20 +78,20 @@ class _Schemas:
     def object(self, schema: Mapping[str, Any], indent: str) -> str:
         properties = schema.get("properties")
         required = schema.get("required")
-        needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else ()
+        required = {name for name in required if isinstance(name, str)} if isinstance(required, list) else ()
         note = _comment(schema.get("description"), indent)
-        self.written.add(len(note) + len(indent))
+        self.limit.add(len(note) + len(indent))
         fields = [
-            self._field(name if name in needed else f"{name}?", field, indent)
+            self._field(name if name in required else f"{name}?", field, indent)
             for name, field in (properties.items() if isinstance(properties, Mapping) else ())
         ]
         text = f"{note}{{\n{''.join(fields)}{indent}}}"
-        self.written.copy(len(text))
+        self.limit.copy(len(text))
         return text
 
     def _field(self, name: str, schema: Any, indent: str) -> str:
-        """One property, on lines of its own; `name` tells whether it may be left out."""
-        self.written.add(len(name) + 2 * len(indent))  # a union's end is on a line of its own
+        """One property with its comments. `name` ends in "?" if the property is optional."""
+        self.limit.add(len(name) + 2 * len(indent))  # its line, and the line that ends a union
         if not isinstance(schema, Mapping):
             return f"{indent}{name}: any,\n"
         options = schema.get("oneOf")
@@ -106,31 +105,35 @@ class _Schemas:
                 note += examples + _comment(description, indent)
             if "default" in schema:
                 note += f"{indent}// {_default(schema)}\n"
-            self.written.add(len(note))
+            self.limit.add(len(note))
             return f"{note}{indent}{name}:{''.join(self._options(options, description, indent))}\n{indent},\n"
         note += _comment(description, indent) + examples
         default = f" // {_default(schema)}" if "default" in schema else ""
-        self.written.add(len(note) + len(default))
+        self.limit.add(len(note) + len(default))
         return f"{note}{indent}{name}: {self._type_or_null(schema, indent + '    ')},{default}\n"
 
-    def _options(self, options: Sequence[Any], said: Any, indent: str) -> Iterator[str]:
-        """The alternatives of a union, each on a line with its description, unless that was `said`, and its default."""
+    def _options(self, options: Sequence[Any], property_description: Any, indent: str) -> Iterator[str]:
+        """The alternatives of a union, each on its own line with its description and default.
+
+        A description that repeats `property_description`, the property's own, is left out.
+        """
         for i, option in enumerate(options):
             notes = []
             if isinstance(option, Mapping):
                 description = option.get("description")
-                # Where the property itself has a description, that stands for the first one's.
-                if isinstance(description, str) and description != said and (i or not isinstance(said, str)):
+                # The first alternative has no description of its own if the property has one.
+                shown = i == 0 and isinstance(property_description, str)
+                if isinstance(description, str) and description != property_description and not shown:
                     notes.append(description)
                 if "default" in option:
                     notes.append(_default(option))
-            self.written.add(len(indent) + sum(map(len, notes)))
+            self.limit.add(len(indent) + sum(map(len, notes)))
             yield f"\n{indent} | {self._type_or_null(option, indent + '   ')}{' // ' if notes else ''}{' '.join(notes)}"
 
     def _examples(self, examples: Any, indent: str) -> str:
         if not isinstance(examples, list) or not examples:
             return ""
-        self.written.add(len(indent) * len(examples))
+        self.limit.add(len(indent) * len(examples))
         listed = "".join(f'{indent}// - "{example}"\n' for example in examples if isinstance(example, str))
         return f"{indent}// Examples:\n{listed}"
 

@@ -312,7 +312,7 @@ class KimiK3(Format):
     ) -> Prompt:
         """See `Format.render`. `continue_final_message` does not go with options told behind the last message."""
         if continue_final_message:
-            kimi_k3_prompt.refuse_behind_last(options)
+            kimi_k3_prompt.refuse_after_last(options)
         return super().render(messages, tools, continue_final_message=continue_final_message, **options)
 
     def _render(

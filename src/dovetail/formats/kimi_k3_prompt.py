@@ -1,8 +1,8 @@
-"""What Kimi K3's prompts and answers are made of: XTML, as flat lists for `Prompt.alternating`.
+"""The pieces of Kimi K3's prompts and answers, which are written in XTML, as flat lists for `Prompt.alternating`.
 
-The value of an attribute is encoded apart from the words of its tag, and each part of a content apart from the next,
-as Moonshot's encoder does it (`encoding_k3`): hence the cuts. Which of its revisions this follows:
-docs/decisions/0009.
+A `CUT` makes the tokenizer encode the texts on both sides separately. As in Moonshot's encoder (`encoding_k3`), there
+is one around each attribute's value and between the parts of a content. docs/decisions/0009 says which revision of the
+encoder this follows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail.conversation import check_tool_types
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.formats.declarations import remembered, sorted_json
+from dovetail.formats.declarations import cached, sorted_json
 from dovetail.formats.parts import text_of
 from dovetail.reading.parameters import members
 from dovetail.tokens import CUT
@@ -22,17 +22,17 @@ OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 _IMAGE = "<|media_pad|>"
 _CLOSE_MESSAGE = (CLOSE, "message", SEP, "", END)
 
-#: The type of a JSON value that is no string, by its first character; any other is a number's.
+#: The type of a JSON value that is not a string, by its first character. Any other character begins a number.
 _TYPE_OF = {"t": "boolean", "f": "boolean", "n": "null", "{": "object", "[": "array"}
 
-#: Of each argument of a call the key, the value, and whether that is a string. Or a text that spells no object.
+#: A call's arguments: the key, the value and whether it is a string of each; or a text that is not a JSON object.
 Arguments = Iterable[tuple[str, str, bool]] | str
 
 
 def add_messages(pieces: list[str], messages: Sequence[Mapping[str, Any]], thinking: bool) -> None:
     calls: Sequence[Mapping[str, Any]] = ()
-    position: Mapping[str, int] | None = None  # of the calls, by id, once there is a result
-    results = i = 0  # results: since the last message of the assistant's
+    position: Mapping[str, int] | None = None  # call id -> its index in `calls`, built for the first result
+    results = i = 0  # `results` counts those since the last assistant message
     while i < len(messages):
         message = messages[i]
         role, name = message["role"], message.get("name")
@@ -54,10 +54,10 @@ def add_messages(pieces: list[str], messages: Sequence[Mapping[str, Any]], think
         elif role == "user":
             _add_message(pieces, "user", name, message.get("content"), i)
         elif role not in ("system", "developer"):
-            raise ValueError(f"no such role: messages[{i}]")
+            raise ValueError(f"unknown role: messages[{i}]")
         elif tools := message.get("tools"):
             check_tool_types(tools, f"messages[{i}].tools")
-            _tell(pieces, "tool-declare", _declared_later(tools))
+            _add_system(pieces, "tool-declare", _declared_later(tools))
         else:
             _add_message(pieces, "system", name, message.get("content"), i)
         i += 1
@@ -77,12 +77,12 @@ def _open_message(pieces: list[str], role: str, name: Any) -> None:
 
 
 def _add_content(pieces: list[str], content: Any, i: int) -> None:
-    """Content of message number `i`, up to a text that the next control token follows."""
+    """Add the content of message number `i`, ending in a text, so that a control token may follow."""
     if isinstance(content, str):
         pieces.append(content)
         return
     if not isinstance(content, Sequence | None):
-        raise TypeError(f"no text and no parts: messages[{i}]")
+        raise TypeError(f"neither text nor parts: messages[{i}]")
     for j, part in enumerate(content or ()):
         if part["type"] in ("image", "image_url"):
             pieces += ("", _IMAGE)
@@ -105,7 +105,7 @@ def _reasoning(message: Mapping[str, Any], i: int) -> str:
 
 
 def open_answer(pieces: list[str], thinking: bool, name: Any = None) -> None:
-    """An assistant's message up to the text in its first block."""
+    """Begin an assistant message: everything up to the text of its first block."""
     _open_message(pieces, "assistant", name)
     pieces += ("", OPEN, "think" if thinking else "response", SEP)
 
@@ -113,7 +113,7 @@ def open_answer(pieces: list[str], thinking: bool, name: Any = None) -> None:
 def add_answer(
     pieces: list[str], reasoning: str | None, content: Any, calls: Sequence[tuple[str, Arguments]], i: int = 0
 ) -> None:
-    """What follows `open_answer`, to the end of the message. `reasoning` is None where no block is open for it."""
+    """Add the rest of an assistant message after `open_answer`. `reasoning` is None if no block is open for it."""
     if reasoning is not None:
         pieces += (reasoning, CLOSE, "think", SEP, "", OPEN, "response", SEP)
     _add_content(pieces, content, i)
@@ -138,18 +138,18 @@ def _add_arguments(pieces: list[str], arguments: Arguments) -> None:
         pieces += (value, CLOSE, "argument", SEP)
 
 
-def _arguments(given: Any) -> Arguments:
-    """The arguments of a call in a history. A string's values stay as they are written in it."""
-    if isinstance(given, str):
+def _arguments(arguments: Any) -> Arguments:
+    """The arguments of a call in a history. The values in JSON text keep their spelling."""
+    if isinstance(arguments, str):
         try:
-            return list(members(given)) if given else ()
+            return list(members(arguments)) if arguments else ()
         except (ValueError, RecursionError):
-            return given
-    if not isinstance(given, Mapping | None):
+            return arguments
+    if not isinstance(arguments, Mapping | None):
         raise TypeError("arguments are a JSON string or an object")
     return [
         (key, value, True) if isinstance(value, str) else (key, json.dumps(value, ensure_ascii=False), False)
-        for key, value in (given or {}).items()
+        for key, value in (arguments or {}).items()
     ]
 
 
@@ -170,9 +170,10 @@ def _add_results(
     before: int,
     first: int,
 ) -> None:
-    """Results in a row: in the order of the calls and with their names, if each answers one; else as they come.
+    """Add consecutive results (`run`), in the order of the calls and with their names if each result answers a call.
 
-    `before` is how many results came after these calls already; the run begins at message number `first`.
+    Otherwise the results keep their order. `before` is how many results of these calls came earlier, and `first` is the
+    index of the first message of the run.
     """
     ids = [result["tool_call_id"] for result in run]
     if not all(isinstance(call_id, str) for call_id in ids):
@@ -191,19 +192,19 @@ def _add_results(
         pieces += _CLOSE_MESSAGE
 
 
-def _name_of_result(result: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], i: int) -> Any:
-    """Its own, or that of the call in its place, if there is one."""
+def _name_of_result(result: Mapping[str, Any], call_in_place: Sequence[Mapping[str, Any]], i: int) -> Any:
+    """The tool's name of a result: the message's own, or that of the call with the same number, if there is one."""
     name = result.get("tool", result.get("name"))
-    if name is None and asked:
-        name = asked[0]["function"]["name"]
+    if name is None and call_in_place:
+        name = call_in_place[0]["function"]["name"]
     if name is None:
         where = f"messages[{i}]"
-        complaint = f"{where} answers no call of the message before it, and has no `name`: Kimi K3 is told the tool's"
-        raise RenderError(complaint, param=f"{where}.tool_call_id")
+        problem = f"{where} answers no call of the message before it and has no `name`, which Kimi K3 needs"
+        raise RenderError(problem, param=f"{where}.tool_call_id")
     return name
 
 
-# -- what the model is told beside the messages ------------------------------------------------------------------------
+# -- system messages for the request's settings ------------------------------------------------------------------------
 
 _EFFORTS = ("low", "high", "max")
 _EFFORT = (
@@ -222,78 +223,78 @@ _FORMAT = (
 
 def add_tools(pieces: list[str], tools: Sequence[Mapping[str, Any]]) -> None:
     if tools:
-        _tell(pieces, "tool-declare", _declared(tools))
+        _add_system(pieces, "tool-declare", _declared(tools))
 
 
 def add_effort(pieces: list[str], effort: Any) -> None:
     if effort in _EFFORTS:
-        _tell(pieces, "thinking-effort", _EFFORT.format(effort))
+        _add_system(pieces, "thinking-effort", _EFFORT.format(effort))
     elif effort is not None:
         _refuse("thinking_effort", '"low", "high", "max" or null')
 
 
 def add_tool_choice(pieces: list[str], choice: Any) -> None:
-    """Nothing for one function: that the model calls it is up to a grammar."""
+    """A choice of one function adds nothing: the grammar makes the model call it."""
     if isinstance(choice, str) and choice in _CHOICE:
-        _tell(pieces, "tool-choice", _CHOICE[choice])
+        _add_system(pieces, "tool-choice", _CHOICE[choice])
     elif choice not in (None, "auto") and not isinstance(choice, Mapping):
         _refuse("tool_choice", '"auto", "none", "required", a function or null')
 
 
-def refuse_behind_last(options: Mapping[str, Any]) -> None:
-    """For a prompt that ends inside the last message: raises `InvalidRequest` for options that are told behind it."""
+def refuse_after_last(options: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` for options that add a message after the last one, if the last one is to be continued."""
     for option, add in (("tool_choice", add_tool_choice), ("response_format", add_response_format)):
-        told: list[str] = []
-        add(told, options.get(option))
-        if told:
+        added: list[str] = []
+        add(added, options.get(option))
+        if added:
             raise InvalidRequest(
-                f"the model is told of {option} behind the last message, which continue_final_message leaves open",
+                f"{option} adds a message after the last one, which continue_final_message leaves open",
                 param=f"chat_template_kwargs.{option}",
             )
 
 
-def add_response_format(pieces: list[str], wanted: Any) -> None:
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else wanted
+def add_response_format(pieces: list[str], requested: Any) -> None:
+    kind = requested.get("type") if isinstance(requested, Mapping) else requested
     if kind == "json_object":
-        _tell(pieces, "response-format", _FORMAT.format(kind))
-    elif kind == "json_schema" and (schema := _schema(wanted)):
-        _tell(
+        _add_system(pieces, "response-format", _FORMAT.format(kind))
+    elif kind == "json_schema" and (schema := _schema(requested)):
+        _add_system(
             pieces,
             "response-format",
             f"{_FORMAT.format(kind)}\nThe JSON data must match the following schema:\n```json\n{schema}\n```",
         )
-    elif wanted is not None and kind != "text":
+    elif requested is not None and kind != "text":
         _refuse("response_format", "of type text, json_object, or json_schema with the schema in it, or null")
 
 
-def _schema(wanted: Any) -> str | None:
-    holder = wanted.get("json_schema") if isinstance(wanted, Mapping) else None
+def _schema(requested: Any) -> str | None:
+    holder = requested.get("json_schema") if isinstance(requested, Mapping) else None
     if not isinstance(holder, Mapping):
         return None
     schema = holder.get("schema", holder.get("json_schema", holder))
     try:
-        written = sorted_json(schema)
-        written.encode()
+        text = sorted_json(schema)
+        text.encode()
     except (RecursionError, TypeError, ValueError):
         return None
-    return written if isinstance(schema, Mapping) else None
+    return text if isinstance(schema, Mapping) else None
 
 
-def _tell(pieces: list[str], kind: str, text: str) -> None:
+def _add_system(pieces: list[str], kind: str, text: str) -> None:
     pieces += ("", OPEN, f'message role="system" type="{kind}"', SEP, text, *_CLOSE_MESSAGE)
 
 
-def _refuse(option: str, wanted: str) -> None:
+def _refuse(option: str, allowed: str) -> None:
     where = f"chat_template_kwargs.{option}"
-    raise InvalidRequest(f"{where} must be {wanted}", param=where)
+    raise InvalidRequest(f"{where} must be {allowed}", param=where)
 
 
-@remembered
+@cached
 def _declared(tools: Sequence[Mapping[str, Any]]) -> str:
     return f"# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n{sorted_json(tools)}\n```"
 
 
-@remembered
+@cached
 def _declared_later(tools: Sequence[Mapping[str, Any]]) -> str:
     return (
         "## New Tools Available\nThe system dynamically extends the toolset via lazy-loading.\n"

@@ -1,4 +1,4 @@
-"""What messages are made of, whatever the family: parts of content, and arguments of calls."""
+"""Parts of content and arguments of calls, for the prompts of all families."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dovetail.errors import InvalidRequest
 
 
 def text_of(part: Mapping[str, Any], i: int, j: int) -> str:
-    """The text of part `j` of message `i`. Raises `InvalidRequest` if it has none: it would be lost in silence."""
+    """The text of part `j` of message `i`. Raises `InvalidRequest` for a part without text, such as an image."""
     text = part.get("text")
     if not isinstance(text, str):
         where = f"messages[{i}].content[{j}]"
         if part.get("type") == "text":
             raise InvalidRequest(f"{where}.text must be a string", param=f"{where}.text")
-        raise InvalidRequest(f"{where} is of a type that this model cannot be shown", param=f"{where}.type")
+        raise InvalidRequest(f"{where} has a type that this model cannot read", param=f"{where}.type")
     return text
 
 
-def spelled(arguments: Any) -> str:
-    """A call's arguments in a history, which may be an object, as JSON text. Raises `TypeError` if they are neither."""
+def arguments_json(arguments: Any) -> str:
+    """The arguments of a call in a history as JSON text. Raises `TypeError` if they are neither text nor an object."""
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, Mapping):

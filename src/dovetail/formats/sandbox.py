@@ -1,6 +1,6 @@
-"""The sandbox that chat templates run in: work without end and writes are refused, and text is traced (see `traced`).
+"""The sandbox in which chat templates run: it bounds time and memory, forbids writes, and traces text (`traced`).
 
-To a template it is Hugging Face's environment: trimmed blocks, loop controls, `generation` blocks, and `tojson`,
+A template sees Hugging Face's environment: trimmed blocks, loop controls, `generation` blocks, `tojson`,
 `raise_exception`, `strftime_now`, `dict` and `namespace`. Source: transformers, `chat_template_utils`.
 """
 
@@ -25,26 +25,26 @@ from markupsafe import Markup
 from dovetail.errors import RenderError
 from dovetail.formats.traced import Escaping, Mixture, Traced, joined
 
-#: Characters of one product.
-LONGEST_TEXT = 64 * 1024 * 1024
+#: Characters or items of one product, as in `"x" * 10**9`.
+MAX_PRODUCT_LENGTH = 64 * 1024 * 1024
 
 
 class LoopPasses:
-    """Counts the turns of all loops."""
+    """Counts the passes through all loops of one rendering, and refuses more than `limit`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
+    def __init__(self, limit: int) -> None:
+        self._limit = self._remaining = limit
 
     def __call__(self, items: Any) -> Iterator[Any]:
         for item in items:
-            self._left -= 1
-            if self._left < 0:
-                raise RenderError(f"the chat template loops more than {self._most:,} times over this conversation")
+            self._remaining -= 1
+            if self._remaining < 0:
+                raise RenderError(f"the chat template loops more than {self._limit:,} times over this conversation")
             yield item
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Hugging Face's environment, with every loop counted, every product bounded and every joint traced."""
+    """Hugging Face's environment with counted loops, bounded products and traced concatenation."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
     concat = staticmethod(joined)  # a Traced is a str
@@ -52,7 +52,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = [_Generation, jinja2.ext.loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_printed)
-        self.filters = {name: _guarded(function, name in _FOLLOWED) for name, function in self.filters.items()}
+        self.filters = {name: _traced_filter(function, name in _TRACING) for name, function in self.filters.items()}
         self.filters |= {
             "tojson": _to_json,
             "safe": _safe,
@@ -65,7 +65,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             "strftime_now": lambda layout: datetime.datetime.now().strftime(layout),
             "dict": _Dict(),
             "namespace": _Namespace,
-            "_joined": _together,
+            "_joined": _concatenated,
         }
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
@@ -75,16 +75,16 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and not (abs(left) <= 10**6 and abs(right) <= 64):
             raise RenderError("the chat template raises a number too high")
-        if operator == "*" and isinstance(left, str | list | tuple) and len(left) * max(right, 0) > LONGEST_TEXT:
+        if operator == "*" and isinstance(left, str | list | tuple) and len(left) * max(right, 0) > MAX_PRODUCT_LENGTH:
             raise RenderError("the chat template makes a text too long")
-        return _guard(super().call_binop(context, operator, left, right), right)
+        return _traced_result(super().call_binop(context, operator, left, right), right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """As the sandbox does it, which looks longest at what is asked most."""
+        """As the base class does it, with a shortcut for the fields and methods that templates use most."""
         kind = type(obj)
-        if kind is dict and attribute not in _OF_A_DICT:
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if attribute in _METHODS.get(kind, ()) or (kind in _OPEN and not attribute.startswith("_")):
+        if attribute in _METHODS.get(kind, ()) or (kind in _READABLE and not attribute.startswith("_")):
             try:
                 return getattr(obj, attribute)
             except AttributeError:
@@ -93,22 +93,22 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         kind = type(function)
-        if function is _together or kind is LoopPasses:
+        if function is _concatenated or kind is LoopPasses:
             return function(*arguments)
         owner = getattr(function, "__self__", None)
-        # Variables of loops and blocks: not arguments, and for those functions only that ask for the context.
+        # Jinja passes the variables of loops and blocks too. Only functions that take the context may receive them.
         scopes = {name: named.pop(name) for name in ("_loop_vars", "_block_vars") if name in named}
         if kind is jinja2.runtime.Macro or type(owner) in _METHODS:
             result = function(*arguments, **named)
         else:
             result = super().call(context, function, *arguments, **named, **scopes)
-        if kind in _WRITERS or isinstance(owner, Traced):
+        if kind in _TEMPLATE_CALLABLES or isinstance(owner, Traced):
             return result
-        return _guard(result, arguments, named, owner if type(owner) is bytes else None)
+        return _traced_result(result, arguments, named, owner if type(owner) is bytes else None)
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """`namespace`, in which no name may begin with an underscore."""
+    """`namespace` without names that begin with an underscore."""
 
     def __init__(*arguments: Any, **named: Any) -> None:
         self, *rest = arguments
@@ -127,13 +127,13 @@ def _check_name(name: str) -> None:
         raise jinja2.exceptions.SecurityError(f"a chat template may not keep {name!r}: it begins with an underscore")
 
 
-#: Types whose attributes are a template's to read, all but those that begin with an underscore.
-_OPEN = (jinja2.runtime.LoopContext, _Namespace)
-#: What a template has to call that gives back what the template itself writes, traced.
-_WRITERS = (jinja2.runtime.Macro, jinja2.runtime.LoopContext, jinja2.runtime.BlockReference)
-_OF_A_DICT = frozenset(dir(dict))
-#: What a template may call of the types that messages are made of: all that is public and changes nothing. (How a
-#: string is formatted is the sandbox's to watch.)
+#: Types whose attributes a template may read, except those that begin with an underscore.
+_READABLE = (jinja2.runtime.LoopContext, _Namespace)
+#: Callables that return text of the template itself, which is traced already.
+_TEMPLATE_CALLABLES = (jinja2.runtime.Macro, jinja2.runtime.LoopContext, jinja2.runtime.BlockReference)
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+#: The methods that a template may call on the types that messages consist of: the public ones that change nothing.
+#: The base class checks `format` and `format_map`, because a format string can reach private attributes.
 _METHODS = {
     kind: frozenset(
         name
@@ -148,31 +148,32 @@ _METHODS = {
 }
 
 
-#: Filters whose results are what they were given, or made of it by its own methods.
-_FOLLOWED = frozenset("attr d default first last max min random replace reverse string trim truncate".split())
+#: Filters that return their input, or a string made by the input's own methods, so that the result is traced.
+_TRACING = frozenset("attr d default first last max min random replace reverse string trim truncate".split())
 
 
-def _guarded(function: Callable[..., Any], followed: bool) -> Callable[..., Any]:
+def _traced_filter(function: Callable[..., Any], tracing: bool) -> Callable[..., Any]:
     @functools.wraps(function)
-    def guarded(*arguments: Any, **named: Any) -> Any:
+    def filter(*arguments: Any, **named: Any) -> Any:
         result = function(*arguments, **named)
-        if followed and any(isinstance(argument, Traced) for argument in arguments[:2]):  # what is filtered
+        if tracing and any(isinstance(argument, Traced) for argument in arguments[:2]):  # the context may come first
             return result
-        if isinstance(result, Mixture) and not followed:
+        if isinstance(result, Mixture) and not tracing:
             return Traced(str.__str__(result))
-        return _guard(result, arguments, named)
+        return _traced_result(result, arguments, named)
 
-    return guarded
+    return filter
 
 
-def _guard(result: Any, *arguments: Any) -> Any:
-    """A string that a method of a plain one, or a filter, has made of the request's text is the request's."""
-    if isinstance(result, str) and not isinstance(result, Traced | Markup) and _holds_traced(arguments):
+def _traced_result(result: Any, *arguments: Any) -> Any:
+    """`result`, which counts as the request's text if it is a plain string and an argument may contain such text."""
+    if isinstance(result, str) and not isinstance(result, Traced | Markup) and _may_contain_traced(arguments):
         return Traced(str.__str__(result))
     return result
 
 
-_HOLDS_NOTHING = (
+#: Types that never contain text of the request.
+_WITHOUT_TEXT = (
     type(None),
     int,
     float,
@@ -186,25 +187,25 @@ _HOLDS_NOTHING = (
 def _printed(value: Any) -> str:
     kind = type(value)
     if kind is str or kind is Traced or kind is Mixture:
-        return value  # type: ignore[no-any-return]  # mypy does not see what the types say
-    return value.traced if isinstance(value, Escaping) else _guard(str(value), value)
+        return value  # type: ignore[no-any-return]  # mypy does not narrow by `type(…) is`
+    return value.traced if isinstance(value, Escaping) else _traced_result(str(value), value)
 
 
-def _together(*parts: Any) -> str:
+def _concatenated(*parts: Any) -> str:
     return joined(map(_printed, parts))
 
 
-def _holds_traced(value: Any) -> bool:
+def _may_contain_traced(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(map(_holds_traced, value)) or any(map(_holds_traced, value.values()))
+        return any(map(_may_contain_traced, value)) or any(map(_may_contain_traced, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_holds_traced, value))
-    # Anything else may have held the request's text: a generator that is used up by now, say.
-    return not (type(value) is str or isinstance(value, _HOLDS_NOTHING))
+        return any(map(_may_contain_traced, value))
+    # Any other object may have contained it, such as a generator that is exhausted by now.
+    return not (type(value) is str or isinstance(value, _WITHOUT_TEXT))
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}`: marks what the model is trained on, and prints what is in it."""
+    """`{% generation %}…{% endgeneration %}`, which marks training text: its content is printed as it is."""
 
     tags = {"generation"}  # noqa: RUF012  # as the library declares it
 
@@ -214,7 +215,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Rewrite(jinja2.visitor.NodeTransformer):
-    """Loops go through `_count_passes`, and `a ~ b` through `_joined`."""
+    """Makes loops call `_count_passes` and `a ~ b` call `_joined`."""
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.For:
         self.generic_visit(node)
@@ -222,7 +223,7 @@ class _Rewrite(jinja2.visitor.NodeTransformer):
         return node
 
     def visit_ScopedEvalContextModifier(self, node: jinja2.nodes.ScopedEvalContextModifier) -> NoReturn:
-        raise jinja2.TemplateSyntaxError("autoescape is not for chat templates", node.lineno)
+        raise jinja2.TemplateSyntaxError("a chat template cannot use autoescape", node.lineno)
 
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Call:
         self.generic_visit(node)

@@ -1,8 +1,8 @@
 """`Traced`: a string that knows which of its characters came from the request and which from the chat template.
 
-A template sees an ordinary string: tests, splits and lengths are those of the text. What it makes of one (a slice, a
-sum, a replacement) is traced too, and where that cannot be followed all of it counts as the request's. So a control
-token's literal in a rendered prompt is a control token only if the template itself wrote every character of it.
+It keeps user text from becoming a control token: a control token's literal in a rendered prompt is a control token only
+if the template wrote every character of it. To a template, a traced string is an ordinary string. Its slices, sums and
+replacements are traced too; the result of any other operation counts as the request's text.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from markupsafe import Markup
 
 
 class Traced(str):
-    """Text that is the request's, or, as a `Mixture`, of which some is. Only a plain string is the template's."""
+    """Text of the request. Its subclass `Mixture` also contains text of the template, as plain strings."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        return self  # the template engine calls str() on what it prints
+        return self  # Jinja calls str() on everything that it prints
 
     def __add__(self, other: str) -> Traced:
-        if isinstance(other, Markup):  # which escapes what it is added to
+        if isinstance(other, Markup):  # a Markup escapes the string that it is added to
             return NotImplemented
         return Mixture.of(str.__add__(self, other), (self, other))
 
@@ -70,18 +70,18 @@ class Traced(str):
         return [line if keepends else line[: len(bare)] for bare, line in lines]
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        head, found, tail = self._located(str.partition(self, sep), "")
-        return head, found, tail
+        head, separator, tail = self._located(str.partition(self, sep), "")
+        return head, separator, tail
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        head, found, tail = self._located(str.rpartition(self, sep), "")
-        return head, found, tail
+        head, separator, tail = self._located(str.rpartition(self, sep), "")
+        return head, separator, tail
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         if not old:
             return Traced(str.replace(self, old, new, count))
-        kept = self.split(old, count)
-        return joined(piece for i, part in enumerate(kept) for piece in ((new, part) if i else (part,)))
+        parts = self.split(old, count)
+        return joined(piece for i, part in enumerate(parts) for piece in ((new, part) if i else (part,)))
 
     def join(self, parts: Iterable[str], /) -> str:
         return joined(piece for i, part in enumerate(parts) for piece in ((self, part) if i else (part,)))
@@ -90,18 +90,18 @@ class Traced(str):
         return Traced(str.__getitem__(self, slice(start, stop)))
 
     def _located(self, parts: Iterable[str], between: str | None) -> list[str]:
-        """Parts of this string, in order, as cuts of it. `between` them is that string, or (None) whitespace."""
+        """`parts` of this string, traced. They are in order, with `between` (None: whitespace) after each."""
         return list(map(Traced, parts))
 
 
-#: Pieces that a sum copies rather than refers to.
-_MOST_COPIED = 32
+#: A sum copies the pieces of an operand with at most this many, and refers to the list of a longer one.
+_MAX_COPIED = 32
 
 
 class Mixture(Traced):
-    """Pieces in a row: those that are plain strings are the template's, the other ones the request's.
+    """A sequence of pieces: plain strings are the template's text, `Traced` strings the request's.
 
-    Many are held as lists in lists, so that what a template adds to again and again is not copied each time.
+    The pieces are in nested lists, so that a template may append to a long text many times in linear time.
     """
 
     __slots__ = ("_flat", "_nested")
@@ -109,12 +109,12 @@ class Mixture(Traced):
     _flat: bool
 
     def __new__(cls, text: str = "") -> Mixture:
-        """`text` as the request's, for whoever makes a string of this one's type."""
+        """`text` as the request's, for code that calls ``type(string)(text)``."""
         return cls.of(text, [Traced(str.__str__(text))])
 
     @classmethod
     def of(cls, text: str, parts: Iterable[str]) -> Mixture:
-        """`text`, which is `parts` in a row."""
+        """`text`, which is the concatenation of `parts`."""
         mixture = str.__new__(cls, text)
         nested: list[Any] = []
         mixture._nested = nested
@@ -122,10 +122,10 @@ class Mixture(Traced):
         for part in parts if text else (Traced(),):
             if type(part) is not Mixture:
                 nested.append(part)
-            elif len(part._nested) <= _MOST_COPIED:
+            elif len(part._nested) <= _MAX_COPIED:
                 nested += part._nested
                 flat = flat and part._flat
-            else:  # without the part itself: every sum on the way to a long text would stay
+            else:  # a reference to `part` itself would keep every intermediate sum in memory
                 nested.append(part._nested)
                 flat = False
         mixture._flat = flat
@@ -152,14 +152,14 @@ class Mixture(Traced):
         at = 0
         for part in parts:
             if between is None:
-                at = self.index(part, at)  # a part begins with what is no whitespace
+                at = self.index(part, at)  # the part does not begin with whitespace
             cuts.append(self._cut(at, at + len(part)))
             at += len(part) + len(between or "")
         return cuts
 
 
 def _flattened(nested: list[Any]) -> list[str]:
-    """What lists in lists hold, however deep."""
+    """The strings in nested lists, in order. Not recursive, because the lists may be nested deeply."""
     flat: list[str] = []
     open_lists = [iter(nested)]
     while open_lists:
@@ -183,7 +183,7 @@ def _untraced(name: str) -> Any:
     return method
 
 
-# Every other method that returns a string: what it makes counts as the request's.
+# The results of all other methods that return a string count as the request's text.
 for _name in (
     "capitalize casefold center expandtabs format format_map ljust lower rjust swapcase title translate upper zfill "
     "__format__ __mod__ __rmod__ __mul__ __rmul__"
@@ -192,7 +192,7 @@ for _name in (
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Strings in a row, of which the plain ones are the template's."""
+    """The concatenation of `parts`, of which plain strings are the template's text."""
     listed = list(parts)
     text = "".join(listed)
     for part in listed:
@@ -202,9 +202,9 @@ def joined(parts: Iterable[str]) -> str:
 
 
 class Escaping(Markup):
-    """What the filters `safe` and `escape` make: a string that escapes what it is added to.
+    """The result of the filters `safe` and `escape`: a string that escapes the strings that it is added to.
 
-    `traced` is the same, traced; what its other methods make counts as the request's.
+    `traced` is the same text as a traced string. The results of other methods count as the request's text.
     """
 
     __slots__ = ("traced",)
@@ -217,12 +217,12 @@ class Escaping(Markup):
 
     @classmethod
     def of(cls, text: str) -> Escaping:
-        """`text` as it is."""
+        """`text` without escaping."""
         return cls(str.__str__(text), text)
 
     @classmethod
     def escaped(cls, text: str) -> Escaping:
-        """`text`, escaped unless it has been."""
+        """`text`, escaped unless it is escaped already."""
         if isinstance(text, Escaping):
             return text
         pieces = text.pieces if isinstance(text, Mixture) else [text]
@@ -245,29 +245,29 @@ class Escaping(Markup):
 
 
 def alternating(text: str, controls: re.Pattern[str]) -> list[str]:
-    """`text` cut where the template, and nobody else, wrote a control token's literal: text, control token, text, …
+    """`text` split at the control tokens that the template wrote: text, control token, text, …
 
-    `controls` matches the literals, each of them as its only group.
+    `controls` matches the literals of control tokens as its only group.
     """
-    found: list[str] = []
-    open_text: list[str] = []  # what stands behind the last control token
-    written: list[str] = []  # what the template wrote there last, all of it
-    cuts: dict[str, list[str]] = {}  # a template writes the same again and again
+    alternating: list[str] = []
+    open_text: list[str] = []  # the text after the last control token
+    template_text: list[str] = []  # the template's pieces since the request's last piece
+    splits: dict[str, list[str]] = {}  # a cache: a template writes the same text many times
     for piece in (*(text.pieces if isinstance(text, Mixture) else (text,)), Traced()):
         if type(piece) is str:
-            written.append(piece)
+            template_text.append(piece)
             continue
-        if written:
-            run = "".join(written)
-            written.clear()
-            cut = cuts.get(run)
-            if cut is None:
-                cut = cuts[run] = controls.split(run)
-            first, *rest = cut
+        if template_text:
+            run = "".join(template_text)
+            template_text.clear()
+            split = splits.get(run)
+            if split is None:
+                split = splits[run] = controls.split(run)
+            first, *rest = split
             open_text.append(first)
             if rest:
-                *whole, last = rest
-                found += ("".join(open_text), *whole)
+                *complete, last = rest
+                alternating += ("".join(open_text), *complete)
                 open_text = [last]
         open_text.append(piece)
-    return [*found, "".join(open_text)]
+    return [*alternating, "".join(open_text)]

@@ -1,9 +1,8 @@
-"""Tool declarations as TypeScript, the way Kimi-K2.5 and later were trained to read them.
+"""Tool declarations as TypeScript, which Kimi-K2.5 and later models were trained on.
 
-`declare(tools)` is the text between the declaration's control tokens. The shape is Moonshot's `tool_declaration_ts`:
-one `type NAME = (_: {…}) => any;` per function, required properties first, each group sorted by name, descriptions and
-bounds as `//` comments. A schema that this notation has no word for raises `Undeclarable`; the model then was shown
-compact JSON, and so it is here.
+Each function becomes one `type NAME = (_: {…}) => any;` with the required properties first, each group sorted by name,
+and descriptions and bounds as `//` comments. A schema that has no form in this notation raises `Undeclarable`; the
+caller then declares the tools as JSON, as in the model's training. Source: Moonshot's `tool_declaration_ts`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.formats.declarations import Written, sorted_deeply
+from dovetail.formats.declarations import SizeLimit, sorted_deeply
 
 _INDENT = "  "
 _BOUNDS = {
@@ -33,21 +32,23 @@ _UNION_WORDS = {
 
 
 class Undeclarable(Exception):
-    """A schema outside what the TypeScript notation covers."""
+    """A schema has no form in this TypeScript notation."""
 
 
 def declare(tools: Sequence[Mapping[str, Any]]) -> str:
-    """The declaration of OpenAI-shaped `tools` (keys sorted deeply); "" when there is no function among them.
+    """The declaration of OpenAI-shaped `tools`, without its control tokens; "" if none of them is a function.
 
-    Raises `Undeclarable` for a schema that has no TypeScript form, or that nests too deeply to be written;
-    `InvalidRequest` for schemas that would take too many characters.
+    Raises `Undeclarable` for a schema that has no form in this notation or is nested too deeply, and `InvalidRequest`
+    for schemas that would take too many characters.
     """
     functions: list[str] = []
-    written = Written()
+    limit = SizeLimit()
     try:
-        for written.tool, tool in enumerate(map(sorted_deeply, tools)):
+        for i, tool in enumerate(tools):
+            limit.tool = i
+            tool = sorted_deeply(tool)
             if tool.get("type") == "function" and tool.get("function"):
-                functions.append(_Function(tool["function"], written).write())
+                functions.append(_Function(tool["function"], limit).write())
     except (RecursionError, AttributeError, TypeError, LookupError, ValueError) as error:
         raise Undeclarable(str(error)) from error
     if not functions:
@@ -56,11 +57,11 @@ def declare(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 class _Function:
-    """One function's declaration. Definitions are collected while the parameters are written, and come before them."""
+    """Writes one function's declaration. The schema's definitions become interfaces before the function's type."""
 
-    def __init__(self, function: Mapping[str, Any], written: Written) -> None:
+    def __init__(self, function: Mapping[str, Any], limit: SizeLimit) -> None:
         self._function = function
-        self._written = written
+        self._limit = limit
         self._definitions: dict[str, Any] = {}
         self._refers_to_itself = False
 
@@ -84,27 +85,27 @@ class _Function:
         return "\n".join(filter(None, parts))
 
     def _type(self, schema: Any, indent: str) -> str:
-        """The type expression of a schema; `indent` is that of the line it stands in."""
+        """The type expression of a schema. `indent` is the indentation of the current line."""
         if schema is True or schema == {}:
             return "any"
         if schema is False:
             return "null"
         if "$ref" in schema:
-            return self._written.text(self._reference(schema["$ref"]))
+            return self._limit.text(self._reference(schema["$ref"]))
         if "anyOf" in schema:
             return " | ".join(self._type(option, indent) for option in schema["anyOf"])
         if "enum" in schema:
             values = (f'"{value}"' if isinstance(value, str) else str(value) for value in schema["enum"])
-            return self._written.text(" | ".join(values))
+            return self._limit.text(" | ".join(values))
         kind = schema.get("type")
         if isinstance(kind, list):
-            return self._written.text(" | ".join(_UNION_WORDS[word] for word in kind))
+            return self._limit.text(" | ".join(_UNION_WORDS[word] for word in kind))
         if kind == "object":
             return self._object(schema, indent)
         if kind == "array":
             return self._array(schema, indent)
         if isinstance(kind, str):
-            return "number" if kind == "integer" else self._written.text(kind)
+            return "number" if kind == "integer" else self._limit.text(kind)
         raise Undeclarable(f"no type for {schema!r:.80}")
 
     def _reference(self, reference: Any) -> str:
@@ -123,7 +124,7 @@ class _Function:
         note = self._notes(items, indent + _INDENT)
         if not note:
             return f"Array<{self._type(items, indent)}>"
-        self._written.add(2 * len(indent))
+        self._limit.add(2 * len(indent))
         return f"Array<\n{note}{indent}{_INDENT}{self._type(items, indent + _INDENT)}\n{indent}>"
 
     def _object(self, schema: Mapping[str, Any], indent: str) -> str:
@@ -131,11 +132,11 @@ class _Function:
         fields = self._fields(schema, indent, sort=True)
         extra = schema.get("additionalProperties")
         if extra is not None:
-            self._written.add(len(indent))
+            self._limit.add(len(indent))
             word = "any" if extra is True else "never" if extra is False else self._type(extra, indent + _INDENT)
             fields.append(f"{indent}{_INDENT}[k: string]: {word}")
         text = "{\n" + ",\n".join(fields) + f"\n{indent}}}" if fields else "{}"
-        self._written.copy(len(text))
+        self._limit.copy(len(text))
         return text
 
     def _fields(self, schema: Mapping[str, Any], indent: str, *, sort: bool) -> list[str]:
@@ -145,12 +146,12 @@ class _Function:
         return [self._field(name, properties[name], name not in required, indent + _INDENT) for name in names]
 
     def _field(self, name: str, schema: Any, optional: bool, indent: str) -> str:
-        self._written.add(len(name) + 2 * len(indent))  # a line, and at most one where the object ends
+        self._limit.add(len(name) + 2 * len(indent))  # its line, and the line of a closing brace
         default = schema.get("default") if isinstance(schema, dict) else None
         note = self._notes(schema, indent)
         if default is not None:
             shown = repr(default) if isinstance(default, int | float) else json.dumps(default, ensure_ascii=False)
-            note += self._written.text(f"{indent}// Default: {shown}\n")
+            note += self._limit.text(f"{indent}// Default: {shown}\n")
         return f"{note}{indent}{name}{'?' if optional else ''}: {self._type(schema, indent)}"
 
     def _notes(self, schema: Any, indent: str) -> str:
@@ -159,13 +160,13 @@ class _Function:
             return ""
         note = ""
         if description := schema.get("description"):
-            self._written.add(len(description) + (len(indent) + 3) * (description.count("\n") + 1))
+            self._limit.add(len(description) + (len(indent) + 3) * (description.count("\n") + 1))
             note = _comment(description, indent)
         plain = not any(key in schema for key in ("$ref", "anyOf", "enum"))
         kind = schema.get("type")
         bounds = [key for key in _BOUNDS.get(kind, ()) if key in schema] if plain and isinstance(kind, str) else []
         if bounds:
-            note += self._written.text(f"{indent}// " + ", ".join(f"{key}: {schema[key]}" for key in bounds) + "\n")
+            note += self._limit.text(f"{indent}// " + ", ".join(f"{key}: {schema[key]}" for key in bounds) + "\n")
         return note
 
 
@@ -174,9 +175,9 @@ def _comment(text: str, indent: str) -> str:
 
 
 def shown_order(schema: Any) -> Any:
-    """A schema with its properties in the order in which the declaration shows them: required first, each group sorted.
+    """A schema with its properties in the order of the declaration: required ones first, each group sorted.
 
-    A grammar library forces the declared order of keys; the model writes them in the order it was shown.
+    A grammar forces keys into the order of the schema, and the model writes them in the order of the declaration.
     """
     if isinstance(schema, list):
         return [shown_order(item) for item in schema]
