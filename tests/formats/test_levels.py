@@ -11,7 +11,6 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message, check_response_format, check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.formats.registry import FAMILIES
 from dovetail.formats.tool_choice import resolve_tool_choice
 from dovetail.grammar.matcher import compile
 from tests.grammar.test_matcher import takes
@@ -54,7 +53,7 @@ SAID: dict[str, list[tuple[str, str]]] = {
 
 def ends(name: str) -> list[int]:
     control = families.tokenizer_of(name).control
-    return [control[literal] for literal in dovetail.format(name).end_of_turn if literal in control]
+    return [control[literal] for literal in families.format_of(name).end_of_turn if literal in control]
 
 
 #: Families whose calls may begin without their marker: with what can be text.
@@ -72,7 +71,7 @@ def accepts(
 ) -> bool:
     """Whether `grammar` takes what the family writes to say this, up to the end of the turn; `marked`: with the marker
     in front of calls that could do without."""
-    fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     made = tuple(Call(f"functions.{called}:{i}", called, arguments) for i, (called, arguments) in enumerate(calls))
     reasoning = "hm" if thinking and fmt.reasoning != "none" else ""
     ids = list(fmt.write(Message(content, reasoning, made), thinking=thinking).ids(tokenizer))
@@ -84,7 +83,7 @@ def accepts(
 
 def taken(name: str, tools: Any = TOOLS, **asked: Any) -> set[str]:
     """Which of `SAID` the family's grammar takes; all of them where there is none."""
-    grammar = dovetail.format(name).grammar(tools, thinking=False, **asked)
+    grammar = families.format_of(name).grammar(tools, thinking=False, **asked)
     return {said for said, calls in SAID.items() if grammar is None or accepts(name, grammar, calls=calls)}
 
 
@@ -122,7 +121,7 @@ LEVELS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize(("asked", "may"), LEVELS, ids=[json.dumps(asked)[:60] for asked, _ in LEVELS])
 def test_what_is_pinned_is_what_is_asked_for(name: str, asked: dict[str, Any], may: set[str]) -> None:
     if name == "harmony" and may != EVERYTHING:
@@ -144,15 +143,15 @@ OBJECT = {"type": "json_object"}
 FITTING = (VALID, '{\n  "city": "R\\u0001 \\"é\\""\n}')
 OTHER = (INVALID, "{}", '{"city": "Paris", "days": [1, null]}')
 NONE = ("", "Paris.", "[]", "3", VALID + " It is.", "```json\n" + VALID + "\n```", '{"city": "Paris"')
-THINKING = [name for name in FAMILIES if dovetail.format(name).reasoning != "none"]
+THINKING = [name for name in families.NAMES if families.format_of(name).reasoning != "none"]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("strict", ["off", "schema"])
 def test_content_is_of_the_response_format(name: str, thinking: bool, tools: Any, strict: Any) -> None:
-    fmt = dovetail.format(name)
+    fmt = families.format_of(name)
     for wanted, good, bad in (
         (schema_format(), FITTING, OTHER + NONE),
         (schema_format(strict=False), FITTING + OTHER, NONE),
@@ -166,10 +165,10 @@ def test_content_is_of_the_response_format(name: str, thinking: bool, tools: Any
             assert not accepts(name, grammar, content, thinking=thinking), content
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize("thinking", [True, False])
 def test_beside_a_response_format_there_are_calls_or_content(name: str, thinking: bool) -> None:
-    fmt = dovetail.format(name)
+    fmt = families.format_of(name)
     for choice, calls, content in (("auto", True, True), ("required", True, False), ("none", False, True)):
         for strict in ("off", "schema"):
             grammar = fmt.grammar(
@@ -188,11 +187,11 @@ def test_beside_a_response_format_there_are_calls_or_content(name: str, thinking
             assert not accepts(name, grammar, "", [("rm", VALID)], thinking=thinking, marked=True)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize("thinking", [True, False])
 def test_what_is_content_reads_back_as_content(name: str, thinking: bool) -> None:
     """Even JSON that looks like the family's calls, where its grammar takes that for content."""
-    fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     reasoning = "hm" if thinking and fmt.reasoning != "none" else ""
     grammar = fmt.grammar(TOOLS, thinking=thinking, response_format=OBJECT)
     assert grammar is not None

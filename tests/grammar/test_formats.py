@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.formats.registry import FAMILIES
 from dovetail.grammar.matcher import compile
 from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, takes, valid_arguments
 from tests.reading import families
 
-WITH = sorted(FAMILIES)
+WITH = sorted(families.NAMES)
 
 
 @pytest.mark.parametrize("name", WITH)
@@ -39,7 +38,7 @@ def test_what_a_format_writes_is_accepted(
     text: str,
     strict: Any,
 ) -> None:
-    fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     reasoning = text if thinking and fmt.reasoning != "none" else ""
     if name == "harmony":
         made = made[:1]  # the end of a call is the end of the turn
@@ -57,7 +56,7 @@ def test_what_a_format_writes_is_accepted(
 
 @pytest.mark.parametrize("name", WITH)
 def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
-    fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
     ended = 0
     for seed in range(12):
@@ -91,7 +90,7 @@ def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH)
 def test_invalid_arguments_and_foreign_names_are_not_taken(name: str) -> None:
-    fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
     wrong = ({}, {"city": "x", "days": "three"}, {"city": "x", "days": 10}, {"city": "x" * 9, "days": 1})
     foreign = [("rm", {}), ("get_weathe", {"city": "x", "days": 1})]

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,7 +19,10 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import Event
 from dovetail.formats.base import Format
+from dovetail.formats.kimi_k3 import KimiK3Reader
+from dovetail.formats.registry import FAMILIES
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.tags import TagReader
 from dovetail.tokens import Tokenizer
 
 PLACE = {
@@ -81,9 +85,24 @@ _WORDS = re.compile(r"CONTENT|REASONING|VALUE|get_weather|edit_file|city|days|pa
 _PIECE = re.compile(r"[ \n]*[<\[][^<>\[\]]*[>\]]?|[^<\[]+")
 
 
+#: The complete example of docs/adding-a-family.md, which is tried like a registered format.
+EXAMPLE = "acme"
+NAMES = (*FAMILIES, EXAMPLE)
+
+
 @functools.cache
 def format_of(name: str) -> Format:
-    return dovetail.format(name)
+    return _example() if name == EXAMPLE else dovetail.format(name)
+
+
+def _example() -> Format:
+    page = (Path(__file__).parents[2] / "docs/adding-a-family.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    defined: dict[str, Any] = {}
+    exec(code[1], defined)
+    example: Format = defined["Acme"]()
+    return example
 
 
 @functools.cache
@@ -102,17 +121,17 @@ def markers(name: str) -> tuple[str, ...]:
     for kind in fmt._reader.__mro__:
         for value in (value for key, value in vars(kind).items() if not key.endswith("__")):
             found += [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
-    for thinking in (True, False):
-        for piece in _WORDS.split(sample_output(name, thinking=thinking)):
+    for output in (*sample_outputs(name), *sample_outputs(name, thinking=False)):
+        for piece in _WORDS.split(output):
             found += _PIECE.findall(piece)
     return tuple(dict.fromkeys(m for m in found if isinstance(m, str) and re.search(r"[^\w\s.]", m)))
 
 
-def sample_output(name: str, *, thinking: bool = True) -> str:
-    """A written output with everything in it: reasoning where the family has it, content, two calls."""
-    fmt = format_of(name)
+def sample_outputs(name: str, *, thinking: bool = True) -> list[str]:
+    """The sample in each way in which the family writes it: reasoning if the family has it, content, two calls."""
     reasoning = SAMPLE.reasoning if reasons(name, thinking) else ""
-    return fmt.write(Message(SAMPLE.content, reasoning, SAMPLE.calls), thinking=thinking).text
+    message = Message(SAMPLE.content, reasoning, SAMPLE.calls)
+    return [prompt.text for prompt in format_of(name).forms(message, thinking=thinking)]
 
 
 @functools.cache
@@ -250,10 +269,12 @@ def opened(name: str, thinking: bool) -> bool:
 
 @functools.cache
 def written(name: str) -> st.SearchStrategy[str]:
-    """Outputs as the model writes them."""
+    """Outputs as the models of the family write them."""
     fmt = format_of(name)
     return st.booleans().flatmap(
-        lambda t: messages(name, reasons=reasons(name, t)).map(lambda message: fmt.write(message, thinking=t).text)
+        lambda t: messages(name, reasons=reasons(name, t)).flatmap(
+            lambda message: st.sampled_from([prompt.text for prompt in fmt.forms(message, thinking=t)])
+        )
     )
 
 
@@ -318,22 +339,9 @@ def id_outputs(name: str) -> st.SearchStrategy[list[int]]:
     )
 
 
-#: What can begin a call without a marker: for `re.search`.
-UNMARKED = {
-    "harmony": r"^\s*to=",  # the prompt has begun the first header
-    "llama3_json": r"\{",
-    "pythonic": r"\[",
-}
 _K3_TAG = "(message|think|response|tools|call|argument|json)"
-#: Opening tags with attributes (group 1 is the tag's name), what ends them, and which attributes name what they open.
-_TAGS = {
-    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), r"<｜DSML｜ ?(invoke|parameter)"),
-    "kimi_k3": rf"<\|open\|>{_K3_TAG}",
-    "minimax_m2": r"<(invoke|parameter)",
-    "qwen3_coder": r"<(function|parameter)",
-}
+#: The attributes of a tag that are read, by the tag's name.
 _READ = {"call": ("tool", "name"), "argument": ("key", "name")}
-_TAG_ENDS = {"kimi_k3": rf"<\|(?:sep|end_of_msg)\|>|<\|(?:open|close)\|>{_K3_TAG}"}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 
 
@@ -343,14 +351,25 @@ def swallowed(name: str, text: str) -> set[int]:
     They stand in the tags of a family's calls; anything else in such a tag is content.
     """
     places: set[int] = set()
-    to_end = re.compile(rf"""(?:"[^"]*"|'[^']*'|(?!{_TAG_ENDS.get(name, ">")}).)*""", re.DOTALL)
-    for tag in re.finditer(_TAGS.get(name, "(?!)"), text):
+    opening, end = _tags(name)
+    to_end = re.compile(rf"""(?:"[^"]*"|'[^']*'|(?!{end}).)*""", re.DOTALL)
+    for tag in re.finditer(opening, text):
         inside = to_end.match(text, tag.end(), tag.end() + LONGEST_HEADER)
         assert inside is not None
         attributes = list(_ATTRIBUTE.finditer(text, *inside.span()))
         read = next((a for key in _READ.get(tag[1], ("name",)) for a in attributes if a[1] == key), None)
         places |= {place for a in attributes if a is not read for place in range(*a.span())}
     return places
+
+
+def _tags(name: str) -> tuple[str, str]:
+    """Regexes for a family's opening tags with attributes (group 1 is the tag's name) and for what ends such a tag."""
+    reader = format_of(name)._reader
+    if issubclass(reader, TagReader):
+        return f"({re.escape(reader.call)}|{re.escape(reader.parameter)})", ">"
+    if issubclass(reader, KimiK3Reader):
+        return rf"<\|open\|>{_K3_TAG}", rf"<\|(?:sep|end_of_msg)\|>|<\|(?:open|close)\|>{_K3_TAG}"
+    return "(?!)", ">"
 
 
 # -- reading them -----------------------------------------------------------------------------------------------------

@@ -336,10 +336,10 @@ def _vector_texts() -> list[tuple[Callable[[list[str]], Message], str]]:
 
 def _spoiled(name: str, drawn: random.Random) -> Iterator[tuple[Callable[[list[str]], Message], str]]:
     """A written output of two calls, and forty where markers or pieces of them were put in or characters taken out."""
-    written = families.sample_output(name)
+    outputs = families.sample_outputs(name)
     scraps = [m[: drawn.randrange(1, len(m) + 1)] for m in families.markers(name)] + ['"', "\n", "{", "}", "é", "ping"]
-    for changes in (0, *[3] * 40):
-        text = written
+    for number, changes in enumerate((*[0] * len(outputs), *[3] * 40)):
+        text = outputs[number % len(outputs)]
         for _ in range(changes):
             at = drawn.randrange(len(text))
             text = text[:at] + drawn.choice(scraps) * drawn.randrange(3) + text[at + drawn.randrange(4) :]

@@ -105,7 +105,7 @@ class AnswerGrammar:
         return Grammar(Concat((*self.reasoning(thinking), calls)))
 
     def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self.reasoning(thinking), self.answer_block(FreeText()))))
+        return Grammar(Concat((*self.reasoning(thinking), self.free_content(FreeText()))))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         """Calls or content of a response format, with no other text. None: the answer cannot be that."""
@@ -139,7 +139,11 @@ class AnswerGrammar:
     def content(self) -> Node:
         """Content before calls. It contains nothing that the reader takes for a call."""
         openers = self.reader.text_openers
-        return self.answer_block(TextUntil("", without=openers) if openers else FreeText())
+        return self.free_content(TextUntil("", without=openers) if openers else FreeText())
+
+    def free_content(self, text: Node) -> Node:
+        """Content that may be empty, and then has no markers."""
+        return Maybe(self.answer_block(text)) if self.reader.answer else text
 
     def answer_block(self, content: Node) -> Node:
         """Content with the family's markers around it, if it has any."""

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, cast
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
+from dovetail.formats import call_envelope
 from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.base import Format
-from dovetail.grammar import Index, Node
 from dovetail.reading import CallReader
 from dovetail.reading.json_calls import JsonCallReader, Keys
 from dovetail.reading.key_tags import KeyTagReader
@@ -25,7 +25,7 @@ from dovetail.tokens import Prompt, Segment
 
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 #: The keys and slots of a call's JSON object.
-_MEMBER = re.compile(r'"(\w+)": *"?\{(name|arguments|id)\}')
+_MEMBER = re.compile(r'"(\w+)": *"?\{(name|arguments|index)\}')
 #: An opening tag that holds a name, up to the name: `<function={name}`, `<invoke name="{name}`.
 _NAMED_TAG = re.compile(r'(<[^={}<>]*?[^\s={}<>])(=| name=")\{(?:name|key)\}')
 _BLOCK = re.compile(r"(\n*)(\S+)(\n*)\{reasoning\}(\n*)(\S+)(\n*)")
@@ -42,11 +42,13 @@ class Declaration:
     between: str
     after_content: str
 
-    def segments(self, calls: Sequence[Call], controls: tuple[str, ...], has_content: bool) -> Iterator[Segment]:
-        """The calls as the model writes them. `has_content`: whether text precedes them."""
-        if calls and has_content:
+    def segments(
+        self, calls: Sequence[Call], controls: tuple[str, ...], *, after_content: bool, index: str | None = None
+    ) -> Iterator[Segment]:
+        """The calls as the model writes them. `index` stands for the index of each call; None: it counts from 0."""
+        if calls and after_content:
             yield from markup(self.after_content, controls)
-        written = (self._call(call, controls) for call in calls)
+        written = (self._call(call, str(i) if index is None else index, controls) for i, call in enumerate(calls))
         if "{call}" in self.section:
             yield from self._joined((filled(self.section, controls, call=call) for call in written), controls)
         elif calls:
@@ -58,7 +60,7 @@ class Declaration:
                 yield from markup(self.between, controls)
             yield from call
 
-    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
+    def _call(self, call: Call, index: str, controls: tuple[str, ...]) -> Iterator[Segment]:
         raise NotImplementedError
 
     @property
@@ -82,7 +84,7 @@ class JsonCalls(Declaration):
     """Calls that are JSON objects.
 
     `section`: a section of calls. Brackets around `{calls}` make a list of them.
-    `call`: one object, with the slots `{name}`, `{arguments}` and perhaps `{id}`, which is the number of the call.
+    `call`: one object, with the slots `{name}`, `{arguments}` and perhaps `{index}`, the number of the call.
     `between`: what separates two calls, or two sections if each call has its own.
     `after_content`: what separates the calls from the content before them.
     """
@@ -92,8 +94,8 @@ class JsonCalls(Declaration):
     between: str = ""
     after_content: str = ""
 
-    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
-        return filled(self.call, controls, id=call.id, name=call.name, arguments=call.arguments)
+    def _call(self, call: Call, index: str, controls: tuple[str, ...]) -> Iterator[Segment]:
+        return filled(self.call, controls, index=index, name=call.name, arguments=call.arguments)
 
     def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
         opener, end = self._around
@@ -108,7 +110,7 @@ class JsonCalls(Declaration):
             "keys": Keys(
                 _with(own.get("name"), usual.name),
                 _with(own.get("arguments"), usual.arguments),
-                _with(own.get("id"), usual.id),
+                _with(own.get("index"), usual.id),
             ),
         }
 
@@ -132,7 +134,7 @@ class TagCalls(Declaration):
     after_content: str = ""
     no_parameters: str = ""
 
-    def _call(self, call: Call, controls: tuple[str, ...]) -> Iterator[Segment]:
+    def _call(self, call: Call, index: str, controls: tuple[str, ...]) -> Iterator[Segment]:
         written = [
             filled(self.parameter, controls, key=key, value=value, is_string="true" if is_string else "false")
             for key, value, is_string in parameters(call)
@@ -168,10 +170,11 @@ class TagCalls(Declaration):
 
 
 class DeclaredAnswers(AnswerGrammar):
-    """The ids of declared calls are their numbers."""
+    format: DeclaredFormat
 
-    def call_id(self, name: str) -> Node:
-        return Index()
+    def write_indexed(self, message: Message) -> Prompt:
+        fmt = self.format
+        return fmt._written(message, False, fmt.calls, index=call_envelope.INDEX)
 
 
 class DeclaredFormat(Format):
@@ -216,10 +219,10 @@ class DeclaredFormat(Format):
         for calls in (self.calls, *self.other_calls):
             yield self._written(message, thinking, calls)
 
-    def _written(self, message: Message, thinking: bool, calls: Declaration) -> Prompt:
-        return Prompt(self._segments(message, thinking, calls))
+    def _written(self, message: Message, thinking: bool, calls: Declaration, index: str | None = None) -> Prompt:
+        return Prompt(self._segments(message, thinking, calls, index))
 
-    def _segments(self, message: Message, thinking: bool, calls: Declaration) -> Iterator[Segment]:
+    def _segments(self, message: Message, thinking: bool, calls: Declaration, index: str | None) -> Iterator[Segment]:
         controls = self._reader.controls
         if thinking and (message.reasoning or self.reasoning != "none"):
             block = self.reasoning_block
@@ -228,7 +231,7 @@ class DeclaredFormat(Format):
             yield from filled(block, controls, reasoning=message.reasoning)
         if message.content:
             yield from filled(self.answer, controls, content=message.content)
-        yield from calls.segments(message.calls, controls, bool(message.content))
+        yield from calls.segments(message.calls, controls, after_content=bool(message.content), index=index)
         yield Segment((message.calls and self.end_after_calls) or self.end_of_turn[0], True)
 
 

@@ -91,6 +91,7 @@ class HarmonyReader(CallReader):
     begun with a header unless it was to continue an answer, which a reader is not told.
     """
 
+    unmarked = r"^\s*to="  # the prompt has begun the first header
     controls = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL, RETURN)
     #: What ends a message, what comes where an end is missing, and what a header holds.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)

@@ -33,7 +33,9 @@ _BETWEEN = Regex(rf"{_SPACE}[;,]{_SPACE}|[ \t\r\n]{{1,{MOST_SPACE}}}")
 
 
 class LlamaReader(JsonCallReader):
-    """Without the tag, the content is a call only if an object with a call's keys is where it begins."""
+    """Without the tag, content is a call only if it begins with an object that has a call's keys."""
+
+    unmarked = r"\{"
 
     def _content_begins(self) -> Script[None]:
         if not self._asked.calls or self._asked.structured:
@@ -105,7 +107,7 @@ class Llama3Json(DeclaredFormat):
     calls = JsonCalls("{calls}", '{"name": "{name}", "parameters": {arguments}}', between="; ", after_content=TAG)
     other_calls = (
         JsonCalls("{calls}", '{"name": "{name}", "arguments": {arguments}}', between=", ", after_content=TAG),
-        JsonCalls(TAG + "{calls}", '{"type": "function", "name": "{name}", "parameters": {arguments}}', between="\n"),
+        JsonCalls(TAG + "{calls}", '{"type": "function", "name": "{name}", "parameters": {arguments}}', between="; "),
     )
     script = LlamaReader
     _answers = LlamaAnswers

@@ -57,6 +57,8 @@ class PythonicReader(PythonReader):
     be one of the tools'.
     """
 
+    unmarked = r"\["
+    layout = r",\s*[\])]"  # Python allows a comma after the last item
     controls = (CALLS, CALLS_END, LIQUID, LIQUID_END, TAG, *TURN_ENDS)
     ends = (CALLS_END, LIQUID_END, *TURN_ENDS)
 

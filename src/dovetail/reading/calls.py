@@ -5,6 +5,8 @@ Names, ids, indices; JSON arguments passed on as they come; text where there sho
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
 from dovetail.reading.arguments import JsonArguments
 from dovetail.reading.reader import Asked, Reader, Script
@@ -29,6 +31,10 @@ class CallReader(Reader):
     text_openers: tuple[str, ...] = ()
     #: What means something inside a section only. Outside, it is dropped with a `Defect`.
     inner: tuple[str, ...] = ()
+    #: A regex for what begins a call without any marker, in families that have such calls.
+    unmarked: ClassVar[str] = "(?!)"
+    #: A regex for layout inside a call that means nothing and is dropped without a `Defect`.
+    layout: ClassVar[str] = "(?!)"
     #: How many newlines the family's template puts behind `<think>` and `</think>`; they are markup.
     before_think = after_think = after_think_end = 0
     #: The markers around content, in families that have any; and the newlines that their templates put in front of it.

@@ -72,6 +72,7 @@ class JsonCallReader(CallReader):
     #: Whether each call has a section of its own.
     one_call_in_section: ClassVar[bool] = False
     keys: ClassVar[Keys] = Keys()
+    layout = r""",,?\s*"\w+":|,\}"""  # a comma too many between members, or after the last
     #: Whether the family writes its calls as a JSON list.
     in_list: ClassVar[bool] = False
     #: Ordinary text that some models write to end a section, although the family has no token for it.

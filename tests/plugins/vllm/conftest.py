@@ -114,7 +114,7 @@ def checkpoint(name: str, folder: Path, base: Path | None = None, special: Conta
         bpe = Library(models.BPE())
         bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         bpe.decoder = decoders.ByteLevel()
-        text = [families.sample_output(name), *families.markers(name), "the city of Paris", "漢字"] * 3
+        text = [*families.sample_outputs(name), *families.markers(name), "the city of Paris", "漢字"] * 3
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         bpe.train_from_iterator(
             text, trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
