@@ -22,6 +22,7 @@ from rich.console import Console
 
 from dovetail.backends import embedded
 from dovetail.cli import serve
+from dovetail.cli.embedded_engine import LoadingBar, cost_folder, engine_settings
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
 from dovetail.plan import Plan, resolve
@@ -49,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[tuple[Any, ...]
 
 def start(plan: Plan) -> None:
     async def main() -> None:
-        app, _ = serve._application(plan, None)
+        app, _ = serve.embedded_app(plan)
         async with app.router.lifespan_context(app):
             pass
 
@@ -108,7 +109,7 @@ def test_what_is_measured_is_kept_where_caches_are_kept(tmp_path: Path, monkeypa
     plan = resolve(None, {"engine": "embedded"})
 
     def costs() -> Path | None:
-        return serve.engine_settings(plan).cost_folder
+        return engine_settings(plan).cost_folder
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -128,10 +129,10 @@ def test_it_starts_where_nothing_can_be_kept(made: list[Any], tmp_path: Path, mo
     assert made[0][1].cost_folder is None
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    assert serve._cost_folder() is None
+    assert cost_folder() is None
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**31)  # of whom the system knows nothing
-    assert serve._cost_folder() is None
+    assert cost_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_bar_shows_how_much_is_loaded_on_a_terminal_only() -> None:
     pages = []
     for terminal in (True, False):
         shown = io.StringIO()
-        loading = serve._Loading(Console(file=shown, force_terminal=terminal, width=80))
+        loading = LoadingBar(Console(file=shown, force_terminal=terminal, width=80))
         with loading:
             loading(5 * 10**8, 10**9)
         pages.append(shown.getvalue())
@@ -222,7 +223,7 @@ def test_the_bar_is_told_of_all_the_bytes_of_the_target(pair: Path) -> None:
     told: list[tuple[int, int]] = []
 
     async def main() -> None:
-        app, _ = serve._application(resolve(str(pair / "target"), {}), None, lambda *read: told.append(read))
+        app, _ = serve.embedded_app(resolve(str(pair / "target"), {}), progress=lambda *read: told.append(read))
         async with app.router.lifespan_context(app):
             pass
 

@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from dovetail.cli import serve
-from dovetail.cli.terminal import address, curl
+from dovetail.cli.server import GracefulServer, listen
+from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan import engines, hub, resolve
 from tests.cli.conftest import Dovetail
@@ -131,7 +131,7 @@ def test_repairs_left_off_are_left_off_unless_a_request_asks_for_them(pair: Path
     body = {"model": "target", "messages": history, "max_tokens": 1}
 
     async def main() -> list[str]:
-        app, _ = serve._application(plan, None)
+        app, _ = serve.embedded_app(plan)
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
@@ -155,7 +155,7 @@ def test_a_tokenizer_of_ones_own_is_the_one_that_is_used(pair: Path, tmp_path: P
     body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stop": ["never"]}
 
     async def main() -> int:
-        app, _ = serve._application(plan, None)
+        app, _ = serve.embedded_app(plan)
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
@@ -173,15 +173,15 @@ def test_what_is_not_here_is_not_served(pair: Path, monkeypatch: pytest.MonkeyPa
         raise CheckpointError(f"there is no {name}")
 
     monkeypatch.setattr(hub, "fetch", fetch)
-    with pytest.raises(PlanError, match=r"org/drafter could not be looked at, and so cannot be served"):
-        serve._refuse_absent(resolve(str(pair / "target"), drafted))
+    with pytest.raises(PlanError, match=r"org/drafter cannot be served, because its files could not be read"):
+        serve.check_servable(resolve(str(pair / "target"), drafted))
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: str(pair / "target"))
-    serve._refuse_absent(resolve("org/target", {}))
+    serve.check_servable(resolve("org/target", {}))
     monkeypatch.setattr(engines, "check_whole", hub_without_weights)
     with pytest.raises(
         PlanError, match=r"the weights of org/target are not here: `hf download org/target` fetches them"
     ):
-        serve._refuse_absent(resolve("org/target", {}))
+        serve.check_servable(resolve("org/target", {}))
 
 
 def hub_without_weights(path: str, *, tokenizer: bool) -> None:
@@ -220,14 +220,13 @@ def test_an_open_address_without_a_key_is_warned_about(pair: Path) -> None:
 
 
 def test_addresses_are_those_of_the_own_machine() -> None:
-    assert address("0.0.0.0", 80) == "http://127.0.0.1:80"
-    assert address("::", 80) == "http://[::1]:80"
-    assert address("model.lan", 80) == "http://model.lan:80"
+    assert url_of("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert url_of("::", 80) == "http://[::1]:80"
+    assert url_of("model.lan", 80) == "http://model.lan:80"
 
 
-def test_answers_that_outlast_the_grace_are_ended_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_outlast_the_grace_are_ended_by_the_engine() -> None:
     """Their clients get the engine's last word, and not half a line."""
-    monkeypatch.setattr(serve, "_GRACE_S", 0.2)
     stopped = asyncio.Event()
 
     class Engine:
@@ -242,12 +241,12 @@ def test_answers_that_outlast_the_grace_are_ended_by_the_engine(monkeypatch: pyt
         await send({"type": "http.response.body", "body": b"the answer"})
 
     async def main() -> str:
-        listener = serve._listen("127.0.0.1", 0)
-        config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", timeout_graceful_shutdown=10)
-        server = asyncio.create_task(serve._Server(config, Engine()).serve(sockets=[listener]))  # type: ignore[arg-type]
+        listener = listen("127.0.0.1", 0)
+        server = GracefulServer(app, Engine(), grace_s=0.2)  # type: ignore[arg-type]
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        await server
+        await serving
         return answer.text
 
     assert asyncio.run(main()) == "half of the answer"

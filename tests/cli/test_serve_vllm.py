@@ -26,8 +26,9 @@ from rich.console import Console
 
 import dovetail
 from dovetail.backends import vllm
-from dovetail.cli import external_engines
-from dovetail.cli.startup_progress import Watching
+from dovetail.cli.external_engines import external_engine
+from dovetail.cli.serve import plan_format
+from dovetail.cli.startup_progress import StartupProgress
 from dovetail.completion import Engine
 from dovetail.errors import EngineError
 from dovetail.plan import resolve
@@ -151,14 +152,17 @@ def test_it_is_started_with_the_guidance_backend_and_tried_out(pair: Path, tmp_p
     ("run", "complaint"),
     [
         (Run(backend="slow"), "'guidance' structured output backend only supports fast Hugging Face tokenizers (--"),
-        (Run(backend="guidance", held=False), "it did not heed the grammar of a trial; say --grammar-backend xgrammar"),
+        (
+            Run(backend="guidance", held=False),
+            "it did not enforce the grammar of a probe; set --grammar-backend xgrammar",
+        ),
     ],
 )
 def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
     pair: Path, tmp_path: Path, run: Run, complaint: str
 ) -> None:
     said = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
-    assert "does not hold calls to their schemas: " in said and complaint in said
+    assert "does not enforce the schemas of calls: " in said and complaint in said
     assert "reasoning parser" not in said
 
 
@@ -306,7 +310,7 @@ def test_what_cannot_be_told_does_not_keep_it_from_coming_back(pair: Path, tmp_p
 
 def test_a_full_disk_is_no_error() -> None:
     with open("/dev/full", "w", encoding="ascii") as full:
-        watching = Watching(Console(file=full))
+        watching = StartupProgress(Console(file=full))
         watching.say("one \u2588")
         watching.progress(vllm.Progress("load"), 0)
         with contextlib.suppress(OSError):
@@ -354,7 +358,7 @@ def test_half_a_checkpoint(served: Served, pair: Path, tmp_path: Path) -> None:
     (half / "model.safetensors").write_bytes(weights[:1000])
     assert "model.safetensors" in served.refused(half)
     (half / "model.safetensors").unlink()
-    assert f"{half} is half a checkpoint: it holds no weights" in served.refused(half)
+    assert f"{half} is not a whole checkpoint: it has no weights" in served.refused(half)
 
 
 def test_a_drafter_for_another_model(served: Served, pair: Path, tmp_path: Path) -> None:
@@ -496,7 +500,7 @@ def test_a_server_that_runs_is_attached_to(pair: Path, tmp_path: Path) -> None:
 def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run(held=False))
     assert code == 2
-    assert "does not hold calls to their schemas: it was started with a reasoning parser" in printed
+    assert "does not enforce the schemas of calls: it was started with a reasoning parser" in printed
 
 
 @pytest.mark.parametrize(("backend", "code"), [("guidance", 0), ("slow", 2)])
@@ -513,12 +517,12 @@ def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert f"{two.removeprefix('http://')} does not hold calls to their schemas: " in done.stderr
+    assert f"{two.removeprefix('http://')} does not enforce the schemas of calls: " in done.stderr
 
 
 @pytest.mark.parametrize(
     ("run", "complaint"),
-    [(Run(held=False), "does not hold calls to their schemas"), (Run(tokens=(1, 2)), "control tokens have other ids")],
+    [(Run(held=False), "does not enforce the schemas of calls"), (Run(tokens=(1, 2)), "control tokens have other ids")],
 )
 def test_one_that_comes_later_is_tried_out_too(pair: Path, tmp_path: Path, run: Run, complaint: str) -> None:
     late, port = free_port(), free_port()
@@ -557,7 +561,7 @@ def test_a_signal_while_a_server_is_tried_out_leaves_nothing(pair: Path) -> None
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
             assert child.returncode == 130, printed
-            assert f"trying out {fake.name}" in printed
+            assert f"checking {fake.name}" in printed
             assert "Unclosed" not in printed
 
     limited(main)
@@ -606,7 +610,9 @@ def test_one_that_is_lost_while_it_is_asked_is_not_taken(pair: Path, monkeypatch
 def attaching(pair: Path, urls: str, said: io.StringIO) -> Engine:
     console = Console(file=said, width=1000)
     plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": "none"})
-    return external_engines.engine(plan, dovetail.tokenizer(pair / "target"), Watching(console), console)
+    return external_engine(
+        plan, plan_format(plan), dovetail.tokenizer(pair / "target"), StartupProgress(console), console
+    )
 
 
 def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Path) -> None:
@@ -624,7 +630,7 @@ def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Pat
             assert child.wait(60) == 0
     printed = " ".join(printed.split())
     assert f"speculation is on at {one.removeprefix('http://')}: " in printed
-    assert f"WARNING: nothing is drafted at {two.removeprefix('http://')}, though eagle3 is to" in printed
+    assert f"WARNING: nothing is drafted at {two.removeprefix('http://')}, although eagle3 should" in printed
 
 
 def test_a_name_that_a_server_has_is_only_shown(pair: Path, tmp_path: Path) -> None:

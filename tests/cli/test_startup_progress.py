@@ -7,16 +7,16 @@ import io
 from rich.console import Console
 
 from dovetail.backends.vllm import Progress
-from dovetail.cli.startup_progress import Watching
+from dovetail.cli.startup_progress import StartupProgress
 
 
 def shown(*steps: tuple[Progress, float], terminal: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, _environ={})
-    with Watching(console) as watching:
+    with StartupProgress(console) as progress_line:
         for progress, silent in steps:
-            watching.progress(progress, silent)
-        watching.say("one\ntwo \x1b[2J")
+            progress_line.progress(progress, silent)
+        progress_line.say("one\ntwo \x1b[2J")
     return file.getvalue()
 
 

@@ -71,7 +71,7 @@ def test_calls_cannot_be_held_to_schemas_behind_a_reasoning_parser(engine: Proce
         assert process.end() == 2
     finally:
         process.kill()
-    assert "does not hold calls to their schemas: it was started with a reasoning parser" in process.printed
+    assert "does not enforce the schemas of calls: it was started with a reasoning parser" in process.printed
 
 
 def test_ids_are_those_of_the_embedded_engine(gateway: Process, embedded: dict[str, asking.Answers]) -> None:

@@ -1,4 +1,4 @@
-"""Keys, which are read from files: a command line is everybody's to see."""
+"""API keys, which are read from files because a command line is visible to every user of the machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dovetail.errors import PlanError
 from dovetail.plan import Plan
 
 
-def key_file(plan: Plan, setting: str) -> str | None:
-    """The key in the file that a setting names, None where it names none. Raises `PlanError`."""
+def read_key(plan: Plan, setting: str) -> str | None:
+    """The key in the file that the setting names; None if it names no file. Raises `PlanError`."""
     path = plan.value(setting)
     if path is None:
         return None

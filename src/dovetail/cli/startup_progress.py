@@ -1,4 +1,4 @@
-"""What a person sees of an engine that starts in another process: one line that changes, and what goes wrong."""
+"""What a person sees while an engine starts in another process: its progress, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from dovetail.backends import vllm
 from dovetail.cli.terminal import PROBLEM, visible
 
-_DOING: dict[vllm.Phase, str] = {
+_PHASES: dict[vllm.Phase, str] = {
     "starting": "vLLM is starting",
     "download": "fetching weights (MB)",
     "load": "loading weights",
@@ -22,34 +22,35 @@ _DOING: dict[vllm.Phase, str] = {
     "capture": "capturing graphs",
     "ready": "ready",
 }
-_SILENT_S = 60.0
+_SILENT_S = 60.0  # after so long without output, the progress says so
 
 
-class Watching:
-    """On a terminal a line with a bar and the time so far; elsewhere a line for each thing that vLLM begins to do.
+class StartupProgress:
+    """On a terminal, one line with a bar and the time; elsewhere, a line for each phase.
 
-    Raises nothing, wherever the console goes: a full disk or a closed pipe is no reason to end what serves.
+    It raises nothing, wherever the console writes: a full disk or a closed pipe must not end the server.
     """
 
     def __init__(self, console: Console) -> None:
         reconfigure = getattr(console.file, "reconfigure", None)
-        if reconfigure is not None:  # what vLLM says need not be in the terminal's encoding
+        if reconfigure is not None:  # vLLM's output may have characters that the terminal's encoding has not
             reconfigure(errors="replace")
         self._console = console
         self._bar: Progress | None = None
         self._phase: vllm.Phase | None = None
-        self._began = 0.0
-        self._quiet = 0
+        self._started = 0.0
+        self._silences = 0
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> StartupProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _unharmed():
+        with _errors_ignored():
             self._close()
 
     def progress(self, progress: vllm.Progress, silent: float) -> None:
-        with _unharmed():
+        """Show `progress`; vLLM has written nothing for `silent` seconds."""
+        with _errors_ignored():
             self._show(progress, silent)
 
     def _show(self, progress: vllm.Progress, silent: float) -> None:
@@ -57,34 +58,35 @@ class Watching:
             self._close()
             return
         if self._phase is None:
-            self._began = time.monotonic()
-            self._quiet = 0
-        doing, quiet = _DOING[progress.phase], int(silent // _SILENT_S)
+            self._started = time.monotonic()
+            self._silences = 0
+        text, silences = _PHASES[progress.phase], int(silent // _SILENT_S)
         if self._console.is_terminal:
-            self._draw(progress, f"{doing}, silent for {silent:.0f} s" if quiet else doing)
+            self._draw(progress, f"{text}, silent for {silent:.0f} s" if silences else text)
         else:
-            so_far = f"after {time.monotonic() - self._began:.0f} s"
+            elapsed = f"after {time.monotonic() - self._started:.0f} s"
             if progress.phase != self._phase:
-                self._console.print(doing if self._phase is None else f"{doing}, {so_far}", style="dim")
-            elif quiet > self._quiet:
-                self._console.print(f"{so_far} vLLM has been silent for {silent:.0f} s", style="dim")
-        self._phase, self._quiet = progress.phase, quiet
+                self._console.print(text if self._phase is None else f"{text}, {elapsed}", style="dim")
+            elif silences > self._silences:
+                self._console.print(f"{elapsed} vLLM has been silent for {silent:.0f} s", style="dim")
+        self._phase, self._silences = progress.phase, silences
 
     def say(self, text: str) -> None:
-        with _unharmed():
+        """Print the lines of `text` as a problem."""
+        with _errors_ignored():
             self._close()
             for line in text.splitlines():
                 self._console.print(Text(visible(line), PROBLEM), soft_wrap=True)
 
-    def _draw(self, progress: vllm.Progress, doing: str) -> None:
+    def _draw(self, progress: vllm.Progress, text: str) -> None:
         if self._bar is None:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)
-            self._bar.add_task(doing, total=None)
+            self._bar.add_task(text, total=None)
             self._bar.start()
-        mega = 10**6 if progress.phase == "download" else 1
-        done, total = (None if each is None else each // mega for each in (progress.done, progress.total))
-        self._bar.update(self._bar.task_ids[0], description=doing, completed=done or 0, total=total)
+        unit = 10**6 if progress.phase == "download" else 1
+        done, total = (None if count is None else count // unit for count in (progress.done, progress.total))
+        self._bar.update(self._bar.task_ids[0], description=text, completed=done or 0, total=total)
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -93,7 +95,7 @@ class Watching:
 
 
 @contextlib.contextmanager
-def _unharmed() -> Iterator[None]:
-    # rich makes a `SystemExit` of a closed pipe, and its console quiet; a closed file is a `ValueError`.
+def _errors_ignored() -> Iterator[None]:
+    # For a closed pipe rich raises `SystemExit` and silences its console; a closed file is a `ValueError`.
     with contextlib.suppress(OSError, ValueError, SystemExit):
         yield

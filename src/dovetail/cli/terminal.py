@@ -58,7 +58,7 @@ def labelled(
             head = Text(" " * gap)
 
 
-def address(host: str, port: int) -> str:
+def url_of(host: str, port: int) -> str:
     """The URL at which a server that listens on `host` is reached from its own machine."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
@@ -72,7 +72,7 @@ def curl(plan: Plan) -> str:
         "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
         "tools": [_WEATHER],
     }
-    lines = [f"curl {address(plan.value('host'), plan.value('port'))}/v1/chat/completions"]
+    lines = [f"curl {url_of(plan.value('host'), plan.value('port'))}/v1/chat/completions"]
     if plan.value("api_key_file") is not None:
         lines.append(f'-H "Authorization: Bearer $(cat {shlex.quote(plan.value("api_key_file"))})"')
     lines.append("-H 'Content-Type: application/json'")
