@@ -16,7 +16,7 @@ from dovetail.errors import PlanError
 from dovetail.formats.registry import FAMILIES, NAMES
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
 from dovetail.plan.options import BY_NAME, GATE, OPTIONS
-from dovetail.plugins.vllm.settings import Settings
+from dovetail.plugins.vllm.gate_settings import GateSettings
 from tests.plan.emit_plans import COMMANDS, DRAFTING, NASTY, RECIPES, flags_of, settings_of
 from tests.plan.samples import SAMPLES
 
@@ -244,7 +244,7 @@ def gate_of(command: Command) -> dict[str, Any] | None:
     assert flags["--scheduler-cls"] == "dovetail.plugins.vllm.GatedScheduler"
     assert any("pip install dovetail[vllm]" in note for note in command.notes)
     config: dict[str, dict[str, Any]] = json.loads(flags["--additional-config"] or "")
-    assert config.keys() == {"dovetail"} and msgspec.convert(config["dovetail"], Settings)
+    assert config.keys() == {"dovetail"} and msgspec.convert(config["dovetail"], GateSettings)
     return config["dovetail"]
 
 

@@ -306,7 +306,7 @@ def test_parsers_that_do_not_belong_together_are_refused_at_the_start(inside: In
     folder = folders["kimi_k25"]
     for tools, reasoning, told in (
         ("dovetail_kimi_k25", "dovetail_qwen3", "parsers of different formats"),
-        ("hermes", "dovetail_kimi_k25", "cannot go with Hermes2ProToolParser"),
+        ("hermes", "dovetail_kimi_k25", "cannot be combined with Hermes2ProToolParser"),
     ):
         asked = job("kimi_k25", folder, [[1]], True, tool_parser=tools, reasoning_parser=reasoning)
         answer = inside.ask("streamed", **asked)
@@ -315,7 +315,7 @@ def test_parsers_that_do_not_belong_together_are_refused_at_the_start(inside: In
 
 def test_a_format_of_a_checkpoint_needs_a_checkpoint(inside: Inside, folders: dict[str, Path]) -> None:
     asked = job("kimi_k25", folders["kimi_k25"], [[1]], True, tool_parser="dovetail_jinja", reasoning_parser=None)
-    assert "dovetail_jinja is made of a checkpoint's chat template" in inside.ask("streamed", **asked)["error"]
+    assert "dovetail_jinja is made from a checkpoint's chat template" in inside.ask("streamed", **asked)["error"]
 
 
 OVERRIDDEN = (

@@ -70,7 +70,7 @@ def test_what_is_overridden_is_listed_or_all() -> None:
     assert tools == {"kimi_k2": ("kimi_k2", "kimi_k2_thinking", "kimi_k25"), "deepseek_v32": ("deepseek_v32",)}
     assert reasoning == {"kimi_k2": ("kimi_k2_thinking", "kimi_k25")}
     assert names.overridden("all") == (dict(names.TOOL_PARSERS), dict(names.REASONING_PARSERS))
-    with pytest.raises(PlanError, match="DOVETAIL_VLLM_OVERRIDE names 'kimi'; what can be overridden is all, or of"):
+    with pytest.raises(PlanError, match="DOVETAIL_VLLM_OVERRIDE names 'kimi'; it may hold all, or some of"):
         names.overridden("kimi")
 
 

@@ -1,7 +1,6 @@
-"""Dovetail inside vLLM: its readers as parsers, its repair of histories, its gate as a scheduler.
+"""Dovetail inside vLLM: parsers for reasoning and calls, repair of histories, and a scheduler with a gate.
 
-vLLM finds `register` by entry point in every process that it starts, so nothing heavy is imported before it is asked
-for.
+vLLM calls `register` by entry point in every process that it starts. So everything expensive is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dovetail.plugins.vllm import versions
 
-    versions.check_installed(name)  # before anything is imported that another version may have moved
+    versions.check_installed(name)  # before imports that may fail in another version
     from dovetail.plugins.vllm.scheduler import GatedScheduler
 
     return GatedScheduler

@@ -1,4 +1,4 @@
-"""Dovetail's events and messages as vLLM's."""
+"""Converts Dovetail's events to vLLM's delta messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning
 
 
 def delta(events: Iterable[Event]) -> Any:
-    """What a chunk says: a `DeltaMessage`, or None if it says nothing."""
+    """The `DeltaMessage` of one chunk; None if nothing is to be sent."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: dict[int, Any] = {}
@@ -31,11 +31,10 @@ def delta(events: Iterable[Event]) -> Any:
                 call.function.arguments += fragment
             case _:
                 pass
-    # Fields that are not set are not sent.
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "content": "".join(content),
         "reasoning": "".join(reasoning),
         "tool_calls": [*calls.values()],
     }
-    said = {field: value for field, value in said.items() if value}
-    return DeltaMessage(**said) if said else None
+    fields = {name: value for name, value in fields.items() if value}  # vLLM sends every field that is set
+    return DeltaMessage(**fields) if fields else None

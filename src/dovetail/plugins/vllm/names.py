@@ -1,7 +1,7 @@
-"""What the parsers are called, and which formats a name may stand for.
+"""The names of the parsers, and the formats that each name may mean.
 
-`dovetail_<format>` is one format. A built-in name that is overridden may stand for several: the other parser's name,
-and the checkpoint, say which.
+`dovetail_<format>` means one format. One of vLLM's own names, if it is overridden, may mean several formats; then the
+name of the other parser and the checkpoint decide.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dovetail.formats.history import listed_kinds
 from dovetail.formats.registry import FAMILIES, NAMES
 
 PREFIX = "dovetail_"
-#: Built-in names that are to be Dovetail's: a list like ``kimi_k2,deepseek_v32``, or ``all``.
+#: Environment variable: the parsers of vLLM that Dovetail replaces, a list like ``kimi_k2,deepseek_v32``, or ``all``.
 OVERRIDE = "DOVETAIL_VLLM_OVERRIDE"
-#: Kinds of repair that are left out: a list like ``call_id,result_id``, or ``all``.
+#: Environment variable: the kinds of repair to leave out, a list like ``call_id,result_id``, or ``all``.
 NO_REPAIR = "DOVETAIL_VLLM_NO_REPAIR"
 
 Names = Mapping[str, tuple[str, ...]]
@@ -25,36 +25,36 @@ Names = Mapping[str, tuple[str, ...]]
 
 def _built_in(kind: Literal["calls", "reasoning"]) -> Names:
     """vLLM's own parsers of that kind, each with the formats that it reads."""
-    found: dict[str, tuple[str, ...]] = {}
+    formats: dict[str, tuple[str, ...]] = {}
     for fmt, family in FAMILIES.items():
         name = getattr(family.vllm_parsers, kind, None)
-        # vLLM reads gpt-oss itself whatever the parser, and takes no other parser there.
+        # vLLM parses gpt-oss itself, and takes no other parser for it.
         if name is not None and fmt != "harmony":
-            found[name] = (*found.get(name, ()), fmt)
-    return MappingProxyType(found)
+            formats[name] = (*formats.get(name, ()), fmt)
+    return MappingProxyType(formats)
 
 
 OWN: Names = MappingProxyType({PREFIX + name: (name,) for name in NAMES})
-#: Built-in names with the formats that they are for.
+#: vLLM's own parser names, each with its formats.
 TOOL_PARSERS, REASONING_PARSERS = _built_in("calls"), _built_in("reasoning")
 
 
 def overridden(words: str) -> tuple[Names, Names]:
-    """The built-in tool and reasoning parsers that a value of `OVERRIDE` names, with their formats.
+    """vLLM's tool parsers and reasoning parsers that the value `words` of `OVERRIDE` names, with their formats.
 
-    Raises `PlanError` for a name that is none of those that can be overridden.
+    Raises `PlanError` for a name that cannot be overridden.
     """
     known = sorted({*TOOL_PARSERS, *REASONING_PARSERS})
-    asked = known if words.strip() == "all" else [word.strip() for word in words.split(",") if word.strip()]
-    for name in asked:
+    requested = known if words.strip() == "all" else [word.strip() for word in words.split(",") if word.strip()]
+    for name in requested:
         if name not in known:
-            raise PlanError(f"{OVERRIDE} names {name!r:.80}; what can be overridden is all, or of {', '.join(known)}")
+            raise PlanError(f"{OVERRIDE} names {name!r:.80}; it may hold all, or some of {', '.join(known)}")
     return (
-        {name: TOOL_PARSERS[name] for name in asked if name in TOOL_PARSERS},
-        {name: REASONING_PARSERS[name] for name in asked if name in REASONING_PARSERS},
+        {name: TOOL_PARSERS[name] for name in requested if name in TOOL_PARSERS},
+        {name: REASONING_PARSERS[name] for name in requested if name in REASONING_PARSERS},
     )
 
 
 def repairs_off(words: str) -> frozenset[str]:
-    """The kinds of repair that a value of `NO_REPAIR` leaves out. Raises `InvalidRequest` for a kind there is not."""
+    """The kinds of repair that the value `words` of `NO_REPAIR` leaves out. Raises `InvalidRequest`."""
     return listed_kinds(words.strip() or "none")

@@ -1,10 +1,9 @@
-"""Dovetail's parsers as vLLM knows parsers: a class for tools and one for reasoning, from which each name has its own.
+"""The base classes of Dovetail's tool parsers and reasoning parsers in vLLM. `lazy_parsers` derives one per name.
 
-vLLM puts the two together in a class of its own, made anew for each server. One reader has to own both ends (a chunk of
-several tokens may hold the end of reasoning, content and half a call), so when that class is made, `Served` becomes
-what it rests on: Python tells a class that becomes an attribute of another (`__set_name__`), and nothing of vLLM is
-patched. Whoever calls one of the two on its own, as vLLM's engine does to learn where reasoning ends, gets what it says
-by itself.
+vLLM combines a tool parser and a reasoning parser in a new class for each server. But one reader has to read both,
+because a chunk of several tokens may contain the end of the reasoning, content and half a call. So `CompositionHook`
+notices the new class, by Python's `__set_name__`, and makes `CombinedParser` its base; nothing of vLLM is patched. Each
+parser also works alone: vLLM's engine asks the reasoning parser where reasoning ends.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ from vllm.tool_parsers import ToolParser
 from dovetail.conversation import Message
 from dovetail.events import fold
 from dovetail.formats.base import Format
-from dovetail.plugins.vllm import served
+from dovetail.plugins.vllm import model_format
 from dovetail.plugins.vllm.deltas import delta
-from dovetail.plugins.vllm.reasoning import Spans
+from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from dovetail.plugins.vllm.requests import choice_of, thinking_off, tools_of
 from dovetail.plugins.vllm.stream import Stream
 
 
-class Joining(type):
-    """The type of both classes: it hears of the class that vLLM makes of them."""
+class CompositionHook(type):
+    """The metaclass of both parsers. It is called when vLLM combines them in a class."""
 
     def __set_name__(cls, owner: type, attribute: str) -> None:
         from vllm.parser.abstract_parser import DelegatingParser
 
         if attribute in ("tool_parser_cls", "reasoning_parser_cls") and issubclass(owner, DelegatingParser):
-            from dovetail.plugins.vllm.unified import join
+            from dovetail.plugins.vllm.combined_parser import combine
 
-            join(owner)
+            combine(owner)
 
 
-class ToolReader(ToolParser, metaclass=Joining):
-    """A tool parser. `candidates` are the formats that its name may stand for."""
+class ToolReader(ToolParser, metaclass=CompositionHook):
+    """A tool parser. `candidates`: the formats that its name may mean."""
 
     candidates: ClassVar[tuple[str, ...]]
-    # Calls are read as the model makes them, whatever the choice of tools.
+    # A forced call is read in the model's own format too, and not as a JSON list.
     supports_required_and_named = False
 
     def __init__(self, tokenizer: Any, tools: Any = None, **_: Any) -> None:
         super().__init__(tokenizer, tools)
-        self._format = served.format_of(self.candidates, tokenizer)
+        self._format = model_format.format_of(self.candidates, tokenizer)
         self._stream: Stream | None = None
 
     def extract_tool_calls(self, model_output: str, request: Any) -> Any:
-        """Of an output without its reasoning."""
+        """The calls and the content of an output without its reasoning."""
         stream = open_stream(self._format, self.model_tokenizer, request, thinking=False)
         message = fold([*stream.feed(model_output, ()), *stream.finish("stop")])
         calls = [ToolCall(id=call.id, function=call) for call in function_calls(message)]
@@ -73,16 +72,16 @@ class ToolReader(ToolParser, metaclass=Joining):
         return delta(self._stream.feed(delta_text, delta_token_ids))
 
 
-class ReasoningReader(ReasoningParser, metaclass=Joining):
-    """A reasoning parser. `candidates` are the formats that its name may stand for."""
+class ReasoningReader(ReasoningParser, metaclass=CompositionHook):
+    """A reasoning parser. `candidates`: the formats that its name may mean."""
 
     candidates: ClassVar[tuple[str, ...]]
 
     def __init__(self, tokenizer: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(tokenizer, *arguments, **options)
-        self._format = served.format_of(self.candidates, tokenizer)
-        self._spans = Spans(self._format, served.tokenizer_of(tokenizer))
-        self._off = thinking_off(options.get("chat_template_kwargs"))
+        self._format = model_format.format_of(self.candidates, tokenizer)
+        self._spans = ReasoningSpans(self._format, model_format.tokenizer_of(tokenizer))
+        self._thinking_off = thinking_off(options.get("chat_template_kwargs"))
         self._prompt: Sequence[int] | None = None
         self._stream: Stream | None = None
 
@@ -98,21 +97,21 @@ class ReasoningReader(ReasoningParser, metaclass=Joining):
         self._prompt = prompt_token_ids
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        return self._off or self._spans.over(input_ids)
+        return self._thinking_off or self._spans.ended(input_ids)
 
     def is_reasoning_end_streaming(self, input_ids: Sequence[int], delta_ids: Iterable[int]) -> bool:
-        return self._spans.closes(input_ids, tuple(delta_ids))
+        return self._spans.ends_in(input_ids, tuple(delta_ids))
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        return self._spans.behind(input_ids)
+        return self._spans.after(input_ids)
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
         return self._spans.count(token_ids, self._left_open())
 
     def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
-        """Content is what stands behind the reasoning, calls as they were written."""
-        reasoning, content = self._spans.parted(model_output, self._left_open())
-        stream = self._opened(request)
+        """The reasoning, and all text after it; calls stay in the text as the model wrote them."""
+        reasoning, content = self._spans.split(model_output, self._left_open())
+        stream = self._open(request)
         message = fold([*stream.feed(reasoning, ()), *stream.finish("stop")])
         return message.reasoning or None, (message.content + content) or None
 
@@ -126,22 +125,22 @@ class ReasoningReader(ReasoningParser, metaclass=Joining):
         delta_token_ids: Sequence[int],
     ) -> Any:
         if self._stream is None:
-            self._stream = self._opened(None)
+            self._stream = self._open(None)
         return delta(self._stream.feed(delta_text, delta_token_ids))
 
-    def _opened(self, request: Any) -> Stream:
+    def _open(self, request: Any) -> Stream:
         thinking = self._left_open()
         return open_stream(self._format, self.model_tokenizer, request, thinking=thinking, calls=False)
 
     def _left_open(self) -> bool:
         if self._prompt is not None:
             return self._spans.left_open(self._prompt)
-        return self._format.reasoning == "opened" and not self._off
+        return self._format.reasoning == "opened" and not self._thinking_off
 
 
 def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, calls: bool = True) -> Stream:
-    """A stream over one output of `request`. `thinking`: the prompt left a reasoning block open."""
-    own = served.tokenizer_of(tokenizer)
+    """A stream that reads one output of `request`. `thinking`: the prompt left a reasoning block open."""
+    own = model_format.tokenizer_of(tokenizer)
     reader = fmt.reader(
         tools_of(request),
         thinking=thinking,

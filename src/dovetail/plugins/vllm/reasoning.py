@@ -1,4 +1,4 @@
-"""Where reasoning begins and ends in token ids, without reading them: what vLLM's engine asks at each of its steps."""
+"""Finds where reasoning begins and ends in token ids, without a reader; vLLM's engine asks at every step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dovetail.formats.base import Format
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
-#: Tokens behind the last turn's beginning are looked at, and no more than so many where no turn begins.
+#: How many of the last tokens are searched for the beginning of the last turn.
 _TAIL = 4096
 
 
-class Spans:
-    """Of one format. Without a tokenizer nothing is known, and reasoning is taken to be over."""
+class ReasoningSpans:
+    """The reasoning blocks of one format. Without a tokenizer, reasoning counts as ended."""
 
     def __init__(self, fmt: Format, tokenizer: Tokenizer | None) -> None:
         self._format = fmt
         self._tokenizer = tokenizer
         control = tokenizer.control if tokenizer is not None else {}
-        markers = fmt.reasoning_markers  # none in Harmony too, where reasoning is a channel of its own
+        markers = fmt.reasoning_markers  # None for Harmony, where reasoning is a channel
         self.opener = markers[0] if markers else None
         self.closer = markers[1] if markers else None
         self._opens = control.get(self.opener) if self.opener else None
@@ -32,33 +32,33 @@ class Spans:
             return self._format.reasoning == "opened"
         return self._format.left_open(Prompt(Detokenizer(self._tokenizer).feed(self._last_turn(prompt))))
 
-    def over(self, ids: Sequence[int]) -> bool:
-        """Whether no reasoning comes (any more) behind these ids, a prompt or a prompt and its output."""
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether no reasoning follows `ids`: a prompt, or a prompt and its output so far."""
         if self._format.reasoning == "written" and self._closes is not None:
             return self._closes in self._last_turn(ids)
         return self._tokenizer is None or not self.left_open(ids)
 
-    def closes(self, ids: Sequence[int], latest: Sequence[int]) -> bool:
-        """Whether reasoning ends in the `latest` of `ids`."""
+    def ends_in(self, ids: Sequence[int], latest: Sequence[int]) -> bool:
+        """Whether reasoning ends within `latest`, the last of `ids`."""
         if self._closes is not None:
             return self._closes in latest
-        return not self._controls.isdisjoint(latest) and self.over(ids)
+        return not self._controls.isdisjoint(latest) and self.ended(ids)
 
-    def behind(self, ids: list[int]) -> list[int]:
-        """The ids behind the end of reasoning."""
+    def after(self, ids: list[int]) -> list[int]:
+        """The ids after the end of the reasoning; none if it has not ended."""
         if self._closes is None or self._closes not in ids:
             return []
         return ids[len(ids) - ids[::-1].index(self._closes) :]
 
-    def parted(self, text: str, thinking: bool) -> tuple[str, str]:
-        """An output up to the end of its reasoning, markers and all, and what stands behind it."""
+    def split(self, text: str, thinking: bool) -> tuple[str, str]:
+        """An output's reasoning with its markers, and the text after it."""
         if self.opener is None or self.closer is None or not (thinking or text.lstrip().startswith(self.opener)):
             return "", text
-        reasoning, found, content = text.partition(self.closer)
-        return reasoning + found, content
+        reasoning, closer, content = text.partition(self.closer)
+        return reasoning + closer, content
 
     def count(self, ids: Sequence[int], thinking: bool) -> int:
-        """How many of an output's tokens are reasoning; 0 for families in which no single token closes it."""
+        """How many of an output's tokens are reasoning; 0 for families in which no single token ends it."""
         if self._closes is None:
             return 0
         number = 0

@@ -1,7 +1,7 @@
-"""Histories as the model was trained on them, before vLLM renders them: its renderers, with `Format.repair` in front.
+"""Repairs histories before vLLM renders them: vLLM's renderers, with `Format.repair` in front.
 
-vLLM takes renderers from a table by mode, and `register` puts one of these in front of each of its own. They repair for
-the format of the server's parsers, and do nothing where those are vLLM's. What cannot be put right is left as it is.
+vLLM has a table of renderers, and `register` replaces each by a subclass from this module. The subclass repairs for the
+format of the server's parsers, and does nothing if they are vLLM's own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from vllm.exceptions import VLLMValidationError
 
 from dovetail.errors import InvalidRequest
-from dovetail.plugins.vllm import names, served
+from dovetail.plugins.vllm import model_format, names
 
 _log = logging.getLogger("vllm.dovetail")
-#: vLLM itself moves reasoning to the name that it reads, and takes a history that Dovetail's gateway refuses.
-_LEFT = frozenset({"reasoning_field", "null_reasoning", "orphan_result", "unanswered_call"})
+#: Kinds that are never applied here: vLLM moves reasoning to its own field, and accepts incomplete histories.
+_NOT_IN_VLLM = frozenset({"reasoning_field", "null_reasoning", "orphan_result", "unanswered_call"})
 
 
 class Repairing:
-    """In front of a renderer of vLLM's."""
+    """A mixin for vLLM's renderers that repairs the messages first."""
 
     def render_messages(self, messages: Any, params: Any) -> Any:
         return super().render_messages(self._repaired(messages, params), params)  # type: ignore[misc]
@@ -32,11 +32,11 @@ class Repairing:
         return await super().render_messages_async(self._repaired(messages, params), params)  # type: ignore[misc]
 
     def _repaired(self, messages: Any, params: Any) -> Any:
-        fmt = served.format_served(self.tokenizer)  # type: ignore[attr-defined]
+        fmt = model_format.format_served(self.tokenizer)  # type: ignore[attr-defined]
         if fmt is None or not all(isinstance(message, dict) for message in messages):
             return messages
         try:
-            off = names.repairs_off(os.environ.get(names.NO_REPAIR, "")) | _LEFT
+            off = names.repairs_off(os.environ.get(names.NO_REPAIR, "")) | _NOT_IN_VLLM
             repaired, repairs = fmt.repair(messages, (params.chat_template_kwargs or {}).get("tools"), off=off)
         except InvalidRequest as error:
             raise VLLMValidationError(error.message, parameter=error.param) from error
@@ -47,7 +47,7 @@ class Repairing:
 
 @functools.cache
 def __getattr__(name: str) -> Any:
-    """The renderer `vllm/renderers/hf:HfRenderer`, repairing."""
+    """The repairing subclass of a renderer. `name` is like `vllm/renderers/hf:HfRenderer`."""
     module, _, renderer = name.partition(":")
     if not renderer:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

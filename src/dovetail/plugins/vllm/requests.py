@@ -1,4 +1,4 @@
-"""What a vLLM request says, in Dovetail's terms: chat completions and responses have different shapes for it."""
+"""Reads tools and options from vLLM's request objects, for chat completions and for responses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def tools_of(request: Any) -> list[dict[str, Any]]:
-    """The functions that the request declares, OpenAI-shaped as in chat completions."""
-    found = []
+    """The request's functions, in the shape of chat completions."""
+    functions = []
     for tool in getattr(request, "tools", None) or ():
-        function = getattr(tool, "function", None) or tool  # in responses, a tool is the function itself
+        function = getattr(tool, "function", None) or tool  # in the Responses API, the tool is the function itself
         if getattr(tool, "type", None) == "function" and isinstance(getattr(function, "name", None), str):
             declared = {key: getattr(function, key, None) for key in ("name", "description", "parameters")}
-            found.append({"type": "function", "function": {k: v for k, v in declared.items() if v is not None}})
-    return found
+            functions.append({"type": "function", "function": {k: v for k, v in declared.items() if v is not None}})
+    return functions
 
 
 def strict_tools(request: Any) -> frozenset[str]:
-    """The names of the functions that ask for strict arguments."""
+    """The names of the functions with `strict: true`."""
     tools = [getattr(tool, "function", None) or tool for tool in getattr(request, "tools", None) or ()]
     return frozenset(tool.name for tool in tools if getattr(tool, "strict", None) is True)
 
@@ -33,6 +33,6 @@ def choice_of(request: Any) -> Any:
 
 
 def thinking_off(template_options: Mapping[str, Any] | None) -> bool:
-    """Whether a chat template's options turn reasoning off, by any of the names that templates have for it."""
+    """Whether a chat template's options turn reasoning off: `thinking: false` or `enable_thinking: false`."""
     options = template_options or {}
     return any(options.get(switch) is False for switch in ("thinking", "enable_thinking"))

@@ -1,13 +1,13 @@
 """vLLM's scheduler with Dovetail's gate: `--scheduler-cls dovetail.plugins.vllm.GatedScheduler`.
 
-vLLM drafts one number of tokens for all sequences of a step, which its scheduler names (`num_spec_tokens_to_schedule`),
-and verifies what drafts the scheduler hands out. So the gate's choice is both: the number for the step is that of
-whoever has most, and each sequence's drafts are cut to its own. With none, drafters that keep a cache still take in
-what was decoded.
+vLLM drafts the same number of tokens for all sequences of a step: the scheduler's `num_spec_tokens_to_schedule`. It
+verifies the drafts that the scheduler hands out. So the gate's choice is applied twice: the step drafts the largest
+number of any sequence, and the drafts of each sequence are cut to its own number. A drafter with a cache still runs
+over the decoded tokens when nothing is drafted.
 
-Ranks of data parallelism that share a model's experts must run as many passes of the drafter each, or wait for each
-other for ever. There the number for the step is always the whole, and the gate says only how many drafts are verified,
-which may differ by rank.
+Data-parallel ranks that share a model's experts must run equally many passes of the drafter, or they wait for each
+other for ever. There every step drafts the full number, and the gate chooses only how many drafts are verified, which
+may differ by rank.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from dovetail.gate import Gate, Limits, UniformGate, kept
-from dovetail.plugins.vllm import settings
-from dovetail.plugins.vllm.report import Report
-from dovetail.plugins.vllm.stepgate import Decoding, Outcome, StepGate
+from dovetail.plugins.vllm import gate_settings
+from dovetail.plugins.vllm.gate_report import GateReport
+from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 
-_log = logging.getLogger("vllm.dovetail")  # below vLLM's logger, which is the one that is shown
+_log = logging.getLogger("vllm.dovetail")  # a child of vLLM's logger, because vLLM shows only its own
 
-#: A request's own cap: a member of `vllm_xargs`.
+#: The key in `vllm_xargs` for a request's own cap on drafts.
 CAP = "draft_tokens"
 
 
 class GatedScheduler(Scheduler):
-    """Raises `PlanError` for settings that it does not know.
+    """vLLM's scheduler with the gate. An instance is an `AsyncScheduler` if vLLM schedules ahead.
 
-    What it makes is an `AsyncScheduler` where vLLM schedules ahead.
+    Raises `PlanError` for bad settings.
     """
 
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> GatedScheduler:
         ahead = vllm_config.scheduler_config.async_scheduling
-        made: GatedScheduler = object.__new__(_Ahead if ahead and cls is GatedScheduler else cls)
-        return made
+        scheduler: GatedScheduler = object.__new__(_Ahead if ahead and cls is GatedScheduler else cls)
+        return scheduler
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-        asked = settings.read(vllm_config.additional_config)
+        settings = gate_settings.read(vllm_config.additional_config)
         super().__init__(vllm_config, *args, **kwargs)
-        limits = Limits(asked.speculate_below_context, asked.speculate_up_to_batch)
+        limits = Limits(settings.speculate_below_context, settings.speculate_up_to_batch)
         self._shared_step = vllm_config.parallel_config.data_parallel_size > 1
         self._costs: Path | None = None
         gate = Gate(None, limits, self.num_spec_tokens)
         stages = vllm_config.parallel_config.pipeline_parallel_size > 1
-        if self.num_spec_tokens and asked.gate == "measured" and not stages:
+        if self.num_spec_tokens and settings.gate == "measured" and not stages:
             batch, context = self.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
             self._costs = _costs(vllm_config, (batch, self.num_spec_tokens, context))
             table = kept.read(self._costs, batch, self.num_spec_tokens)
             gate = UniformGate(table, limits, self.num_spec_tokens, batch=batch, context=context)
         self.gate = StepGate(gate)
-        self._report = Report(self.gate, limits, str(vllm_config.parallel_config.data_parallel_index))
+        self._report = GateReport(self.gate, limits, str(vllm_config.parallel_config.data_parallel_index))
         if not self.num_spec_tokens:
-            _log.warning("GatedScheduler has nothing to gate: vLLM was started without --speculative-config")
+            _log.warning("GatedScheduler has no effect: vLLM was started without --speculative-config")
             return
-        _log.info("gate: %s", asked)
-        if stages and asked.gate == "measured":
-            _log.warning("gate: steps of pipeline stages overlap and cannot be timed, so only limits hold")
+        _log.info("gate: %s", settings)
+        if stages and settings.gate == "measured":
+            _log.warning("gate: steps of pipeline stages overlap and cannot be timed, so only the limits apply")
         if self._shared_step:
             _log.warning(
-                "gate: with data parallelism every rank drafts %d tokens at every step, and only how many of them are "
-                "verified is chosen",
+                "gate: with data parallelism every rank drafts %d tokens at every step, and the gate chooses only "
+                "how many of them are verified",
                 self.num_spec_tokens,
             )
 
@@ -89,14 +89,14 @@ class GatedScheduler(Scheduler):
         if ready and not self._shared_step:
             scheduler_output.num_spec_tokens_to_schedule = self.gate.depth
         elif ready and not self.gate.depth and getattr(self, "can_skip_drafts", False):
-            scheduler_output.skip_drafts = True  # vLLM 0.33 asks all ranks, and does so if all say so
+            scheduler_output.skip_drafts = True  # vLLM 0.33 skips drafting if all ranks set this
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         super().update_draft_token_ids(draft_token_ids)
         for name in draft_token_ids.req_ids:
             request = self.requests.get(name)
             if request is not None and request.spec_token_ids:
-                # Some drafters make as many always, and all do where ranks draft alike.
+                # Some drafters always make the full number, and all do with data parallelism.
                 request.spec_token_ids = request.spec_token_ids[: self.gate.allowed(name)]
 
     def update_from_output(
@@ -115,7 +115,7 @@ class GatedScheduler(Scheduler):
         super().shutdown()
 
     def _decoding(self, request: Request) -> Decoding:
-        # It is as long where all that was drafted for it stands, and one token was sampled.
+        # The length if all of its drafts are accepted, and the sampled token.
         context = request.num_computed_tokens + 1
         extra = request.sampling_params and request.sampling_params.extra_args
         cap = extra.get(CAP) if extra else None
@@ -124,26 +124,26 @@ class GatedScheduler(Scheduler):
         return Decoding(request.request_id, context, cap)
 
     def _hand_out(self, request: Request, drafts: int) -> None:
-        """Note how many drafts the next step verifies, where the scheduler does not see them before that."""
+        """Reserve places for the drafts that the next step verifies, if the scheduler does not see them before."""
 
 
 class _Ahead(GatedScheduler, AsyncScheduler):
-    """Schedules the next step before this one is done: drafts stay on the device, and places are kept for them."""
+    """Schedules the next step before this one is done. Drafts stay on the device, so it reserves places for them."""
 
     def _hand_out(self, request: Request, drafts: int) -> None:
         request.spec_token_ids = [-1] * drafts
 
 
 def _outcomes(scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Mapping[str, Outcome]:
-    """Of each request that had drafts and got tokens."""
-    found: dict[str, Outcome] = {}
+    """The outcome of each request that got tokens in this step."""
+    outcomes: dict[str, Outcome] = {}
     sampled, invalid = model_runner_output.sampled_token_ids, scheduler_output.num_invalid_spec_tokens or {}
     for name in scheduler_output.num_scheduled_tokens:
         tokens = sampled[model_runner_output.req_id_to_index[name]] if sampled else []
         if len(tokens):
             drafts = len(scheduler_output.scheduled_spec_decode_tokens.get(name, ())) - invalid.get(name, 0)
-            found[name] = Outcome(drafts, len(tokens) - 1)
-    return found
+            outcomes[name] = Outcome(drafts, len(tokens) - 1)
+    return outcomes
 
 
 def _costs(vllm_config: VllmConfig, sizes: tuple[int, ...]) -> Path:

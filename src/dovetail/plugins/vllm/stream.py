@@ -1,8 +1,8 @@
-"""One output as vLLM hands it over, text and token ids side by side, read by a format's reader.
+"""Reads one output of vLLM, which comes as text and token ids, with a format's reader.
 
-vLLM's text is what counts: it may lag behind the ids (where a stop string could begin), and it ends where one was
-found. The ids say which of its characters are control tokens. Where the two do not go together, markers are what
-spells them.
+The text decides what was said: it may come later than the ids (while a stop string may begin), and it ends at a stop
+string. The ids decide which parts of the text are control tokens. If text and ids do not match, the rest is read as
+text alone, and text that spells a marker is the marker.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _log = logging.getLogger("vllm.dovetail")
 
 class Stream:
     def __init__(self, reader: Reader, tokenizer: Tokenizer | None) -> None:
-        """`reader` was made with the same tokenizer, or none."""
+        """`reader` was made with the same `tokenizer`, or with none."""
         self._reader = reader
         self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
-        self._spelled: deque[Segment] = deque()  # by ids of which the text has not come
-        self._begun = ""  # what came of a control token's literal so far
+        self._expected: deque[Segment] = deque()  # decoded from ids whose text has not come yet
+        self._partial = ""  # the beginning of a control token's literal
 
     def feed(self, text: str, ids: Sequence[int]) -> list[Event]:
-        """The events that the next piece completes. `ids` may be empty if all of the output comes without them."""
+        """Feed the next piece and return its events. `ids` may be empty if the whole output comes without ids."""
         if self._detokenizer is None:
             return self._reader.feed(text) if text else []
-        self._spelled += self._detokenizer.feed(ids)
-        segments, rest = self._told_apart(text)
+        self._expected += self._detokenizer.feed(ids)
+        segments, rest = self._match(text)
         events = self._reader.feed_segments(segments) if segments else []
         if rest:
-            _log.debug("text and token ids do not go together: %r", rest[:80])
+            _log.debug("text and token ids do not match: %r", rest[:80])
             self._detokenizer = None
             events += self._reader.feed(rest)
         return events
@@ -43,23 +43,22 @@ class Stream:
         """As `Reader.finish`."""
         events: list[Event] = []
         if self._detokenizer is not None:
-            # Half a character at the very end, which vLLM leaves out of its text or not.
-            events = self._reader.feed_segments([Segment(self._begun, False)]) if self._begun else []
+            events = self._reader.feed_segments([Segment(self._partial, False)]) if self._partial else []
         return events + self._reader.finish(reason)
 
-    def _told_apart(self, text: str) -> tuple[list[Segment], str]:
-        """`text` as segments, and the rest of it that the ids do not spell."""
+    def _match(self, text: str) -> tuple[list[Segment], str]:
+        """Split `text` into the segments that the ids spell, and the rest that does not match them."""
         segments: list[Segment] = []
-        text = self._begun + text
-        self._begun = ""
-        while text and self._spelled:
-            expected, control = self._spelled[0]
+        text = self._partial + text
+        self._partial = ""
+        while text and self._expected:
+            expected, control = self._expected[0]
             if control:
                 if not text.startswith(expected):
                     if expected.startswith(text):
-                        self._begun, text = text, ""
+                        self._partial, text = text, ""
                     break
-                segments.append(self._spelled.popleft())
+                segments.append(self._expected.popleft())
                 text = text[len(expected) :]
                 continue
             length = min(len(text), len(expected))
@@ -67,7 +66,7 @@ class Stream:
                 break
             segments.append(Segment(text[:length], False))
             text = text[length:]
-            self._spelled.popleft()
+            self._expected.popleft()
             if length < len(expected):
-                self._spelled.appendleft(Segment(expected[length:], False))
+                self._expected.appendleft(Segment(expected[length:], False))
         return segments, text

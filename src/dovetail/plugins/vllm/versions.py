@@ -1,4 +1,4 @@
-"""Which versions of vLLM this plugin is for."""
+"""The versions of vLLM that this plugin works with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from dovetail.errors import PlanError
 
-#: Those that the tests run against.
+#: The versions that the tests run against.
 TESTED = ((0, 32), (0, 33))
 
 
 def check(version: str, what: str) -> None:
-    """Raise `PlanError`, naming the range, if `what` was not tested with this version of vLLM."""
+    """Raise `PlanError`, with the supported versions, if `what` was not tested with this `version` of vLLM."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) not in TESTED:
         tested = " and ".join(f"{major}.{minor}" for major, minor in TESTED)
@@ -21,7 +21,7 @@ def check(version: str, what: str) -> None:
 
 
 def check_installed(what: str) -> None:
-    """`check` of the vLLM that this process runs."""
+    """`check` the vLLM of this process."""
     import vllm
 
     check(vllm.__version__, what)

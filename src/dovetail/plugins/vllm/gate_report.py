@@ -1,7 +1,7 @@
-"""What the gate inside vLLM decides, for people: a line of the log when it closes or opens, and counters.
+"""Reports what the gate inside vLLM decides: a log line when it closes or opens, and Prometheus counters.
 
-The scheduler lives in a process of its own, and vLLM's /metrics shows what other processes count only where all of them
-were started with PROMETHEUS_MULTIPROC_DIR naming one empty folder.
+The scheduler runs in its own process. vLLM's /metrics shows its counters only if all processes were started with
+PROMETHEUS_MULTIPROC_DIR, the name of one empty folder.
 """
 
 from __future__ import annotations
@@ -14,54 +14,56 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 
 from dovetail.gate import Limits
-from dovetail.plugins.vllm.stepgate import StepGate
+from dovetail.plugins.vllm.step_gate import StepGate
 
 _log = logging.getLogger("vllm.dovetail")
-# Seconds between two lines of the log at least, and between two looks at the counters.
-_PAUSE, _LOOK = 1.0, 0.5
-# A change is one when so many steps were alike: what is tried for a moment is none.
+# The fewest seconds between two log lines, and between two updates of the counters.
+_LOG_S, _COUNT_S = 1.0, 0.5
+# A change is logged after so many equal steps, because the gate tries other numbers for a few steps.
 _STEPS = 10
 _DECISIONS = 'gate_decisions_total{reason="'
 
 
-@functools.cache  # a name can be registered once in a process
+@functools.cache  # prometheus_client registers a name once in a process
 def _metrics() -> tuple[Any, Any]:
     decisions = Counter(
-        "dovetail:gate_decisions", "By step and sequence, why it is drafted for or not.", ["engine", "reason"]
+        "dovetail:gate_decisions",
+        "Decisions of the gate for each step and sequence, by reason.",
+        ["engine", "reason"],
     )
     drafts = Gauge(
         "dovetail:gate_draft_tokens",
-        "Drafts that the latest step ends with, for whoever has most.",
+        "The most drafts that the latest step makes for one sequence.",
         ["engine"],
         multiprocess_mode="mostrecent",
     )
     return decisions, drafts
 
 
-class Report:
-    """Looks at `gate` after every step; `engine` is the rank's number, as in vLLM's own metrics."""
+class GateReport:
+    """Reports on `gate` after each step. `engine`: the number of the rank, as in vLLM's own metrics."""
 
     def __init__(self, gate: StepGate, limits: Limits, engine: str) -> None:
         self._gate = gate
         self._limits = limits
         self._engine = engine
-        self._counted: dict[str, float] = {}
-        self._looked = self._said = 0.0
+        self._counts: dict[str, float] = {}
+        self._counted_at = self._logged_at = 0.0
         self._open = True
-        self._other = 0
+        self._changed_steps = 0
 
     def step(self, *, last: bool) -> None:
-        """A step is done; `last`: there may be no other for a while."""
+        """A step is done. `last`: the engine is idle after it."""
         now, is_open = time.monotonic(), self._gate.depth > 0
-        self._other = self._other + 1 if is_open != self._open and self._gate.names else 0
-        if self._other >= _STEPS and now - self._said > _PAUSE:
-            self._open, self._said, self._other = is_open, now, 0
-            _log.info("gate %s", self._words())
-        if last or now - self._looked > _LOOK:
-            self._looked = now
+        self._changed_steps = self._changed_steps + 1 if is_open != self._open and self._gate.names else 0
+        if self._changed_steps >= _STEPS and now - self._logged_at > _LOG_S:
+            self._open, self._logged_at, self._changed_steps = is_open, now, 0
+            _log.info("gate %s", self._describe())
+        if last or now - self._counted_at > _COUNT_S:
+            self._counted_at = now
             self._count()
 
-    def _words(self) -> str:
+    def _describe(self) -> str:
         batch, below = len(self._gate.names), self._limits.below_context
         if self._open:
             return f"open: up to {self._gate.depth} drafts a step for {batch} sequences"
@@ -76,6 +78,6 @@ class Report:
         for name, count in self._gate.gate.counts("").items():
             if name.startswith(_DECISIONS):
                 reason = name.removeprefix(_DECISIONS).removesuffix('"}')
-                decisions.labels(self._engine, reason).inc(count - self._counted.get(reason, 0))
-                self._counted[reason] = count
+                decisions.labels(self._engine, reason).inc(count - self._counts.get(reason, 0))
+                self._counts[reason] = count
         drafts.labels(self._engine).set(self._gate.depth)

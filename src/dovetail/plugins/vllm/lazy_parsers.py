@@ -1,7 +1,7 @@
-"""The parsers under the names that were registered: `dovetail_kimi_k2_tools`, `kimi_k2_reasoning`.
+"""Creates a parser class when vLLM asks for it by its registered name: `dovetail_kimi_k2_tools`, `kimi_k2_reasoning`.
 
-What vLLM imports when it is asked for one. Nothing of vLLM is imported here before its version was looked at, so that
-in another one it is the range that is told, whatever has moved there.
+vLLM's version is checked before anything of vLLM is imported, so that an unsupported version gets a clear error even if
+its modules have moved.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def __getattr__(name: str) -> Any:
     from dovetail.plugins.vllm import parsers
 
     base = parsers.ToolReader if kind == "tools" else parsers.ReasoningReader
-    made = parsers.Joining(name, (base,), {"candidates": candidates, "__module__": __name__, "parser_name": parser})
-    globals()[name] = made
-    return made
+    members = {"candidates": candidates, "__module__": __name__, "parser_name": parser}
+    globals()[name] = parsers.CompositionHook(name, (base,), members)
+    return globals()[name]

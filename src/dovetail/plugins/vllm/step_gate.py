@@ -1,8 +1,7 @@
-"""The gate for an engine whose steps end in drafts for all: asked after a step was scheduled, told when it is done.
+"""Drives the gate in an engine whose steps first verify the last step's drafts and then draft for all sequences.
 
-Step s tests the drafts that step s - 1 ended with, and ends with new ones, so what step s takes belongs to one number
-of drafts only where the choices before and after it were the same. Steps may overlap: s + 1 can be scheduled before s
-is done. Nothing here knows vLLM.
+The time of a step belongs to one number of drafts only if the step verifies as many drafts as it makes. Steps may
+overlap: the next one may be scheduled before this one is done. Nothing here depends on vLLM.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dovetail.gate import Gate, Track
 
 
 class Decoding(NamedTuple):
-    """A sequence that decodes in the next step, may be `context` tokens long then, and may draft `cap` at most."""
+    """A sequence that decodes in the next step. `context`: the most tokens it then has. `cap`: its most drafts."""
 
     name: str
     context: int
@@ -25,46 +24,49 @@ class Decoding(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of a sequence's drafts in a step: how many were tested, and stood."""
+    """How many drafts of a sequence one step verified, and how many it accepted."""
 
-    made: int
+    verified: int
     accepted: int
 
 
 @dataclass(slots=True)
 class _Step:
     asked: dict[str, tuple[Track, int]]
-    # Which choice its drafts are from, None where not all of them are or it does other things besides; and which one
-    # it ends with.
-    tests: int | None
-    makes: int
+    # The number of the choice whose drafts this step verifies; None if they are of several choices, or if the step also
+    # computes prompts.
+    verifies: int | None
+    # The number of the choice by which this step drafts.
+    drafts: int
 
 
 class StepGate:
-    """Surrounds `gate`; `clock` gives seconds."""
+    """Asks `gate` when a step is scheduled, and tells it the outcome when the step is done. `clock` returns seconds."""
 
     def __init__(self, gate: Gate, clock: Callable[[], float] = time.perf_counter) -> None:
         self.gate = gate
-        #: How many drafts the step that was scheduled last ends with, for whoever has most.
+        #: The most drafts that the step scheduled last makes for one sequence.
         self.depth = 0
-        #: Of which sequences the last choice was, and how long the shortest of them may be.
+        #: The sequences of the last choice, and the context of the shortest.
         self.names: tuple[str, ...] = ()
         self.shortest = 0
         self._clock = clock
         self._tracks: dict[str, Track] = {}
-        # What was chosen for drafts that were not tested yet.
+        # Sequence -> drafts chosen and not verified yet.
         self._asked: dict[str, int] = {}
-        # The last choice, by a number that changes with it.
+        # The last choice, and a number that changes with it.
         self._chosen: tuple[int, ...] = ()
         self._choice = 0
         self._steps: deque[_Step] = deque()
-        # When the step before was done, None where nothing was to be done after it.
+        # When the last step was done; None if the engine was idle after it.
         self._done: float | None = None
 
     def scheduled(self, names: Collection[str], decoding: Sequence[Decoding], alive: Collection[str]) -> None:
-        """A step of the sequences `names` was scheduled, after which `decoding` have drafts; `alive` are all that there
-        are. Every step that is scheduled must be `done` later, in the same order."""
-        tests = self._choice if names and len(names) == len(self.names) and set(names) == {*self.names} else None
+        """A step of the sequences `names` was scheduled, and drafts for `decoding`. `alive`: all unfinished ones.
+
+        Every scheduled step must be `done` later, in the same order.
+        """
+        verifies = self._choice if names and len(names) == len(self.names) and set(names) == {*self.names} else None
         asked = {
             name: (self._tracks[name], count)
             for name in names
@@ -75,27 +77,27 @@ class StepGate:
             self._asked = {name: count for name, count in self._asked.items() if name in alive}
         tracks = [self._tracks.setdefault(each.name, Track()) for each in decoding]
         chosen = self.gate.choose(tracks, [each.context for each in decoding], [each.cap for each in decoding])
-        what = tuple(each.name for each in decoding), tuple(chosen)
-        if what != (self.names, self._chosen):
-            (self.names, self._chosen), self._choice = what, self._choice + 1
-        self._asked.update(zip(*what, strict=True))
+        choice = tuple(each.name for each in decoding), tuple(chosen)
+        if choice != (self.names, self._chosen):
+            (self.names, self._chosen), self._choice = choice, self._choice + 1
+        self._asked.update(zip(*choice, strict=True))
         self.depth = max(chosen, default=0)
         self.shortest = min((each.context for each in decoding), default=0)
-        self._steps.append(_Step(asked, tests, self._choice))
+        self._steps.append(_Step(asked, verifies, self._choice))
 
     def allowed(self, name: str) -> int:
-        """How many drafts the next step may test of a sequence that was `scheduled` as decoding."""
+        """How many drafts of a sequence the next step may verify."""
         return self._asked.get(name, 0)
 
     def done(self, outcomes: Mapping[str, Outcome], *, more: bool) -> None:
-        """The step that was scheduled first of those not done is; `more`: there is something to do at once."""
+        """The oldest scheduled step is done. `more`: the engine goes on without a pause."""
         step, now = self._steps.popleft(), self._clock()
-        plain = step.tests == step.makes == self._choice
+        plain = step.verifies == step.drafts == self._choice
         seconds = now - self._done if plain and self._done is not None else None
         self._done = now if more else None
         drafted = []
         for name, (track, asked) in step.asked.items():
             if name in outcomes:
-                made, accepted = outcomes[name]
-                drafted.append((track, asked, min(made, asked), min(accepted, asked)))
+                verified, accepted = outcomes[name]
+                drafted.append((track, asked, min(verified, asked), min(accepted, asked)))
         self.gate.tell(drafted, seconds)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dovetail.errors import PlanError
 from dovetail.gate import Gate, Limits, Track, UniformGate
-from dovetail.plugins.vllm import settings
-from dovetail.plugins.vllm.stepgate import Decoding, Outcome, StepGate
+from dovetail.plugins.vllm import gate_settings
+from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 
 K = 3
 
@@ -185,8 +185,11 @@ def test_it_closes_and_opens_again_when_drafts_begin_to_stand_or_to_pay() -> Non
 
 
 def test_what_it_is_told_is_named_where_it_cannot_be() -> None:
-    assert settings.read({}) == settings.Settings()
-    assert settings.read({"dovetail": {"gate": "off", "speculate_below_context": 7000}}).speculate_below_context == 7000
+    assert gate_settings.read({}) == gate_settings.GateSettings()
+    assert (
+        gate_settings.read({"dovetail": {"gate": "off", "speculate_below_context": 7000}}).speculate_below_context
+        == 7000
+    )
     for wrong, named in (
         ({"speculate_below": 1}, "speculate_below"),
         ({"gate": "sometimes"}, "gate"),
@@ -194,4 +197,4 @@ def test_what_it_is_told_is_named_where_it_cannot_be() -> None:
         ([], "object"),
     ):
         with pytest.raises(PlanError, match=rf"--additional-config: dovetail: .*{named}"):
-            settings.read({"dovetail": wrong})
+            gate_settings.read({"dovetail": wrong})

@@ -1,4 +1,4 @@
-"""What this process serves, once vLLM has put its parsers together: the format, and the tokenizer that goes with it."""
+"""The format and the tokenizer of the model that this process serves."""
 
 from __future__ import annotations
 
@@ -14,53 +14,54 @@ from dovetail.formats.registry import FAMILIES
 from dovetail.tokens import Tokenizer
 
 _log = logging.getLogger("vllm.dovetail")
-#: The formats that the server's parsers may stand for; none where they are not Dovetail's. A process has one model.
+#: The formats that the server's parsers may mean; none if they are vLLM's own. A process serves one model.
 _candidates: tuple[str, ...] = ()
 
 
-def serve(candidates: tuple[str, ...]) -> None:
+def set_candidates(candidates: tuple[str, ...]) -> None:
+    """Called when vLLM has combined its parsers from Dovetail's, which may mean the formats `candidates`."""
     global _candidates
     _candidates = candidates
 
 
 def format_served(tokenizer: Any) -> Format | None:
-    """The format of the server's parsers; None where they are vLLM's own."""
+    """The format of the server's parsers; None if they are vLLM's own."""
     return format_of(_candidates, tokenizer) if _candidates else None
 
 
 def format_of(candidates: tuple[str, ...], tokenizer: Any) -> Format:
-    """The one of `candidates` that the tokenizer's checkpoint is of, or the first. Raises `PlanError`."""
+    """The one of `candidates` that the tokenizer's checkpoint uses, else the first. Raises `PlanError`."""
     if len(candidates) == 1 and candidates[0] in FAMILIES:
-        return _known(candidates[0])
-    return _looked_for(candidates, _folder(tokenizer))
+        return _by_name(candidates[0])
+    return _detected(candidates, _folder(tokenizer))
 
 
 @functools.cache
-def _known(name: str) -> Format:
+def _by_name(name: str) -> Format:
     return dovetail.format(name)
 
 
 @functools.cache
-def _looked_for(candidates: tuple[str, ...], folder: Path | None) -> Format:
+def _detected(candidates: tuple[str, ...], folder: Path | None) -> Format:
     if folder is not None:
         try:
             found = dovetail.format(folder)
         except DovetailError as error:
-            _log.warning("the format of %s was not found by looking: %s", folder, error)
+            _log.warning("the format of %s was not detected: %s", folder, error)
         else:
             if found.name in candidates or candidates[0] not in FAMILIES:
                 return found
     if candidates[0] not in FAMILIES:
         raise PlanError(
-            f"dovetail_{candidates[0]} is made of a checkpoint's chat template, and there is none to look at"
+            f"dovetail_{candidates[0]} is made from a checkpoint's chat template, and no template was found"
         )
-    return _known(candidates[0])
+    return _by_name(candidates[0])
 
 
 def tokenizer_of(tokenizer: Any) -> Tokenizer | None:
-    """Dovetail's own view of the tokenizer that vLLM loaded; None, and a warning, where it has none.
+    """Dovetail's own copy of the tokenizer that vLLM loaded; None, with a warning, if its files cannot be read.
 
-    Without it, parsers go by the text alone, and markers are what spells them.
+    Without it, parsers see only text, and take any text that spells a marker for the marker.
     """
     folder = _folder(tokenizer)
     return None if folder is None else _checked(folder, tokenizer)
@@ -91,7 +92,7 @@ def _folder(tokenizer: Any) -> Path | None:
     """Where the tokenizer was loaded from: a folder, or the hub's copy on this machine."""
     name = getattr(tokenizer, "name_or_path", None)
     if not isinstance(name, str) or not name:
-        _warn("vLLM's tokenizer does not say where it was loaded from")
+        _warn("vLLM's tokenizer has no name_or_path")
         return None
     return _on_disk(name)
 
@@ -104,11 +105,11 @@ def _on_disk(name: str) -> Path | None:
 
     try:
         return Path(snapshot_download(name, local_files_only=True))
-    except Exception:  # of many kinds, all of which say that it is not there
+    except Exception:  # the hub's library raises many kinds for a model that is not on this machine
         _warn(f"the files of {name} are not on this machine")
         return None
 
 
 @functools.cache
 def _warn(why: str) -> None:
-    _log.warning("Dovetail's parsers go by the text and not by token ids: %s", why)
+    _log.warning("Dovetail's parsers see only text and no token ids: %s", why)
