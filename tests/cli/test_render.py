@@ -247,7 +247,7 @@ def test_a_request_that_cannot_be_repaired_says_how_to_go_on(render: Render) -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "dovetail: messages[1].tool_calls[0].id: the call has no result (a message of role tool) before the end; to "
-        "send it all the same, leave off the repair unanswered_call\n"
+        "send it anyway, leave off the repair unanswered_call\n"
     )
     assert render({"messages": ANSWERED[:2]}, "--no-repair", "unanswered_call").returncode == 0
 

@@ -13,38 +13,43 @@ import msgspec
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
 
-#: Every kind of repair, and what it does: the words are stable, and clients and metrics may count them. The last two
-#: change nothing: they refuse a history that cannot be put right.
+#: Every kind of repair and what it does. Clients and metrics may rely on the names. The last two refuse a history that
+#: cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
-        "developer_role": "the role developer becomes system, where the model does not know it",
-        "null_reasoning": "reasoning that is null is taken out",
-        "reasoning_field": "reasoning under a name that is not read moves to the one that is, or goes if that has some",
-        "empty_content": "content that says nothing (null, no parts, parts of empty text) becomes empty text, or null "
-        "beside calls where the template shows them only so",
-        "content_parts": "parts of text become one string, or a string becomes a part, as the template wants them",
-        "empty_calls": "tool_calls that is null or empty is taken out",
-        "arguments_object": "arguments that are a string become the object it spells, where the template wants objects",
-        "invalid_arguments": 'arguments that spell no object become {"arguments": …}, where the template wants objects',
+        "developer_role": "the role developer becomes system if the model does not know it",
+        "null_reasoning": "reasoning that is null is removed",
+        "reasoning_field": "reasoning moves to the field that the template reads, or is removed if that field has text",
+        "empty_content": "content without text (null, no parts, empty parts) becomes empty text, or null beside calls "
+        "if the template shows them only then",
+        "content_parts": "parts of text become one string, or a string becomes a part, as the template needs it",
+        "empty_calls": "tool_calls that is null or empty is removed",
+        "arguments_object": "arguments that are JSON text become an object if the template needs objects",
+        "invalid_arguments": 'arguments that are no JSON object become {"arguments": …} if the template needs objects',
         "call_id": "a call gets the id that the model was trained on",
-        "result_id": "a result gets the id that its call got",
-        "result_order": "results right behind their calls come in the calls' order, where the prompt shows not whose "
-        "they are",
-        "orphan_result": "a result that answers no call before it is refused",
-        "unanswered_call": "a call that has no result before the next message of another role is refused",
+        "result_id": "a result gets the new id of its call",
+        "result_order": "results right after their calls are sorted like the calls if the prompt does not show which "
+        "call each one answers",
+        "orphan_result": "a result that answers no earlier call is refused",
+        "unanswered_call": "a call without a result before the next message of another role is refused",
     }
 )
 
-#: The fields that clients send reasoning in.
+#: The fields in which clients send reasoning.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 _REASONING = frozenset(REASONING_FIELDS)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
-_Place = tuple[int, int]  # of a call: the message's index, and its own in there
+_Place = tuple[int, int]  # a call's position: the index of its message, and its index in that message
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """One change that `Format.repair` made to a history: `kind` is one of `KINDS`, `where` names the field."""
+    """One change that `Format.repair` made to a history.
+
+    `kind`: one of `KINDS`.
+    `where`: the path of the changed field.
+    `detail`: what it was changed to, for people.
+    """
 
     kind: str
     where: str
@@ -53,31 +58,33 @@ class Repair(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HistoryRules:
-    """What a family's prompts are made of."""
+    """What a family's prompts need of a history.
 
-    #: The id of a call, from its name and its number, which counts over the whole conversation. None: ids stay.
+    `call_id`: makes a call's id from the tool's name and the call's number in the conversation; None keeps ids.
+    `parts`: whether content must be a string ("text") or a list of parts ("parts").
+    `arguments`: whether the arguments of calls must be objects and not JSON text.
+    `null_beside_calls`: whether calls are shown only if the content is null.
+    `developer`: whether the model knows the developer role.
+    `reasoning_field`: the field from which reasoning is read.
+    `results_in_order`: whether only the order of results shows which call each one answers.
+    """
+
     call_id: Callable[[str, int], str] | None = None
-    #: Whether content must be a string, or a list of parts.
     parts: Literal["any", "text", "parts"] = "any"
-    #: Whether the arguments of calls must be objects, and no JSON strings.
     arguments: Literal["any", "object"] = "any"
-    #: Whether calls are shown only beside content that is null.
     null_beside_calls: bool = False
-    #: Whether the model knows the developer role.
     developer: bool = True
-    #: The field in which reasoning is read.
     reasoning_field: str = "reasoning_content"
-    #: Whether only its place among the results says which call a result answers.
     results_in_order: bool = False
 
 
 def repair(
     messages: Sequence[Mapping[str, Any]], rules: HistoryRules, off: Iterable[str] = ()
 ) -> tuple[list[dict[str, Any]], list[Repair]]:
-    """`messages` as the family wants them, and what was changed for that; `messages` themselves stay as they are.
+    """Return repaired messages and the list of repairs. `messages` are not changed.
 
-    `off` names the kinds that are left alone. Raises `InvalidRequest` naming the field for results without their calls,
-    calls without their results and messages of a wrong shape, and for a kind in `off` that there is not.
+    `off` names kinds of repair to skip. Raises `InvalidRequest` naming the field for a result without its call, a call
+    without its result, messages of a wrong shape, and an unknown kind in `off`.
     """
     if not isinstance(messages, list | tuple):
         check_messages(messages)
@@ -85,7 +92,7 @@ def repair(
     try:
         repaired = [history.message(i, message) for i, message in enumerate(messages)]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        # As in rendering, messages are taken to be well formed, which is looked into when they cannot be.
+        # The messages' shape is checked only after a failure, as in rendering.
         check_messages(messages)
         raise InvalidRequest(f"messages cannot be repaired: {error}", param="messages") from error
     history.end_of_results("the end")
@@ -93,7 +100,7 @@ def repair(
 
 
 def checked_kinds(kinds: Iterable[str]) -> frozenset[str]:
-    """`kinds` as a set. Raises `InvalidRequest` for a word that is not one of `KINDS`."""
+    """`kinds` as a set. Raises `InvalidRequest` for an unknown kind."""
     kinds = tuple(kinds)
     for kind in kinds:
         if kind not in KINDS:
@@ -102,26 +109,29 @@ def checked_kinds(kinds: Iterable[str]) -> frozenset[str]:
 
 
 def listed_kinds(words: str) -> frozenset[str]:
-    """The kinds in a list like ``call_id,result_id``; ``all`` and ``none`` are lists too. Raises `InvalidRequest`."""
+    """The kinds in a list such as ``call_id,result_id``, ``all`` or ``none``.
+
+    Raises `InvalidRequest` for an unknown kind.
+    """
     if words in ("all", "none"):
         return frozenset(KINDS if words == "all" else ())
     return checked_kinds(words.split(","))
 
 
 class _History:
-    """What was repaired in a history so far, and which of its calls wait for their results."""
+    """Repairs a history message by message, and tracks which calls wait for their results."""
 
     def __init__(self, rules: HistoryRules, off: frozenset[str]) -> None:
         self.repairs: list[Repair] = []
         self._rules = rules
         self._off = off
-        self._made = 0  # calls so far
-        # By the client's id: the calls that it means from here on, in order, with the ids that they got.
+        self._call_count = 0
+        # The client's call id -> the calls that it refers to from here on, each with its new id.
         self._calls: dict[str, deque[tuple[str, _Place]]] = {}
-        self._unanswered: dict[_Place, None] = {}  # a set that keeps its order
-        # By the latest results, each with its message's index; None: no call.
+        self._unanswered: dict[_Place, None] = {}  # an ordered set
+        # The current run of results: the call that each one answers (None: no call) and the index of its message.
         self._answered: list[tuple[_Place | None, int]] = []
-        #: The index of a message, by the one that it moves to.
+        #: New index of a message -> its old index.
         self.sources: dict[int, int] = {}
 
     def message(self, i: int, original: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,13 +153,13 @@ class _History:
         return message
 
     def end_of_results(self, before: str) -> None:
-        """To the calls that wait for a result none can come any more."""
+        """End a run of results: refuse calls that still wait for one, and sort the results if necessary."""
         if self._unanswered and "unanswered_call" not in self._off:
             i, j = next(iter(self._unanswered))
             field = f"messages[{i}].tool_calls[{j}].id"
             raise InvalidRequest(
-                f"{field}: the call has no result (a message of role tool) before {before}; to send it all the same, "
-                "leave off the repair unanswered_call",
+                f"{field}: the call has no result (a message of role tool) before {before}; to send it anyway, leave "
+                "off the repair unanswered_call",
                 param=field,
             )
         self._unanswered.clear()
@@ -158,23 +168,23 @@ class _History:
         self._answered.clear()
 
     def _order_results(self) -> None:
-        before = self._answered[0][1] - 1
-        behind = [(call, i) for call, i in self._answered if call is not None and call[0] == before]
-        if not self._rules.results_in_order or len(behind) < len(self._answered):
+        calling_message = self._answered[0][1] - 1
+        results = [(call, i) for call, i in self._answered if call is not None and call[0] == calling_message]
+        if not self._rules.results_in_order or len(results) < len(self._answered):
             return
-        for (_, i), (_, source) in zip(behind, sorted(behind), strict=True):
+        for (_, i), (_, source) in zip(results, sorted(results), strict=True):
             if i != source and self._repairs("result_order", f"messages[{source}]", f"-> messages[{i}]"):
                 self.sources[i] = source
 
     def _repairs(self, kind: str, where: str, detail: str = "") -> bool:
-        """Whether this is to be repaired, which then is on record."""
+        """Whether to make this repair. If so, it is recorded."""
         if kind in self._off:
             return False
         self.repairs.append(Repair(kind, where, detail))
         return True
 
     def _reasoning(self, message: dict[str, Any], where: str) -> None:
-        read = self._rules.reasoning_field
+        read_field = self._rules.reasoning_field
         for field in REASONING_FIELDS:
             if field not in message:
                 continue
@@ -182,23 +192,23 @@ class _History:
             if text is None:
                 if self._repairs("null_reasoning", f"{where}.{field}"):
                     del message[field]
-            elif field != read and isinstance(text, str):
-                moves = text and not message.get(read)
-                if self._repairs("reasoning_field", f"{where}.{field}", f"-> {read}" if moves else "dropped"):
+            elif field != read_field and isinstance(text, str):
+                moves = text and not message.get(read_field)
+                if self._repairs("reasoning_field", f"{where}.{field}", f"-> {read_field}" if moves else "dropped"):
                     del message[field]
                     if moves:
-                        message[read] = text
+                        message[read_field] = text
 
     def _content(self, message: dict[str, Any], content: Any, where: str) -> None:
         if not isinstance(content, str | list | tuple | None):
             raise TypeError("content is neither a string nor parts")
         into_parts = self._rules.parts == "parts" and "content_parts" not in self._off
         if not content or (not isinstance(content, str) and all(map(_is_empty, content))):
-            nothing: Any = [{"type": "text", "text": ""}] if into_parts else ""
+            empty: Any = [{"type": "text", "text": ""}] if into_parts else ""
             if self._rules.null_beside_calls and message.get("tool_calls"):
-                nothing = None
-            if content != nothing and self._repairs("empty_content", where):
-                message["content"] = nothing
+                empty = None
+            if content != empty and self._repairs("empty_content", where):
+                message["content"] = empty
         elif isinstance(content, str):
             if into_parts and self._repairs("content_parts", where, "string -> part"):
                 message["content"] = [{"type": "text", "text": content}]
@@ -213,24 +223,24 @@ class _History:
             if self._repairs("empty_calls", f"messages[{i}].tool_calls"):
                 del message["tool_calls"]
             return
-        asked: dict[str, deque[tuple[str, _Place]]] = {}
+        by_id: dict[str, deque[tuple[str, _Place]]] = {}
         repaired = []
         for j, call in enumerate(calls):
             call, where = {**call}, f"messages[{i}].tool_calls[{j}]"
-            given, name = call["id"], call["function"]["name"]
-            if not isinstance(given, str) or not isinstance(name, str):
+            client_id, name = call["id"], call["function"]["name"]
+            if not isinstance(client_id, str) or not isinstance(name, str):
                 raise TypeError("an id and a name are strings")
             call["function"] = self._arguments(call["function"], f"{where}.function.arguments")
             if self._rules.call_id is not None:
-                wanted = self._rules.call_id(name, self._made)
-                if given != wanted and self._repairs("call_id", f"{where}.id", f"{given:.80} -> {wanted:.80}"):
-                    call["id"] = wanted
-            self._made += 1
-            asked.setdefault(given, deque()).append((call["id"], (i, j)))
+                new_id = self._rules.call_id(name, self._call_count)
+                if client_id != new_id and self._repairs("call_id", f"{where}.id", f"{client_id:.80} -> {new_id:.80}"):
+                    call["id"] = new_id
+            self._call_count += 1
+            by_id.setdefault(client_id, deque()).append((call["id"], (i, j)))
             self._unanswered[i, j] = None
             repaired.append(call)
         message["tool_calls"] = repaired
-        self._calls |= asked  # an id that comes again in a later turn means that turn's call from there on
+        self._calls |= by_id  # an id that a later turn uses again refers to the later call from there on
 
     def _arguments(self, function: Any, where: str) -> Any:
         arguments = function["arguments"]
@@ -245,23 +255,23 @@ class _History:
         return {**function, "arguments": value} if self._repairs(kind, where) else function
 
     def _result(self, message: dict[str, Any], i: int) -> None:
-        given, where = message["tool_call_id"], f"messages[{i}].tool_call_id"
-        asked = self._calls.get(given)
-        if asked is None:
+        client_id, where = message["tool_call_id"], f"messages[{i}].tool_call_id"
+        calls = self._calls.get(client_id)
+        if calls is None:
             if "orphan_result" not in self._off:
                 raise InvalidRequest(
-                    f"{where}: no call before this result has the id {given!r:.80}; to send it all the same, leave off "
+                    f"{where}: no call before this result has the id {client_id!r:.80}; to send it anyway, leave off "
                     "the repair orphan_result",
                     param=where,
                 )
             self._answered.append((None, i))
             return
-        # Where a client used one id for several calls, their results answer them in order.
-        wanted, call = asked.popleft() if len(asked) > 1 else asked[0]
+        # If a client used one id for several calls of a turn, their results answer them in order.
+        new_id, call = calls.popleft() if len(calls) > 1 else calls[0]
         self._unanswered.pop(call, None)
         self._answered.append((call, i))
-        if given != wanted and self._repairs("result_id", where, f"{given:.80} -> {wanted:.80}"):
-            message["tool_call_id"] = wanted
+        if client_id != new_id and self._repairs("result_id", where, f"{client_id:.80} -> {new_id:.80}"):
+            message["tool_call_id"] = new_id
 
 
 def _is_empty(part: Any) -> bool:

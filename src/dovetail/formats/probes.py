@@ -1,6 +1,7 @@
-"""What a chat template makes of small conversations: the only way to know how its model speaks and what it was shown.
+"""`Probe`: finds out from a chat template how its model answers and what its histories look like.
 
-A `Probe` asks once, when a `JinjaFormat` is made. Where a template refuses a conversation, it shows nothing of it.
+It renders small conversations and searches the prompts for their words. This happens once, when a `JinjaFormat` is
+made. A conversation that the template refuses counts as one of which it shows nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from dovetail.formats.base import Format
 from dovetail.formats.history import REASONING_FIELDS, HistoryRules
 from dovetail.tokens import Prompt
 
-#: Renders messages and tools, with or without a generation prompt. Raises `DovetailError`.
+#: Renders messages and tools, with or without a generation prompt. Raises a `DovetailError` if the template refuses.
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, bool], Prompt]
 
-#: Words that no template writes itself, and that survive whatever it does with them.
-_ASKED, _SAID, _MORE, _THOUGHT, _RESULT, _PLACE = "Wasked", "Wsaid", "Wmore", "Wthought", "Wresult", "Wplace"
+#: Words of the probe's conversations. No template writes them itself, and no filter changes them.
+_QUESTION, _ANSWER, _MORE, _REASONING, _RESULT, _PLACE = (
+    "Wquestion",
+    "Wanswer",
+    "Wmore",
+    "Wreasoning",
+    "Wresult",
+    "Wplace",
+)
 _NAME, _KEY = "find_it", "place"
 _ARGUMENTS = {_KEY: _PLACE}
 _TOOLS: list[dict[str, Any]] = [
@@ -34,7 +42,7 @@ _TOOLS: list[dict[str, Any]] = [
         },
     }
 ]
-_USER = {"role": "user", "content": _ASKED}
+_USER = {"role": "user", "content": _QUESTION}
 _SHORT_ID, _LONG_ID = "call00001", "call_0123456789abcdef01234567"
 
 
@@ -52,9 +60,10 @@ def _result(content: Any = _RESULT, call_id: str = _SHORT_ID) -> dict[str, Any]:
 
 
 class Block(NamedTuple):
-    """How reasoning is marked off: the tags, and how many newlines behind either are markup.
+    """The markup of a reasoning block.
 
-    Newlines in front of `think_end` are part of it.
+    `think`, `think_end`: the tags. Newlines before the closing tag are part of `think_end`.
+    `after_think`, `after_think_end`: how many newlines after each tag are markup.
     """
 
     think: str
@@ -64,7 +73,7 @@ class Block(NamedTuple):
 
 
 class Probe:
-    """The answers of one template, whose text is `source`."""
+    """Answers questions about one template, whose text is `source`."""
 
     def __init__(self, render: Render, source: str) -> None:
         self._render = render
@@ -76,24 +85,24 @@ class Probe:
         self._reasoned = self._reasoning()
 
     def _prompt(self, *messages: Mapping[str, Any], open_turn: bool = False) -> Prompt | None:
-        """With a tool or, if that is refused, without; None if that is refused too."""
-        asked = json.dumps((messages, open_turn))
-        if asked not in self._prompts:
-            self._prompts[asked] = None
+        """The prompt with a tool, or without one if the template refuses that; None if it refuses both."""
+        key = json.dumps((messages, open_turn))
+        if key not in self._prompts:
+            self._prompts[key] = None
             for tools in (_TOOLS, None):
                 with contextlib.suppress(DovetailError):
-                    self._prompts[asked] = self._render(messages, tools, open_turn)
+                    self._prompts[key] = self._render(messages, tools, open_turn)
                     break
-        return self._prompts[asked]
+        return self._prompts[key]
 
     def _text(self, *messages: Mapping[str, Any]) -> str:
         prompt = self._prompt(*messages)
         return "" if prompt is None else prompt.text
 
-    # -- what it wants of a history -----------------------------------------------------------------------------------
+    # -- histories ----------------------------------------------------------------------------------------------------
 
     def history_rules(self, family: Format) -> HistoryRules:
-        """`family` says what ids its calls have, where the template leaves that open."""
+        """What the template needs of a history. If it accepts any call ids, they are those of `family`."""
         return HistoryRules(
             call_id=_nine_digits if self._refuses_long_ids() else family.history_rules.call_id,
             parts=self._parts(),
@@ -105,25 +114,25 @@ class Probe:
         )
 
     def _shows_arguments(self, arguments: Any) -> bool:
-        """Whether it shows a call's arguments, and not encoded once more."""
+        """Whether the template shows a call's arguments, without encoding them as a JSON string."""
         texts = (
-            self._text(_USER, _calling(arguments, content=said), *more)
-            for said in ("", None)
+            self._text(_USER, _calling(arguments, content=content), *more)
+            for content in ("", None)
             for more in ((), (_result(),))
         )
         return any(_PLACE in text and f'\\"{_KEY}' not in text for text in texts)
 
     def _parts(self) -> Literal["any", "text", "parts"]:
-        """Two parts of text have to be shown as a string is, in every message in which that is shown."""
-        as_text, as_parts = _SAID + _MORE, [{"type": "text", "text": text} for text in (_SAID, _MORE)]
-        wanted: Literal["any", "text"] = "any"
+        """Whether content must be text or parts: which of the two the template shows, in each role."""
+        as_text, as_parts = _ANSWER + _MORE, [{"type": "text", "text": text} for text in (_ANSWER, _MORE)]
+        needed: Literal["any", "text"] = "any"
         for role in ("user", "system", "assistant", "tool"):
             text, parts = (self._shows_content(role, content) for content in (as_text, as_parts))
             if role == "user" and parts and not text:
                 return "parts"
             if text and not parts:
-                wanted = "text"
-        return wanted
+                needed = "text"
+        return needed
 
     def _shows_content(self, role: str, content: Any) -> bool:
         messages: dict[str, list[dict[str, Any]]] = {
@@ -133,12 +142,12 @@ class Probe:
             "tool": [_USER, _calling(self._arguments), _result(content)],
         }
         text = self._text(*messages[role])
-        return _SAID in text and _MORE in text and not _AS_JSON.search(text)
+        return _ANSWER in text and _MORE in text and not _AS_JSON.search(text)
 
     def _knows_developer(self) -> bool:
-        """Whether it has a word for that role, and does not only print whatever role it is given."""
+        """Whether the template knows the developer role, and does not just print the name of any role."""
         developer, system = (
-            _SAID in self._text({"role": role, "content": _SAID}, _USER) for role in ("developer", "system")
+            _ANSWER in self._text({"role": role, "content": _ANSWER}, _USER) for role in ("developer", "system")
         )
         return developer and ("developer" in self._source or not system)
 
@@ -150,11 +159,13 @@ class Probe:
         return short and not long
 
     def _null_beside_calls(self) -> bool:
-        empty, null = (_PLACE in self._text(_USER, _calling(self._arguments, content=said)) for said in ("", None))
+        empty, null = (
+            _PLACE in self._text(_USER, _calling(self._arguments, content=content)) for content in ("", None)
+        )
         return null and not empty
 
     def _hides_whose_result(self, call_id: Callable[[str, int], str]) -> bool:
-        """Whether two results look the same when each answers the other's call."""
+        """Whether the prompt stays the same if two results answer each other's calls."""
         names = (_NAME, f"{_NAME}_too")
         ids = [call_id(name, number) for number, name in enumerate(names)]
         calls = [
@@ -172,141 +183,140 @@ class Probe:
         )
         return straight == crossed and 0 <= straight.find(_RESULT) < straight.find(_MORE)
 
-    # -- how its model speaks -----------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _reasoning(self) -> tuple[str, str] | None:
-        """The field in which reasoning is read, and a prompt that shows it."""
+        """The field from which the template reads reasoning, and a prompt that shows the reasoning."""
         for field in REASONING_FIELDS:
-            for message in (_answer(_SAID), _calling(self._arguments)):
-                text = self._text(_USER, {**message, field: _THOUGHT})
-                if _THOUGHT in text:
+            for message in (_answer(_ANSWER), _calling(self._arguments)):
+                text = self._text(_USER, {**message, field: _REASONING})
+                if _REASONING in text:
                     return field, text
         return None
 
     def block(self) -> Block | None:
-        """How reasoning is marked off, as far as the template shows it."""
+        """The markup of reasoning; None if the template does not show it."""
         if self._reasoned is not None:
-            before, _, behind = self._reasoned[1].partition(_THOUGHT)
-            opener, closer = _OPENER.search(before), _CLOSER.match(behind)
-            # Tags that stand around content too are those of messages.
-            if opener is None or closer is None or opener[1] in behind or closer[2] in behind[closer.end() :]:
+            before, _, after = self._reasoned[1].partition(_REASONING)
+            opener, closer = _OPENER.search(before), _CLOSER.match(after)
+            # Tags that occur again mark messages and not reasoning.
+            if opener is None or closer is None or opener[1] in after or closer[2] in after[closer.end() :]:
                 return None
             return Block(opener[1], len(opener[2]), closer[1] + closer[2], len(closer[3]))
         if (opener := _THINK.search(self.opening())) is not None:
             for end in (re.sub(r"^([<\[])", r"\1/", opener[1]), opener[1].replace("START", "END")):
                 if end != opener[1] and end in self._source:
-                    # As all models do that put a newline behind the first tag.
+                    # All models with a newline after the opening tag have one before and two after the closing tag.
                     newlines = len(opener[2])
                     return Block(opener[1], newlines, "\n" * newlines + end, 2 * newlines)
         return None
 
     def opening(self) -> str:
-        """A prompt for an answer, generation prompt included."""
+        """The text of a prompt with a generation prompt."""
         prompt = self._prompt(_USER, open_turn=True)
         return "" if prompt is None else prompt.text
 
     def header(self, opener: str) -> tuple[list[str], re.Pattern[str]]:
-        """The control token behind which an answer begins, if one does, and what finds where in the text behind it.
+        """Where an answer begins: the control token before it, if there is one, and a regex for the text after that.
 
-        `opener` opens reasoning, and is no control token.
+        `opener` is the tag that opens reasoning, as text.
         """
         prompt = self._prompt(_USER, open_turn=True)
         text = "" if prompt is None else "".join(prompt.pieces[len(prompt.pieces) // 2 * 2 :])
-        _, asked, header = text.rpartition(_ASKED)
+        _, question, header = text.rpartition(_QUESTION)
         header = header.partition(opener)[0].rstrip()
-        # The user's text may stand in front of it, in which only the last header begins an answer.
-        found = ("(?s:.*)" if asked else r"\s*") + re.escape(header if asked else header.lstrip())
-        return ([] if asked or prompt is None else prompt.pieces[1::2][-1:]), re.compile(found)
+        # If no control token separates the user's text from the header, the last header in the text begins the answer.
+        regex = ("(?s:.*)" if question else r"\s*") + re.escape(header if question else header.lstrip())
+        return ([] if question or prompt is None else prompt.pieces[1::2][-1:]), re.compile(regex)
 
     def reasoning(self, left_open: Callable[[Prompt], bool]) -> Literal["opened", "written", "none"]:
-        """Who begins a reasoning block, if the model has one. `left_open` says whether a prompt does."""
+        """Who opens the reasoning block. `left_open` tells whether a prompt leaves one open."""
         opened = self._prompt(_USER, open_turn=True)
         if opened is not None and left_open(opened):
             return "opened"
         return "written" if self._reasoned is not None or "</think>" in self._source else "none"
 
     def ends(self) -> tuple[str, ...]:
-        """The control token with which it closes an answer, if it does with one."""
-        opened = self._prompt(_USER, _answer(_SAID), open_turn=True)
-        for behind in ((), (_USER,)):
-            prompt = self._prompt(_USER, _answer(_SAID), *behind)
-            if prompt is None or _SAID not in prompt.text or prompt == opened:
+        """The control token that ends an answer, if there is one."""
+        opened = self._prompt(_USER, _answer(_ANSWER), open_turn=True)
+        for next_turn in ((), (_USER,)):
+            prompt = self._prompt(_USER, _answer(_ANSWER), *next_turn)
+            if prompt is None or _ANSWER not in prompt.text or prompt == opened:
                 continue
-            said = next(i for i, piece in enumerate(prompt.pieces) if _SAID in piece)
-            if closers := prompt.pieces[said + 1 :: 2]:
-                # Behind the last message there may be more than one, until the turn is over.
-                return (closers[0 if behind else -1],)
+            answer = next(i for i, piece in enumerate(prompt.pieces) if _ANSWER in piece)
+            if closers := prompt.pieces[answer + 1 :: 2]:
+                # After the last message of a prompt there may be several; the last one ends the turn.
+                return (closers[0 if next_turn else -1],)
         return ()
 
     def family(self, families: Iterable[Format]) -> tuple[Format, str] | None:
-        """The family that best reads a call as the template writes it, and how that begins; None if none does."""
+        """The family that reads the template's calls best, and the text before a call's name; None if none does."""
         best: tuple[tuple[bool, bool, int, bool], Format, str] | None = None
-        for thought, said in ((_THOUGHT, _SAID), ("", _SAID), (_THOUGHT, ""), ("", ""), ("", None)):
-            if thought and self._reasoned is None:
+        for reasoning, content in ((_REASONING, _ANSWER), ("", _ANSWER), (_REASONING, ""), ("", ""), ("", None)):
+            if reasoning and self._reasoned is None:
                 continue
-            reasoned = {self._reasoned[0]: thought} if self._reasoned and thought else {}
+            fields = {self._reasoned[0]: reasoning} if self._reasoned and reasoning else {}
             for family in families:
                 call_id = family.history_rules.call_id(_NAME, 0) if family.history_rules.call_id else _SHORT_ID
-                message = _calling(self._arguments, call_id, content=said, **reasoned)
-                wanted = Message(said or "", thought, (Call(call_id, _NAME, json.dumps(_ARGUMENTS)),))
+                message = _calling(self._arguments, call_id, content=content, **fields)
+                expected = Message(content or "", reasoning, (Call(call_id, _NAME, json.dumps(_ARGUMENTS)),))
                 text, read = self._read(message, family)
-                if [(call.name, call.arguments) for call in read.calls] != [(_NAME, wanted.calls[0].arguments)]:
+                if [(call.name, call.arguments) for call in read.calls] != [(_NAME, expected.calls[0].arguments)]:
                     continue
                 score = (
-                    read.reasoning != wanted.reasoning,
-                    read.content.strip() != wanted.content,
+                    read.reasoning != expected.reasoning,
+                    read.content.strip() != expected.content,
                     len(read.defects),
-                    not _writes(family, wanted, text),
+                    not _writes(family, expected, text),
                 )
                 if best is None or score < best[0]:
                     best = score, family, text
             if best is not None:
-                return best[1], _marks(best[2])
+                return best[1], _call_opening(best[2])
         if self._shows_objects or self._shows_strings:
             return None
-        # What it will not show in a history, it may still ask for.
-        asked: tuple[int, Format, str] | None = None
+        # A template that shows no calls of a history may still name a family's markers, to tell the model how to call.
+        named: tuple[int, Format, str] | None = None
         for family in families:
             markers = (*getattr(family._reader, "openers", ())[:1], *getattr(family._reader, "inner", ()))
-            if len(markers) > (asked[0] if asked else 0) and all(marker.strip() in self._source for marker in markers):
-                asked = len(markers), family, markers[0].strip()
-        return asked and asked[1:]
+            if len(markers) > (named[0] if named else 0) and all(marker.strip() in self._source for marker in markers):
+                named = len(markers), family, markers[0].strip()
+        return named and named[1:]
 
     def reads_reasoning(self, family: Format) -> bool:
-        """Whether `family` tells reasoning from content as the template writes them."""
+        """Whether `family` separates reasoning from content in answers that the template writes."""
         if self._reasoned is None:
             return False
-        for message in (_answer(_SAID), _calling(self._arguments, content=_SAID), _calling(self._arguments)):
-            text, read = self._read({**message, self._reasoned[0]: _THOUGHT}, family)
-            if _THOUGHT in text:
-                return (read.reasoning, read.content.rstrip()) == (_THOUGHT, message["content"])
+        for message in (_answer(_ANSWER), _calling(self._arguments, content=_ANSWER), _calling(self._arguments)):
+            text, read = self._read({**message, self._reasoned[0]: _REASONING}, family)
+            if _REASONING in text:
+                return (read.reasoning, read.content.rstrip()) == (_REASONING, message["content"])
         return False
 
     def _read(self, message: Mapping[str, Any], family: Format) -> tuple[str, Message]:
-        """An answer as the template writes it behind its generation prompt, and what `family` reads in it.
+        """The answer that the template writes after its generation prompt, and what `family` reads in it.
 
-        Without the control tokens that the family does not know, which no reader takes for text.
+        Control tokens that the family does not know are left out, because no reader takes them for text.
         """
-        opened, said = self._prompt(_USER, open_turn=True), self._prompt(_USER, message)
-        if opened is None or said is None:
+        opened, answered = self._prompt(_USER, open_turn=True), self._prompt(_USER, message)
+        if opened is None or answered is None:
             return "", Message()
-        header = _shared(opened.text, said.text)
-        goes_on = header == opened.text
-        if not goes_on:
-            header = _BEGUN_TAG.sub("", header)  # two tags may begin alike
-        text = "".join(_behind(said, len(header), family._reader.controls))
-        # The family's tags may be no control tokens of this model.
-        begun = family.left_open(opened) or opened.text.rstrip().endswith(family._reader.think.strip())
-        return text, family.parse(text, _TOOLS, thinking=goes_on and begun)
+        header = _common_prefix(opened.text, answered.text)
+        continues = header == opened.text
+        if not continues:
+            header = _PARTIAL_TAG.sub("", header)  # two different tags may begin alike
+        text = "".join(_pieces_from(answered, len(header), family._reader.controls))
+        # The family's tags may be text in this model.
+        left_open = family.left_open(opened) or opened.text.rstrip().endswith(family._reader.think.strip())
+        return text, family.parse(text, _TOOLS, thinking=continues and left_open)
 
 
-def _shared(a: str, b: str) -> str:
-    """The beginning that two texts share."""
+def _common_prefix(a: str, b: str) -> str:
     return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
-def _behind(prompt: Prompt, start: int, controls: Sequence[str]) -> Iterator[str]:
-    """The pieces from `start` on; of its control tokens, those in `controls`."""
+def _pieces_from(prompt: Prompt, start: int, controls: Sequence[str]) -> Iterator[str]:
+    """The pieces of `prompt` from character `start` on, without control tokens that are not in `controls`."""
     at = 0
     for text, control in prompt.segments:
         if not control or text in controls:
@@ -314,26 +324,26 @@ def _behind(prompt: Prompt, start: int, controls: Sequence[str]) -> Iterator[str
         at += len(text)
 
 
-def _marks(text: str) -> str:
-    """What the template writes in front of a call's name."""
+def _call_opening(text: str) -> str:
+    """The text that the template writes before a call's name."""
     before = text[: text.index(_NAME)]
-    return re.split(f"{_ASKED}|{_THOUGHT}|{_SAID}", before)[-1].strip()
+    return re.split(f"{_QUESTION}|{_REASONING}|{_ANSWER}", before)[-1].strip()
 
 
 def _writes(family: Format, message: Message, text: str) -> bool:
-    """Whether `family` writes `message` as in `text`."""
-    *said, _ = family.write(message, thinking=bool(message.reasoning)).pieces  # all but what ends the turn
-    return "".join(said) in text
+    """Whether `text` contains `message` as `family` writes it."""
+    *pieces, _ = family.write(message, thinking=bool(message.reasoning)).pieces  # without the end of the turn
+    return "".join(pieces) in text
 
 
-#: A tag, and the newlines that belong to it.
+#: A tag with the newlines that belong to it.
 _OPENER = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\n*)\Z")
 _CLOSER = re.compile(r"(\n*)(<[^<>\s]+>|\[/[A-Z_]+\])(\n*)")
 _THINK = re.compile(r"(<[^<>\s]*think[^<>\s]*>|\[THINK\])(\n*)\Z", re.IGNORECASE)
-_BEGUN_TAG = re.compile(r"[<\[][^<>\[\]\s]*\Z")
+_PARTIAL_TAG = re.compile(r"[<\[][^<>\[\]\s]*\Z")
 _AS_JSON = re.compile(r"""type['"]?\s*:\s*['"]?text""")
 
 
 def _nine_digits(name: str, number: int) -> str:
-    """An id such as Mistral's templates ask for."""
+    """A call id as Mistral's templates require it."""
     return f"{number:09}"
