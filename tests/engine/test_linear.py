@@ -1,4 +1,4 @@
-"""The packed product equals the plain one; with 8 bit weights, that with the weights they stand for."""
+"""Every kernel that multiplies by weights equals the plain product, on each processor that has it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine import linear
-from dovetail.engine.linear import Linear
+from dovetail.engine.linear import Linear, Quantization
+from tests.engine.processors import EVERY, needs
 
-# Odd sizes, sizes that take the plain product for few rows, and one that never does.
+# Odd sizes, sizes that take the plain product for few rows, one that never does, and one of several tiles.
 SIZES = [(30, 31), (97, 48), (384, 96), (1000, 700)]
 
 
@@ -22,45 +22,57 @@ def rounded(weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("quantization", [None, "int8"])
-@pytest.mark.parametrize("packed", [True, False])
-def test_equals_the_plain_product(
-    size: tuple[int, int], quantization: linear.Quantization | None, packed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not packed:
-        monkeypatch.setattr(linear, "_PACKED_INT8", False)
+@pytest.mark.parametrize("processor", EVERY)
+def test_equals_the_plain_product(size: tuple[int, int], quantization: Quantization | None, processor: str) -> None:
+    kernels = needs(processor, "float32", quantization)
     weight, bias, x = torch.randn(size), torch.randn(size[0]), torch.randn(70, size[1])
     # As in real models, some channels are a hundred times the others.
     x[:, 3] *= 100
-    held = rounded(weight) if quantization else weight
-    for given_bias in (None, bias):
-        product = Linear(weight, given_bias, quantization)
-        exact = x.double() @ held.double().T + (0 if given_bias is None else given_bias)
+    stored = rounded(weight) if quantization else weight
+    for some_bias in (None, bias):
+        product = Linear(weight, some_bias, quantization, kernels)
+        exact = x.double() @ stored.double().T + (0 if some_bias is None else some_bias)
         for rows in (1, 4, 70):
             assert (product(x[:rows]) - exact[:rows]).abs().max() < 1e-5 * exact.abs().max()
 
 
+@pytest.mark.parametrize("size", [(1000, 700), (301, 3000)])
 @pytest.mark.parametrize("quantization", [None, "int8"])
-def test_bfloat16(quantization: linear.Quantization | None) -> None:
-    weight, bias, x = (torch.randn(size).bfloat16() for size in ((1000, 700), (1000,), (5, 700)))
-    product = Linear(weight, bias, quantization)(x)
-    exact = x.double() @ weight.double().T + bias
-    assert product.dtype == torch.bfloat16
-    assert (product - exact).norm() < 0.02 * exact.norm()
+@pytest.mark.parametrize("processor", EVERY)
+def test_bfloat16(size: tuple[int, int], quantization: Quantization | None, processor: str) -> None:
+    kernels = needs(processor, "bfloat16", quantization)
+    weight, bias, x = (torch.randn(each).bfloat16() for each in (size, size[:1], (5, size[1])))
+    for some_bias in (None, bias):
+        product = Linear(weight, some_bias, quantization, kernels)
+        exact = x.double() @ weight.double().T + (0 if some_bias is None else some_bias)
+        for rows in (1, 2, 5):
+            found = product(x[:rows])
+            assert found.dtype == torch.bfloat16
+            assert (found - exact[:rows]).norm() < 0.02 * exact[:rows].norm()
 
 
-@given(rows=st.integers(1, 40), start=st.integers(0, 39), scale=st.floats(1e-6, 1e6))
-@settings(max_examples=60, deadline=None)
-def test_int8_gives_a_row_the_same_whatever_comes_with_it(rows: int, start: int, scale: float) -> None:
+@pytest.mark.parametrize("processor", EVERY)
+@given(rows=st.integers(1, 40), start=st.integers(0, 39), scale=st.floats(1e-6, 1e6), extreme=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_int8_gives_a_row_the_same_whatever_comes_with_it(
+    processor: str, rows: int, start: int, scale: float, extreme: bool
+) -> None:
+    kernels = needs(processor, "float32", "int8")
     generator = torch.Generator().manual_seed(rows)
-    product = Linear(torch.randn(257, 130, generator=generator), None, "int8")
-    x = torch.randn(80, 130, generator=generator) * scale
+    weight, x = torch.randn(257, 130, generator=generator), torch.randn(80, 130, generator=generator) * scale
+    if extreme:  # the largest digits by the largest weights: where products of pairs would overflow 16 bits
+        weight, x = weight.sign(), x.sign() * scale
+    product = Linear(weight, None, "int8", kernels)
     assert torch.equal(product(x[start : start + rows]), product(x)[start : start + rows])
+    exact = x.double() @ rounded(weight).double().T
+    assert (product(x) - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
-def test_int8_of_nothing() -> None:
+@pytest.mark.parametrize("processor", EVERY)
+def test_int8_of_nothing(processor: str) -> None:
     """No weights, no activations: zeros, not a division by zero."""
     weight, x = torch.randn(48, 32), torch.randn(3, 32)
     weight[5] = 0
     x[1] = 0
-    product = Linear(weight, None, "int8")(x)
+    product = Linear(weight, None, "int8", needs(processor, "float32", "int8"))(x)
     assert torch.equal(product[1], torch.zeros(48)) and torch.equal(product[:, 5], torch.zeros(3))

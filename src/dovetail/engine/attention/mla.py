@@ -28,8 +28,8 @@ from dovetail.engine.models.base import ForwardBatch, Span
 class LatentCache:
     """The latents of one layer, and the two halves of kv_b_proj that are absorbed around them.
 
-    `key_up` is [heads, nope, kv_lora_rank], `value_up` [heads, kv_lora_rank, v]. `dtype` is what the cache holds
-    (theirs if None).
+    `key_up` is [heads, nope, kv_lora_rank], `value_up` [heads, kv_lora_rank, v], both of the type that they are
+    multiplied in. `dtype` is the type of the cache.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LatentCache:
         value_up: Tensor,
         rope_width: int,
         rows: int,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype,
         backend: Backend = "auto",
     ) -> None:
         self._key_up = key_up
@@ -50,7 +50,7 @@ class LatentCache:
         nope, value = key_up.shape[1], value_up.shape[2]
         saved = 2 * self._rank - nope - value
         self._limit = max(PREFILL, self._rank * (nope + value) // saved) if saved > 0 else sys.maxsize
-        self.latents = torch.empty(rows, self._rank + rope_width, dtype=check_cached(dtype or key_up.dtype))
+        self.latents = torch.empty(rows, self._rank + rope_width, dtype=check_cached(dtype))
 
     def attend(self, batch: ForwardBatch, queries: Tensor, latents: Tensor) -> Tensor:
         """Write `latents` ([tokens, kv_lora_rank + rope]), then let `queries` ([tokens, heads, nope + rope], already
@@ -64,17 +64,19 @@ class LatentCache:
         latents = self.latents[span.rows]
         length, heads, _ = queries.shape
         if fused(self._backend, length, self._limit):
-            return self._expanded(queries, latents.to(queries.dtype))
+            return self._expanded(queries, latents.to(self._key_up.dtype))
         nope = self._key_up.shape[1]
-        absorbed = torch.bmm(queries[..., :nope].transpose(0, 1), self._key_up).transpose(0, 1)
+        own = queries[..., :nope].transpose(0, 1).to(self._key_up.dtype)
+        absorbed = torch.bmm(own, self._key_up).transpose(0, 1)
         absorbed = torch.cat((absorbed, queries[..., nope:]), -1).float()
         latents = latents.float()
         parts = [
             self._products(absorbed[start:end], latents[:seen])
             for start, end, seen in query_blocks(length, latents.shape[0], heads)
         ]
-        mixed = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(queries.dtype)
-        return torch.bmm(mixed.transpose(0, 1), self._value_up).transpose(0, 1).reshape(length, -1)
+        mixed = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self._value_up.dtype)
+        values = torch.bmm(mixed.transpose(0, 1), self._value_up).transpose(0, 1)
+        return values.reshape(length, -1).to(queries.dtype)
 
     def _products(self, queries: Tensor, latents: Tensor) -> Tensor:
         """The last of a sequence's tokens to all of them: mixed latents [length, heads, kv_lora_rank]."""
@@ -93,7 +95,7 @@ class LatentCache:
         for start in starts:
             heads = slice(start, start + starts.step)
             nope_keys = torch.matmul(compressed, self._key_up[heads].mT)
-            keys = torch.cat((nope_keys, rope.expand(nope_keys.shape[0], -1, -1)), -1)
-            values = torch.matmul(compressed, self._value_up[heads])
+            keys = torch.cat((nope_keys, rope.expand(nope_keys.shape[0], -1, -1)), -1).to(queries.dtype)
+            values = torch.matmul(compressed, self._value_up[heads]).to(queries.dtype)
             parts.append(fused_attention(queries[:, heads].transpose(0, 1), keys, values))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

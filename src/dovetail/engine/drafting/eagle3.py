@@ -46,7 +46,7 @@ class Eagle3:
             return RMSNorm(weights[name].to(dtype), layer.rms_norm_eps)
 
         def linear(name: str) -> Linear:
-            return Linear(weights[name].to(dtype), quantization=options.quantization)
+            return options.linear(weights[name].to(dtype))
 
         self.aux_layers = config.aux_layers
         own = weights.get("embed_tokens.weight")

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.config import MTPConfig
-from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch, Model
 from dovetail.engine.models.deepseek_v3 import load_layer
 from dovetail.engine.models.layers import Options, RMSNorm, Under, rotary_table
@@ -45,7 +44,7 @@ class MTP:
         self.aux_layers = config.aux_layers
         self._target = target
         self._embedding_norm, self._hidden_norm = norm("enorm.weight"), norm("hnorm.weight")
-        self._eh_proj = Linear(weights[config.prefix + "eh_proj.weight"].to(dtype), quantization=options.quantization)
+        self._eh_proj = options.linear(weights[config.prefix + "eh_proj.weight"].to(dtype))
         self._layer = load_layer(Under(weights, config.prefix), shape, False, rows, dtype, options)
         self._norm = norm("shared_head.norm.weight")
         self._table = rotary_table(shape.rope, shape.rotary_width, context)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.config import TargetConfig
-from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.layers import Options, RMSNorm, rotary_table
 
@@ -52,7 +51,7 @@ class Decoder:
         self._layers = list(layers)
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
         head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
-        self._lm_head = Linear(head, quantization=options.quantization)
+        self._lm_head = options.linear(head)
 
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
         table = self._table[batch.positions].unsqueeze(1)

@@ -37,7 +37,7 @@ class Attention:
         options: Options,
     ) -> None:
         def linear(weight: Tensor) -> Linear:
-            return Linear(weight.to(dtype), quantization=options.quantization)
+            return options.linear(weight.to(dtype))
 
         kv_dtype, backend = options.kv_dtype or dtype, options.attention_backend
         heads, nope, rope = config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim
@@ -64,7 +64,8 @@ class Attention:
             self._kv_b = linear(weights["kv_b_proj.weight"])
             self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend)
         else:
-            kv_b = weights["kv_b_proj.weight"].view(heads, nope + config.v_head_dim, self._rank).to(dtype)
+            absorbed = torch.float32 if options.kernels.absorbed == "float32" else dtype
+            kv_b = weights["kv_b_proj.weight"].view(heads, nope + config.v_head_dim, self._rank).to(dtype).to(absorbed)
             key_up, value_up = kv_b[:, :nope].contiguous(), kv_b[:, nope:].mT.contiguous()
             self._latent = LatentCache(key_up, value_up, rope, rows, kv_dtype, backend)
 
@@ -104,12 +105,12 @@ def load_layer(
     attention = Attention(Under(own, "self_attn."), config, rows, dtype, options)
     mlp: MLP | MoE
     if dense:
-        mlp = MLP(*_expert(own, "mlp.", dtype), options.quantization)
+        mlp = MLP(*_expert(own, "mlp.", dtype), options)
     else:
         router = Router(own["mlp.gate.weight"], own["mlp.gate.e_score_correction_bias"], config)
         count, scale = config.n_routed_experts, config.routed_scaling_factor
         routed = (_expert(own, f"mlp.experts.{e}.", dtype, scale) for e in range(count))
-        mlp = MoE(router, count, routed, _expert(own, "mlp.shared_experts.", dtype), options.quantization)
+        mlp = MoE(router, count, routed, _expert(own, "mlp.shared_experts.", dtype), options)
     return (
         RMSNorm(own["input_layernorm.weight"].to(dtype), config.rms_norm_eps),
         attention,

@@ -12,16 +12,24 @@ from torch import Tensor
 
 from dovetail.engine.attention.causal import Backend
 from dovetail.engine.config import LinearScaling, Llama3Scaling, Rope, Yarn
-from dovetail.engine.linear import Linear, Quantization
+from dovetail.engine.compute import Kernels
+from dovetail.engine.linear import KERNELS, Linear, Quantization
 
 
 class Options(NamedTuple):
-    """How a model is held. `kv_dtype` is what its caches hold, None for the type it computes in; `quantization` how its
-    large weights are held, None for that same type."""
+    """How a model's weights and caches are stored, and which kernels multiply them.
+
+    `kv_dtype` is the type of its caches, None for the type it computes in. `quantization` is how its large weights are
+    stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
+    """
 
     kv_dtype: torch.dtype | None = None
     attention_backend: Backend = "auto"
     quantization: Quantization | None = None
+    kernels: Kernels = KERNELS
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return Linear(weight, bias, self.quantization, self.kernels)
 
 
 class Under(Mapping[str, Tensor]):
@@ -61,9 +69,9 @@ class RMSNorm:
 class MLP:
     """SwiGLU: ``down(silu(gate(x)) * up(x))``, gate and up in one product."""
 
-    def __init__(self, gate: Tensor, up: Tensor, down: Tensor, quantization: Quantization | None = None) -> None:
-        self._gate_up = Linear(torch.cat((gate, up)), quantization=quantization)
-        self._down = Linear(down, quantization=quantization)
+    def __init__(self, gate: Tensor, up: Tensor, down: Tensor, options: Options) -> None:
+        self._gate_up = options.linear(torch.cat((gate, up)))
+        self._down = options.linear(down)
         self._width = gate.shape[0]
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.config import LlamaConfig, Qwen3Config
-from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.decoder import Layer
 from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, interleave, rotate_
@@ -49,9 +48,9 @@ class Attention:
             return torch.cat((q, interleave(k, kv_heads), v)).to(dtype)
 
         bias = joined("bias") if config.attention_bias else None
-        self._qkv = Linear(joined("weight"), bias, options.quantization)
+        self._qkv = options.linear(joined("weight"), bias)
         o_bias = weights["o_proj.bias"].to(dtype) if config.o_bias else None
-        self._o = Linear(weights["o_proj.weight"].to(dtype), o_bias, options.quantization)
+        self._o = options.linear(weights["o_proj.weight"].to(dtype), o_bias)
         self._cache = HeadCache(kv_heads, width, width, rows, options.kv_dtype or dtype, options.attention_backend)
 
     def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
@@ -83,5 +82,5 @@ def load_layer(
         RMSNorm(own["input_layernorm.weight"].to(dtype), config.rms_norm_eps),
         Attention(Under(own, "self_attn."), config, rows, dtype, options),
         RMSNorm(own["post_attention_layernorm.weight"].to(dtype), config.rms_norm_eps),
-        MLP(gate, up, down, options.quantization),
+        MLP(gate, up, down, options),
     )

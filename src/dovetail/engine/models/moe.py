@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.config import DeepseekV3Config
-from dovetail.engine.linear import Linear, Quantization
-from dovetail.engine.models.layers import MLP, silu_and_mul
+from dovetail.engine.linear import Linear
+from dovetail.engine.models.layers import MLP, Options, silu_and_mul
 
 # With few experts and a few tokens all experts run as one wide MLP: two products whose operands never move, where
 # visiting each chosen expert costs six small ops. At 8 experts of 128 (top 2, hidden 256, one core of an EPYC 9005
@@ -73,29 +73,27 @@ class MoE:
         count: int,
         routed: Iterable[Expert],
         shared: Expert,
-        quantization: Quantization | None = None,
+        options: Options,
     ) -> None:
-        def linear(weight: Tensor) -> Linear:
-            return Linear(weight, quantization=quantization)
-
         self._router = router
         self._count = count
         self._gate_up: list[Linear] = []
         self._down: list[Linear] = []
-        self._shared = MLP(*shared, quantization)
+        self._shared = MLP(*shared, options)
         self._wide: tuple[Linear, Linear] | None = None
         everyone: list[Expert] = []
         # One expert after the other, so that a layer is never whole in memory beside what is made of it.
         for expert in routed:
             self._width = expert.gate.shape[0]
-            self._gate_up.append(linear(torch.cat((expert.gate, expert.up))))
-            self._down.append(linear(expert.down))
+            self._gate_up.append(options.linear(torch.cat((expert.gate, expert.up))))
+            self._down.append(options.linear(expert.down))
             if count <= _WIDE_EXPERTS:
                 everyone.append(expert)
         if everyone:
             everyone.append(shared)
             gates, ups = [expert.gate for expert in everyone], [expert.up for expert in everyone]
-            self._wide = linear(torch.cat(gates + ups)), linear(torch.cat([expert.down for expert in everyone], 1))
+            down = torch.cat([expert.down for expert in everyone], 1)
+            self._wide = options.linear(torch.cat(gates + ups)), options.linear(down)
             self._wide_width = sum(gate.shape[0] for gate in gates)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:

@@ -1,0 +1,100 @@
+"""What this machine's processor can do, and which kernel computes each product on it.
+
+The one place that knows. It needs no torch, so that a plan shows the choice before anything loads.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Kernels(msgspec.Struct, frozen=True):
+    """Which kernel multiplies rows by weights of each type. `processor` is the row of `TABLE` that it stands in.
+
+    `float32`, `bfloat16`: "packed" is oneDNN's product with weights packed at load; "converted" keeps bfloat16 weights
+    and makes float32 of a tile of them at a time; "plain" is torch's own product.
+    `int8`: how rows become whole numbers, so that sums are exact and a row's product does not depend on the rows beside
+    it. "8 bit digits" needs VNNI: without it, oneDNN adds pairs of products in 16 bits, where two products of 8 bits
+    overflow and two of 7 by 8 bits do not. "float64" holds the same sums exactly on any processor.
+    `absorbed`: the type of the two halves of kv_b_proj that latent attention multiplies in batches. Without bfloat16
+    instructions torch's batched product in bfloat16 takes 10 to 50 times as long as in float32.
+    """
+
+    processor: str
+    float32: Literal["packed", "plain"]
+    bfloat16: Literal["packed", "converted", "plain"]
+    int8: Literal["8 bit digits", "7 bit digits", "float64"]
+    absorbed: Literal["bfloat16", "float32"]
+
+    def shown(self, dtype: str, quantization: str | None) -> str:
+        """The kernel for weights of `dtype` under `quantization`, for people: "avx2, float32 packed"."""
+        if quantization == "int8":
+            return f"{self.processor}, int8 by {self.int8}"
+        return f"{self.processor}, {dtype} {self.bfloat16 if dtype == 'bfloat16' else self.float32}"
+
+
+#: From the most capable processor to the least; figures by row in docs/engine.md.
+TABLE: tuple[Kernels, ...] = (
+    Kernels("avx512_vnni", "packed", "packed", "8 bit digits", "bfloat16"),
+    Kernels("avx512", "packed", "packed", "7 bit digits", "bfloat16"),
+    Kernels("avx_ne_convert", "packed", "packed", "7 bit digits", "float32"),
+    Kernels("avx2", "packed", "converted", "7 bit digits", "float32"),
+    Kernels("sse41", "packed", "converted", "7 bit digits", "float32"),
+    # arm64 among them. Untried, so nothing here that is not right everywhere.
+    Kernels("portable", "plain", "plain", "float64", "float32"),
+)
+BY_PROCESSOR: Mapping[str, Kernels] = {kernels.processor: kernels for kernels in TABLE}
+PORTABLE = BY_PROCESSOR["portable"]
+
+_AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+#: The flags of /proc/cpuinfo that each row needs, all of them.
+_NEEDS: Mapping[str, set[str]] = {
+    "avx512_vnni": {*_AVX512, "avx512_vnni"},
+    "avx512": _AVX512,
+    "avx_ne_convert": {"avx2", "avx_ne_convert"},
+    "avx2": {"avx2"},
+    "sse41": {"sse4_1"},
+}
+#: The first row that is left where ONEDNN_MAX_CPU_ISA has one of these values; any other value leaves all.
+#: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_LIMITS: Mapping[str, str] = {
+    "SSE41": "sse41",
+    "AVX": "sse41",
+    "AVX2": "avx2",
+    "AVX2_VNNI": "avx2",
+    "AVX2_VNNI_2": "avx_ne_convert",
+    "AVX512_CORE": "avx512",
+}
+
+
+def kernels_for(flags: set[str], limit: str = "") -> Kernels:
+    """The first row of `TABLE` whose processor flags are all in `flags`, at or below oneDNN's `limit`."""
+    limited = _LIMITS.get(limit.upper())
+    start = 0 if limited is None else TABLE.index(BY_PROCESSOR[limited])
+    rows = (kernels for kernels in TABLE[start:] if kernels.processor in _NEEDS)
+    return next((kernels for kernels in rows if _NEEDS[kernels.processor] <= flags), PORTABLE)
+
+
+@functools.cache
+def kernels_here() -> Kernels:
+    """The kernels for this machine's processor, under oneDNN's own limits in the environment."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    return kernels_for(_flags(), limit)
+
+
+def _flags() -> set[str]:
+    """The processor's flags; none on anything but x86 under Linux."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return set()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    return set(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
