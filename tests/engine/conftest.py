@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from dovetail.engine.core import LLMCore
+from tests.engine import processors
 from tests.engine.schedules import Checkpoints
 
 
@@ -18,8 +19,14 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
-    return Checkpoints(tmp_path_factory.mktemp("tiny"))
+def tiny_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoints]:
+    """Tiny checkpoints and their truths under one of `processors.EXACT`."""
+    return functools.cache(lambda path: Checkpoints(tmp_path_factory.mktemp("tiny"), processors.path(path)))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_by: Callable[[str], Checkpoints]) -> Checkpoints:
+    return tiny_by("as served")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from dovetail.engine.compute import BY_PROCESSOR, TABLE, Kernels, kernels_here
@@ -25,7 +28,22 @@ def needs(processor: str, dtype: str, quantization: str | None) -> Kernels:
     return kernels
 
 
-def distinct(dtype: str, quantization: str | None) -> tuple[str, ...]:
-    """One processor for each kernel that some processor takes for these weights."""
-    kernels = {getattr(row, quantization or dtype): row.processor for row in reversed(TABLE)}
+def one_for_each(kind: str) -> tuple[str, ...]:
+    """One processor for each kernel that the table has for `kind`: a dtype, or a quantization."""
+    kernels = {getattr(row, kind): row.processor for row in TABLE}
     return tuple(kernels.values())
+
+
+def path(name: str) -> dict[str, Any]:
+    """The engine settings of one of `EXACT`, or a skip where this processor does not have it."""
+    if name == "as served":
+        return {}
+    kind, _, processor = name.partition(" ")
+    kernels = needs(processor, kind, "int8" if kind == "int8" else None)
+    # The product for few multiplications is another one: here all are by the kernel in question.
+    quantization = "int8" if kind == "int8" else None
+    return {"quantization": quantization, "kernels": msgspec.structs.replace(kernels, plain_below=0)}
+
+
+#: Every way to multiply by which drafting never changes greedy ids.
+EXACT = ("as served", *(f"{kind} {processor}" for kind in ("float32", "int8") for processor in one_for_each(kind)))

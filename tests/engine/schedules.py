@@ -12,6 +12,7 @@ import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
@@ -45,7 +46,8 @@ WANTED = ("plain", "penalised", "stopped", "constrained")
 class Checkpoints:
     """Tiny checkpoints, and what the naive loop says of every prompt on them, computed once each."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
+        self.settings = settings
         self.targets = {
             "heads": write_mtp_target(root / "heads"),
             "latent": write_target(root / "latent", **LATENT),
@@ -61,7 +63,9 @@ class Checkpoints:
             "mtp": "mtp",
             "none": None,
         }
-        self._models = {name: load_core(path, max_batch=1).models.target for name, path in self.targets.items()}
+        self._models = {
+            name: load_core(path, max_batch=1, **settings).models.target for name, path in self.targets.items()
+        }
         self.truth = functools.cache(self._truth)
 
     def completion(self, prompt: int, kind: str, **changes: object) -> Completion:
@@ -98,6 +102,7 @@ def schedule(
         max_batched_tokens=rng.choice((1, 5, 16, 33, 512)),
         prefix_caching=rng.random() < 0.7,
         async_scheduling=overlap,
+        **tiny.settings,
     )
     if seed % 2:  # K changes from step to step, to none and back, within limits
         fickle(core, seed, Limits(random.Random(seed).choice((None, 30, 90)), random.Random(~seed).choice((None, 2))))

@@ -22,6 +22,7 @@ from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.errors import EngineError
 from tests.engine.checkpoints import LATENT, LLAMA, LLAMA3, QWEN3, TARGET, YARN, write_llama, write_qwen3, write_target
+from tests.engine.processors import needs, one_for_each
 
 DEEPSEEK: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -153,11 +154,24 @@ def test_a_cache_that_is_too_slow_to_read(folder: Path) -> None:
         load(folder, options=Options(kv_dtype=torch.float8_e4m3fn))
 
 
+@pytest.mark.parametrize("processor", one_for_each("bfloat16"))
+def test_bfloat16_by_every_kernel(folder: Path, processor: str) -> None:
+    plain = logits(load(folder), [(0, 41)])
+    wide = load(folder, options=Options(kernels=needs(processor, "bfloat16", None)), dtype=torch.bfloat16)
+    for chunks in ([(0, 41)], CHUNKS):
+        assert off(logits(wide, chunks), plain) < 0.05
+
+
+@pytest.mark.parametrize("processor", one_for_each("int8"))
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_int8_weights(folder: Path, compute: str) -> None:
+def test_int8_weights(folder: Path, compute: str, processor: str) -> None:
     """8 bits leave the logits close, and a row of them the same, whatever other rows are computed with it."""
     plain = logits(load(folder), [(0, 41)])
-    held = load(folder, options=Options(quantization="int8"), dtype=getattr(torch, compute))
+    held = load(
+        folder,
+        options=Options(quantization="int8", kernels=needs(processor, compute, "int8")),
+        dtype=getattr(torch, compute),
+    )
     assert off(logits(held, CHUNKS), plain) < 0.1
     hidden = torch.randn(9, 48).to(getattr(torch, compute))
     with torch.inference_mode():

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.checkpoints import load_core
+from tests.engine.processors import EXACT
 from tests.engine.schedules import PROMPTS, WANTED, Checkpoints, schedule
 
+FUZZ = settings().max_examples > 1000
 
-# 200 in `make test`, 10,000 in `make fuzz`.
-@settings(deadline=None, max_examples=2 * settings().max_examples)
+
+# 100 in `make test`, 10,000 in `make fuzz`.
+@settings(deadline=None, max_examples=10_000 if FUZZ else 100)
 @given(seed=st.integers(0, 2**64))
 def test_schedules(tiny: Checkpoints, seed: int) -> None:
     schedule(tiny, seed, None)
+
+
+# 10 by each kernel in `make test`, 10,000 in `make fuzz`.
+@pytest.mark.parametrize("path", EXACT[1:])
+@settings(deadline=None, max_examples=10_000 if FUZZ else 10)
+@given(seed=st.integers(0, 2**64))
+def test_schedules_by_every_kernel(tiny_by: Callable[[str], Checkpoints], path: str, seed: int) -> None:
+    schedule(tiny_by(path), seed, None)
 
 
 def test_there_is_something_to_see(tiny: Checkpoints) -> None:

@@ -78,6 +78,8 @@ def _settings(plan: Plan, *, everything: bool) -> Iterator[Row]:
     for name, setting in plan.settings.items():
         if everything or (name != "env" and (setting.value is not None or setting.source != "default")):
             yield _row(name, setting)
+    if plan.compute is not None:
+        yield _row("compute", plan.compute)
 
 
 def _row(name: str, setting: Setting[Any]) -> Row:

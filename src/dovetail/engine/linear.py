@@ -28,13 +28,8 @@ _ONEDNN: bool = torch._C._has_mkldnn and all(
         (torch.ops.onednn, "qlinear_pointwise"),
     )
 )
-#: The kernels for this processor, as far as this build of torch has them.
-KERNELS = kernels_here() if _ONEDNN else PORTABLE
 _packed_linear: Any = torch.ops.mkldnn._linear_pointwise.default if _ONEDNN else None
 
-# A call of oneDNN costs 8 us more than one of MKL, which is therefore faster up to this many multiplications: by 96 x
-# 384, 4 rows take 5.9 us against 11 us; by 1152 x 256, 1 row takes 14 us against 22 us (4 rows 43 us against 24 us).
-_FEW = 400_000
 # How many weights are converted at a time: a megabyte of float32, which stays in a cache.
 _TILE = 1 << 18
 # So many rows at most take torch's own product in bfloat16, which reads the weights once for each row: by 8192 x 2048,
@@ -54,9 +49,10 @@ class Linear:
         weight: Tensor,
         bias: Tensor | None = None,
         quantization: Quantization | None = None,
-        kernels: Kernels = KERNELS,
+        kernels: Kernels | None = None,
     ) -> None:
-        self._product = _product(weight.contiguous(), bias, quantization, kernels)
+        kernels = kernels or kernels_here()
+        self._product = _product(weight.contiguous(), bias, quantization, kernels if _ONEDNN else PORTABLE)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x)
@@ -70,7 +66,7 @@ def _product(weight: Tensor, bias: Tensor | None, quantization: Quantization | N
         return Int8(weight, bias, kernels.int8)
     kind = kernels.bfloat16 if weight.dtype == torch.bfloat16 else kernels.float32
     if kind == "packed":
-        return _Packed(weight, bias)
+        return _Packed(weight, bias, kernels.plain_below)
     if kind == "converted":
         return _Converted(weight, bias)
     return lambda x: F.linear(x, weight, bias)
@@ -79,10 +75,10 @@ def _product(weight: Tensor, bias: Tensor | None, quantization: Quantization | N
 class _Packed:
     """oneDNN's product. Small weights are kept unpacked too, for few rows."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, plain_below: int) -> None:
         self._bias = bias
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self._few_rows = _FEW // weight.numel()
+        self._few_rows = plain_below // weight.numel()
         self._unpacked = weight if self._few_rows else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -196,5 +192,5 @@ class _Float64Sums:
     def __call__(self, x: Tensor) -> Tensor:
         largest = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30).double()
         whole = (x.double() * (_LARGEST / largest)).round_()
-        sums = [F.linear(whole, tile.double()) for tile in self._weight.split(self._tile)]
+        sums = [F.linear(whole, tile.double()) for tile in torch.split(self._weight, self._tile)]
         return torch.cat(sums, 1).mul_(self._scale).mul_(largest).float()

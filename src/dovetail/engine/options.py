@@ -12,7 +12,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def target_options(settings: EngineSettings) -> Options:
     """How the target is stored and computed."""
-    return Options(DTYPES.get(settings.kv_cache_dtype), settings.attention_backend, settings.quantization)
+    kv_dtype = DTYPES.get(settings.kv_cache_dtype)
+    return Options(kv_dtype, settings.attention_backend, settings.quantization, settings.kernels)
 
 
 def draft_options(settings: EngineSettings) -> Options:
@@ -21,4 +22,5 @@ def draft_options(settings: EngineSettings) -> Options:
         DTYPES.get(settings.draft_kv_cache_dtype or settings.kv_cache_dtype),
         settings.draft_attention_backend or settings.attention_backend,
         settings.quantization,
+        settings.kernels,
     )

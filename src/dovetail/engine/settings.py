@@ -6,10 +6,11 @@ and show them before it loads anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.errors import EngineError
 
 DType = Literal["float32", "bfloat16"]
@@ -91,6 +92,8 @@ class EngineSettings:
     draft_kv_cache_dtype: CacheDType | None = None
     #: Torch's threads; None: half the cores.
     threads: int | None = None
+    #: Which kernels multiply by weights; only tests choose others than this processor's.
+    kernels: Kernels = field(default_factory=kernels_here)
 
     def __post_init__(self) -> None:
         for name in ("draft_tokens", "max_draft_tokens"):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.engine.compute import kernels_here
 from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config, mtp_config, target_config
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.case import Advice, Case
@@ -117,6 +118,26 @@ def memory_here() -> int | None:
         return None
 
 
+def compute(settings: Mapping[str, Setting[Any]]) -> Setting[str]:
+    """What this machine's processor is, and by which kernel it multiplies by the weights: "avx2, float32 packed"."""
+    shown = kernels_here().shown(settings["dtype"].value, settings["quantization"].value)
+    return Setting(shown, "this processor")
+
+
+def _slow_products(case: Case) -> list[Advice]:
+    """A note for types of weights that this processor multiplies by slowly. Ratios: docs/engine.md."""
+    kernels, wide = kernels_here(), case.value("dtype") == "bfloat16"
+    if case.value("quantization") == "int8":
+        setting, slow = "quantization", kernels.int8 != "8 bit digits"
+        why = "has no VNNI instructions, so int8 products are exact but up to twice as slow as float32's"
+    else:
+        setting, slow = "dtype", wide and kernels.bfloat16 != "packed"
+        why = "has no bfloat16 instructions, so verifying drafts takes about twice as long as in float32"
+    saved = "a quarter" if setting == "quantization" else "half"
+    message = f"{case.said(setting)}: this processor ({kernels.processor}) {why}; weights take {saved} of the memory"
+    return [Advice("note", setting, message)] if slow else []
+
+
 def check(case: Case) -> list[Advice]:
     """Which settings have no effect. All of them are settled.
 
@@ -142,7 +163,7 @@ def check(case: Case) -> list[Advice]:
             f"parts, a step has up to {whole_prompts(case.settings)} tokens ({case.said('max_batch')}, "
             f"{case.said('context')}): leave one of them out"
         )
-    return _idle(case)
+    return [*_slow_products(case), *_idle(case)]
 
 
 def _idle(case: Case) -> list[Advice]:

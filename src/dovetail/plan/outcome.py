@@ -40,7 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `settings` has every setting there is; a None is none, or left to the engine. `variables` are the environment's,
     each with its own source, which `settings["env"]` holds together. `target` and `drafter` are what their files say,
     None where there is none or where it could not be looked at; `folders` is where these, and the tokenizer, lie on
-    this machine. `reason` is why the engine is what it is, where nobody asked for one.
+    this machine. `compute` is this machine's processor and its kernel for the weights, None on other engines than the
+    embedded one. `reason` is why the engine is what it is, where nobody asked for one.
     """
 
     settings: Mapping[str, Setting[Any]]
@@ -53,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     advice: tuple[Advice, ...]
     folders: Mapping[str, str]
     reason: str | None = None
+    compute: Setting[str] | None = None
 
     def value(self, name: str) -> Any:
         """The value of a setting. Raises `KeyError` for what is none."""
@@ -71,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.to_builtins(  # type: ignore[no-any-return]
             dict(self.settings)
             | {
+                "compute": self.compute,
                 "variables": self.variables,
                 "recipes": self.recipes,
                 "looked": {"target": self.target, "drafter": self.drafter},

@@ -79,6 +79,7 @@ def resolve(
         advice=tuple(advice),
         folders=folders,
         reason=reason,
+        compute=embedded.compute(settings) if chosen == "embedded" else None,
     )
 
 

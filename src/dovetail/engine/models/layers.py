@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.attention.causal import Backend
+from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.engine.config import LinearScaling, Llama3Scaling, Rope, Yarn
-from dovetail.engine.compute import Kernels
-from dovetail.engine.linear import KERNELS, Linear, Quantization
+from dovetail.engine.linear import Linear, Quantization
 
 
 class Options(NamedTuple):
@@ -26,7 +26,7 @@ class Options(NamedTuple):
     kv_dtype: torch.dtype | None = None
     attention_backend: Backend = "auto"
     quantization: Quantization | None = None
-    kernels: Kernels = KERNELS
+    kernels: Kernels = kernels_here()
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return Linear(weight, bias, self.quantization, self.kernels)

@@ -87,7 +87,8 @@ class MoE:
             self._width = expert.gate.shape[0]
             self._gate_up.append(options.linear(torch.cat((expert.gate, expert.up))))
             self._down.append(options.linear(expert.down))
-            if count <= _WIDE_EXPERTS:
+            # 8 bit weights have a scale an output, which in the wide product all experts would share: another product.
+            if count <= _WIDE_EXPERTS and options.quantization is None:
                 everyone.append(expert)
         if everyone:
             everyone.append(shared)

@@ -1,0 +1,56 @@
+"""Which kernels a processor takes: by its flags, under oneDNN's own limits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dovetail.engine.compute import BY_PROCESSOR, PORTABLE, TABLE, kernels_for, kernels_here
+
+AVX2 = {"sse4_1", "avx", "avx2"}
+AVX512 = {*AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+VNNI = {*AVX512, "avx512_vnni", "avx512_bf16"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "processor"),
+    [
+        (VNNI, "", "avx512_vnni"),
+        (AVX512, "", "avx512"),
+        (AVX512 - {"avx512dq"}, "", "avx2"),
+        ({*AVX2, "avx_vnni", "avx_ne_convert"}, "", "avx_ne_convert"),
+        (AVX2, "", "avx2"),
+        ({"sse4_1", "avx"}, "", "sse41"),
+        ({"sse2"}, "", "portable"),
+        (set[str](), "", "portable"),
+        (VNNI, "avx2", "avx2"),
+        (VNNI, "AVX512_CORE", "avx512"),
+        (VNNI, "AVX512_CORE_AMX", "avx512_vnni"),
+        (VNNI, "SSE41", "sse41"),
+        (AVX2, "AVX512_CORE", "avx2"),
+        (set[str](), "AVX2", "portable"),
+    ],
+)
+def test_kernels_for(flags: set[str], limit: str, processor: str) -> None:
+    assert kernels_for(flags, limit).processor == processor
+
+
+def test_a_less_capable_processor_has_no_kernel_that_needs_more() -> None:
+    """A row that has a kernel for which an instruction is needed stands above every row that does without."""
+    for kind, kernel in (("bfloat16", "packed"), ("int8", "8 bit digits"), ("absorbed", "bfloat16")):
+        has = [getattr(row, kind) == kernel for row in TABLE]
+        assert has == sorted(has, reverse=True)
+    assert TABLE[-1] is PORTABLE
+
+
+def test_shown() -> None:
+    avx2 = BY_PROCESSOR["avx2"]
+    assert avx2.shown("float32", None) == "avx2, float32 packed"
+    assert avx2.shown("bfloat16", None) == "avx2, bfloat16 converted"
+    assert avx2.shown("bfloat16", "int8") == "avx2, int8 by 7 bit digits"
+
+
+def test_the_processor_here_is_what_torch_finds() -> None:
+    """What the table takes from flags is what torch's own detection says, where nothing limits either."""
+    assert kernels_here().processor != "avx512_vnni" or torch.cpu._is_vnni_supported()
+    assert not kernels_here().processor.startswith("avx512") or torch.cpu._is_avx512_supported()
