@@ -1,4 +1,4 @@
-"""Law 14: the strongest layer that says something decides, and is named."""
+"""Law 14: the strongest layer that has a setting decides it, and is named as its source."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ LAYERS = st.lists(VALUES, max_size=5).map(lambda stack: [Layer(f"layer {i}", v) 
 
 
 @given(LAYERS)
-def test_a_setting_is_what_the_first_layer_that_has_it_says(layers: list[Layer]) -> None:
+def test_the_first_layer_that_has_a_setting_decides_it(layers: list[Layer]) -> None:
     settings = overlay(layers)
     assert settings.keys() == {name for layer in layers for name in layer.values}
     for name, setting in settings.items():

@@ -160,15 +160,18 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"env": {"A B": "1"}}, r"^here: env is \{'A B': '1'\}: 'A B' is not a name of an environment variable$"),
     ({"env": {"A=1;reboot": "1"}}, r"not a name of an environment variable"),
     ({"env": {"A": [1]}}, r"env is \{'A': \[1\]\}: expected"),
-    ({"context": 1, "max_model_len": 2}, r"^here: context and max_model_len both say context: keep one of them$"),
+    ({"context": 1, "max_model_len": 2}, r"^here: context and max_model_len both set context: keep one of them$"),
     (
         {"speculate_below_context": 1, "env": {"VLLM_SPECULATIVE_DISABLE_ABOVE_SEQ_LEN": 2}},
-        r"both say speculate_below_context",
+        r"both set speculate_below_context",
     ),
-    ({"speculative_config": {"tree": 1}}, r"speculative_config: there is no setting for 'tree'; it may hold model, "),
+    (
+        {"speculative_config": {"tree": 1}},
+        r"speculative_config: there is no setting for 'tree'; its members are model, ",
+    ),
     ({"speculative_config": [1]}, r"there is no setting 'speculative_config'"),
-    ({"rejection_sample_method": "synthetic"}, r"only 'probabilistic' has a setting here, draft_sampling"),
-    ({"rejection_sample_method": ["probabilistic"]}, r"only 'probabilistic' has a setting here, draft_sampling"),
+    ({"rejection_sample_method": "synthetic"}, r"only 'probabilistic' can be read, as draft_sampling"),
+    ({"rejection_sample_method": ["probabilistic"]}, r"only 'probabilistic' can be read, as draft_sampling"),
 ]
 
 

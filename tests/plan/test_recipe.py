@@ -1,4 +1,4 @@
-"""Recipes: a schema that names what is wrong, conditions that must hold, and a page that is made from them."""
+"""Recipes: what is wrong in a file is named, all conditions must hold, and the page is generated from the files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ EVERY = recipe.every()
 BLACKWELL = parse("8x RTX PRO 6000")
 
 
-def named(name: str) -> Recipe:
-    return next(known for known in EVERY if known.name == name)
-
-
 def names(facts: Facts) -> list[str]:
     return [match.recipe.name for match in matching(facts, EVERY)]
 
@@ -33,11 +29,11 @@ def a_recipe(name: str, match: Conditions | None, **settings: Any) -> Recipe:
     return Recipe(name=name, source="here", settings=settings, match=match)
 
 
-# --- The ones that come with it ---------------------------------------------------------------------------------------
+# --- The bundled recipes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", EVERY, ids=lambda known: known.name)
-def test_every_recipe_says_what_it_is_and_where_it_is_from(known: Recipe) -> None:
+def test_every_recipe_has_a_title_and_sources(known: Recipe) -> None:
     assert (recipe.FOLDER / f"{known.name}.yaml").is_file()
     assert known.title != "untitled"
     assert known.links
@@ -49,7 +45,7 @@ def test_every_recipe_says_what_it_is_and_where_it_is_from(known: Recipe) -> Non
 
 
 @pytest.mark.parametrize("known", [known for known in EVERY if known.match], ids=lambda known: known.name)
-def test_every_recipe_goes_first_for_what_it_is_for(known: Recipe) -> None:
+def test_every_recipe_is_the_most_specific_one_for_its_own_model(known: Recipe) -> None:
     match = known.match
     assert match is not None and match.gpu is not None
     gpus = {("H200",): "8x H200", ("B200",): "8x B200"}.get(match.gpu.name or (), "8x RTX PRO 6000")
@@ -65,52 +61,19 @@ def test_every_recipe_goes_first_for_what_it_is_for(known: Recipe) -> None:
     assert first.layer == recipe.layer(known)
 
 
-def test_the_source_of_the_blackwell_recipes_is_carried_over_whole() -> None:
-    both = named("kimi-k2.5-sm120-dcp4"), named("kimi-k2.6-sm120-dcp8")
-    gates = [known.settings["speculate_below_context"] for known in both]
-    assert gates == [7000, 16384]
-    variables = {
-        "VLLM_ENABLE_PCIE_ALLREDUCE",
-        "NCCL_P2P_LEVEL",
-        "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
-        "NCCL_GRAPH_FILE",
-        "VLLM_LOG_STATS_INTERVAL",
-        "VLLM_TEST_FORCE_FP8_MARLIN",
-        "VLLM_MARLIN_USE_ATOMIC_ADD",
-        "VLLM_MARLIN_INPUT_DTYPE",
-    }
-    for known in both:
-        assert known.env.keys() == variables  # and the gate, which is a setting
-        assert known.env["NCCL_GRAPH_FILE"].value is None  # a file of one machine
+# --- Which recipes match a plan ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("degree", "decode", "prefill"),
-    [
-        (4, [85.5, 52.7, 52.7, 52.7, 929.6, 826.7, 698.8, 508.4], [7885, 7998, 7693, 6999, 6108]),
-        (8, [78.6, 47.7, 49.7, 49.7, 924.6, 763.5, 635.7, 445.2], [7907, 8015, 7695, 6991, 6096]),
-    ],
-)
-def test_the_figures_are_the_sources(degree: int, decode: list[float], prefill: list[float]) -> None:
-    measured = named(f"kimi-k2.5-sm120-dcp{degree}").measured
-    assert [figure.value for figure in measured if figure.what == "decode throughput"] == decode
-    assert [figure.value for figure in measured if figure.what == "prefill throughput"] == prefill
-    assert {f.by for f in measured if f.what.endswith("throughput")} == {"the author of vLLM issue #40608"}
-
-
-# --- Which ones go for a plan -----------------------------------------------------------------------------------------
-
-
-def test_what_was_said_of_context_parallelism_chooses_among_them() -> None:
-    def asked(model: str, **settings: Any) -> list[str]:
+def test_context_parallelism_chooses_among_the_recipes_of_a_model() -> None:
+    def matches(model: str, **settings: Any) -> list[str]:
         return names(Facts(model=model, gpus=BLACKWELL, settings=settings))
 
     both = ["kimi-k2.5-sm120-dcp8", "kimi-k2.5-sm120-dcp4"]
-    assert asked("moonshotai/Kimi-K2.5") == ["kimi-k2.5-sm120-dcp4"]  # the quicker of the two
-    assert asked("moonshotai/Kimi-K2.5", decode_context_parallel_size=8) == both
-    assert asked("moonshotai/Kimi-K2.6") == ["kimi-k2.6-sm120-dcp8"]
-    assert asked("moonshotai/Kimi-K2.6", decode_context_parallel_size=4)[0] == "kimi-k2.6-sm120-dcp4"
-    assert asked("moonshotai/Kimi-K2.7") == []
+    assert matches("moonshotai/Kimi-K2.5") == ["kimi-k2.5-sm120-dcp4"]  # the quicker of the two
+    assert matches("moonshotai/Kimi-K2.5", decode_context_parallel_size=8) == both
+    assert matches("moonshotai/Kimi-K2.6") == ["kimi-k2.6-sm120-dcp8"]
+    assert matches("moonshotai/Kimi-K2.6", decode_context_parallel_size=4)[0] == "kimi-k2.6-sm120-dcp4"
+    assert matches("moonshotai/Kimi-K2.7") == []
 
 
 @pytest.mark.parametrize(
@@ -124,13 +87,13 @@ def test_what_was_said_of_context_parallelism_chooses_among_them() -> None:
         (None, False),
     ],
 )
-def test_gpus_have_to_be_of_the_kind_and_enough(gpus: str | None, fits: bool) -> None:
+def test_gpus_must_be_of_the_kind_and_enough(gpus: str | None, fits: bool) -> None:
     facts = Facts(model="moonshotai/Kimi-K2.5", gpus=parse(gpus) if gpus else None)
     assert bool(names(facts)) == fits
 
 
 @pytest.mark.parametrize(
-    ("said", "fits"),
+    ("model", "fits"),
     [
         ("moonshotai/Kimi-K2.5", True),
         ("MoonshotAI/kimi-k2.5", True),
@@ -144,18 +107,18 @@ def test_gpus_have_to_be_of_the_kind_and_enough(gpus: str | None, fits: bool) ->
         (None, False),
     ],
 )
-def test_a_model_is_known_by_its_id_or_its_folders_name(said: str | None, fits: bool) -> None:
-    assert bool(names(Facts(model=said, gpus=BLACKWELL))) == fits
+def test_a_model_is_known_by_its_id_or_its_folders_name(model: str | None, fits: bool) -> None:
+    assert bool(names(Facts(model=model, gpus=BLACKWELL))) == fits
 
 
-def test_architectures_tell_what_a_name_does_not() -> None:
+def test_a_model_of_another_name_matches_by_its_architecture() -> None:
     facts = Facts(model="/models/mine", architectures=("DeepseekV32ForCausalLM",), gpus=parse("8x H200"))
     assert names(facts) == ["deepseek-v3.2-h200"]
     assert names(facts._replace(gpus=parse("8x B200"))) == ["deepseek-v3.2-b200"]
     assert names(facts._replace(architectures=("DeepseekV3ForCausalLM",))) == []
 
 
-def test_a_speculators_drafter_is_not_forced_on_anybody() -> None:
+def test_a_recipe_for_a_drafter_does_not_match_without_it() -> None:
     facts = Facts(model="Qwen/Qwen3-8B", gpus=parse("H100"))
     assert names(facts) == []
     assert names(facts._replace(drafter="RedHatAI/Qwen3-8B-speculator.eagle3")) == ["qwen3-8b-eagle3"]
@@ -164,7 +127,7 @@ def test_a_speculators_drafter_is_not_forced_on_anybody() -> None:
 
 
 @pytest.mark.parametrize("drafter", [None, "nvidia/Kimi-K2.5-Thinking-Eagle3"])
-def test_a_recipe_says_nothing_of_drafting_with_another_drafter(drafter: str | None) -> None:
+def test_a_recipe_sets_no_drafting_for_another_drafter(drafter: str | None) -> None:
     facts = Facts(model="moonshotai/Kimi-K2.5", gpus=BLACKWELL)
     own, other = matching(facts, EVERY)[0].layer, matching(facts._replace(drafter=drafter), EVERY)[0].layer
     assert other.source == own.source
@@ -173,12 +136,6 @@ def test_a_recipe_says_nothing_of_drafting_with_another_drafter(drafter: str | N
     assert other.values == {name: value for name, value in own.values.items() if name not in drafting}
     named_itself = facts._replace(drafter="/models/kimi-k2.5-eagle3-mla")
     assert matching(named_itself, EVERY)[0].layer == own
-
-
-def test_what_held_is_said() -> None:
-    facts = Facts(model="moonshotai/Kimi-K2.5", gpus=BLACKWELL, settings={"decode_context_parallel_size": 8, "seed": 1})
-    held = matching(facts, EVERY)[0].held
-    assert held == ("model moonshotai/Kimi-K2.5", "12.0", "8 GPUs", "decode_context_parallel_size 8")
 
 
 CONDITIONS = st.builds(
@@ -191,7 +148,7 @@ CONDITIONS = st.builds(
     | st.builds(Machine, name=st.none() | st.just(("RTX",)), count=st.none() | st.integers(1, 8), capability=st.none()),
     settings=st.just({}) | st.just({"seed": 1}) | st.just({"seed": 1, "port": 2}),
 )
-THIS = Facts("org/a", "t", ("A", "B"), "org/d", BLACKWELL, {"seed": 1, "port": 2})
+FACTS = Facts("org/a", "t", ("A", "B"), "org/d", BLACKWELL, {"seed": 1, "port": 2})
 
 
 def conditions(match: Conditions) -> int:
@@ -201,16 +158,16 @@ def conditions(match: Conditions) -> int:
 
 
 @given(st.lists(CONDITIONS, max_size=6))
-def test_more_conditions_go_before_fewer_and_the_first_says_what_all_of_them_say(stated: list[Conditions]) -> None:
+def test_more_conditions_are_more_specific_and_the_first_match_is_the_strongest(stated: list[Conditions]) -> None:
     recipes = [a_recipe(f"r{i}", match, port=i + 1) for i, match in enumerate(stated)]
-    found = matching(THIS, recipes)
-    assert {match.recipe.name for match in found} == {f"r{i}" for i, match in enumerate(stated) if conditions(match)}
-    counts = [conditions(match.recipe.match or Conditions()) for match in found]
+    matches = matching(FACTS, recipes)
+    assert {match.recipe.name for match in matches} == {f"r{i}" for i, match in enumerate(stated) if conditions(match)}
+    counts = [conditions(match.recipe.match or Conditions()) for match in matches]
     assert counts == sorted(counts, reverse=True)
-    assert counts == [len(match.held) for match in found]
-    if found:
-        assert overlay(match.layer for match in found)["port"].source == f"recipe {found[0].recipe.name}"
-    assert matching(THIS, reversed(recipes)) == found
+    assert counts == [match.conditions for match in matches]
+    if matches:
+        assert overlay(match.layer for match in matches)["port"].source == f"recipe {matches[0].recipe.name}"
+    assert matching(FACTS, reversed(recipes)) == matches
 
 
 @given(
@@ -228,21 +185,21 @@ def test_more_conditions_go_before_fewer_and_the_first_says_what_all_of_them_say
     ),
 )
 def test_knowing_less_never_makes_a_recipe_fit(match: Conditions, less: dict[str, Any]) -> None:
-    fewer = matching(THIS._replace(**less), [a_recipe("r", match)])
-    assert len(fewer) <= len(matching(THIS, [a_recipe("r", match)]))
+    fewer = matching(FACTS._replace(**less), [a_recipe("r", match)])
+    assert len(fewer) <= len(matching(FACTS, [a_recipe("r", match)]))
 
 
-def test_a_model_goes_before_an_architecture_and_names_decide_last() -> None:
+def test_a_model_is_more_specific_than_an_architecture_and_names_decide_last() -> None:
     model, architecture = Conditions(model=("org/a",)), Conditions(architecture=("A",))
     recipes = [a_recipe("a", architecture), a_recipe("c", model), a_recipe("b", model)]
-    assert [match.recipe.name for match in matching(THIS, recipes)] == ["b", "c", "a"]
+    assert [match.recipe.name for match in matching(FACTS, recipes)] == ["b", "c", "a"]
 
 
-def test_a_recipe_without_conditions_is_only_ever_named() -> None:
-    assert matching(THIS, [a_recipe("a", None), a_recipe("b", Conditions())]) == []
+def test_a_recipe_without_conditions_matches_nothing() -> None:
+    assert matching(FACTS, [a_recipe("a", None), a_recipe("b", Conditions())]) == []
 
 
-# --- Files that are no recipes ----------------------------------------------------------------------------------------
+# --- Bad files --------------------------------------------------------------------------------------------------------
 
 GOOD = "name: a\nsource: b\n"
 BAD: dict[str, tuple[str | bytes, str]] = {
@@ -270,7 +227,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "a variable that says nothing": (GOOD + "settings: {}\nenv: {A: {value: 1}}", "missing required field `why`"),
     "a variable of no name": (GOOD + "settings: {}\nenv: {A B: {why: x}}", "not a name of an environment variable"),
-    "env as a setting": (GOOD + "settings: {env: {A: 1}}", "env is a field of its own"),
+    "env as a setting": (GOOD + "settings: {env: {A: 1}}", "env is a field of its own, not a setting"),
     "a reason for nothing": (GOOD + "settings: {}\nwhy: {port: x}", "why has a reason for 'port'"),
     "no YAML": (GOOD + "settings: {", "is not valid YAML"),
     "not UTF-8": (b"name: \xff", "is not valid YAML"),
@@ -285,7 +242,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_file_that_does_not_validate_is_named_with_what_is_wrong(tmp_path: Path, case: str) -> None:
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, case: str) -> None:
     content, message = BAD[case]
     file = tmp_path / "bad.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -296,7 +253,7 @@ def test_a_file_that_does_not_validate_is_named_with_what_is_wrong(tmp_path: Pat
     assert "\n" not in refusal.value.message
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_an_absent_file(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"^recipe .*none\.yaml cannot be read: "):
         recipe.read(tmp_path / "none.yaml")
 
@@ -307,7 +264,11 @@ def test_a_recipe_may_use_old_names_and_its_own_paths(tmp_path: Path) -> None:
     file.write_text(
         GOOD + "settings: {model: target, max_num_seqs: 4}\nwhy: {max_batch: enough}\nenv: {A: {why: x, value: 1}}"
     )
-    assert recipe.load(file).values == {"target": str(tmp_path / "target"), "max_batch": 4, "env": {"A": 1}}
+    assert recipe.layer(recipe.read(file)).values == {
+        "target": str(tmp_path / "target"),
+        "max_batch": 4,
+        "env": {"A": 1},
+    }
 
 
 # --- The page ---------------------------------------------------------------------------------------------------------
@@ -315,11 +276,11 @@ def test_a_recipe_may_use_old_names_and_its_own_paths(tmp_path: Path) -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
-def test_the_page_is_what_the_recipes_make() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == cookbook.page(EVERY), "make recipes"
 
 
-def test_the_page_names_everything() -> None:
+def test_the_page_contains_every_recipe() -> None:
     page = cookbook.page(EVERY)
     for known in EVERY:
         section = page.partition(f"\n## {known.title}\n")[2].partition("\n## ")[0]

@@ -1,4 +1,4 @@
-"""The recipes as a page: `python -m dovetail.plan.cookbook > docs/recipes.md` (make recipes)."""
+"""Writes the page of recipes: `python -m dovetail.plan.cookbook > docs/recipes.md` (make recipes)."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from dovetail.plan.emit.command import shown
 from dovetail.plan.layers import Layer, overlay
 from dovetail.plan.recipe import FOLDER, Conditions, Figure, Recipe, every, layer
 
+_PACKAGE = str(FOLDER.parent.parent)
 _HEAD = """\
 # Recipes
 
-Settings that are known to work, where they are from, and what was measured with them, by whom. Dovetail takes a recipe
-by itself where it fits: `dovetail plan MODEL` shows which, and `recipe NAME` beside every value that came from it. What
-you say on the command line or in a config file always goes before it.
+A recipe is a set of settings that is known to work, with its source and with what was measured, by whom. Dovetail uses
+a recipe by itself if it matches: `dovetail plan MODEL` shows `recipe NAME` beside every value that comes from one. The
+command line and the config file are always stronger.
 
-A recipe fits if all its conditions hold. Several may: then they lie over one another, and where they differ the most
-specific one wins, which is the one with the most conditions; among as many, one that names a model or a drafter goes
-before one that names an architecture, and then names decide. Where you name another drafter than a recipe's, or none,
-the recipe says nothing about drafting. No recipe opens a server to other machines: Dovetail listens on 127.0.0.1 until
-`--host` says otherwise.
+A recipe matches if all its conditions hold. If several match and they differ, the most specific one wins: the one with
+the most conditions; among equals, one that names a model or a drafter before one that names an architecture, and then
+the first by name. If you choose another drafter than the recipe's, or none, the recipe's settings of drafting are
+ignored. No recipe opens a server to other machines: Dovetail listens on 127.0.0.1 unless you set `--host`.
 
-This page is made from the files in `src/dovetail/plan/recipes/` by `make recipes`.
+`make recipes` writes this page from the files in `src/dovetail/plan/recipes/`.
 """
 
 
 def page(recipes: Iterable[Recipe]) -> str:
-    """The recipes in Markdown."""
+    """The page, in Markdown."""
     recipes = tuple(recipes)
     listed = "\n".join(f"- [{recipe.title}](#{_anchor(recipe.title)})" for recipe in recipes)
     return "\n\n".join([_HEAD.rstrip(), listed, *(_section(recipe) for recipe in recipes)]) + "\n"
 
 
 def _anchor(title: str) -> str:
-    """As GitHub makes them."""
-    kept = (c for c in title.lower() if c.isalnum() or c in " -_")
-    return "".join(kept).replace(" ", "-")
+    """The anchor that GitHub gives a heading."""
+    allowed = (c for c in title.lower() if c.isalnum() or c in " -_")
+    return "".join(allowed).replace(" ", "-")
 
 
 def _section(recipe: Recipe) -> str:
-    rows = [(f"`{name}`", _code(v.value, "yours to give"), v.why) for name, v in recipe.env.items()]
+    rows = [(f"`{name}`", _code(v.value, "set by you"), v.why) for name, v in recipe.env.items()]
     blocks = [
         f"## {recipe.title}",
         f"**Source** of `{recipe.name}`: {recipe.source}.",
@@ -78,8 +78,8 @@ def _command(recipe: Recipe) -> str:
 
 def _settings(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for name, value in recipe.settings.items():
-        if isinstance(value, str) and value.startswith(str(FOLDER.parent.parent)):
-            value = f"dovetail{value.removeprefix(str(FOLDER.parent.parent))}"  # a file of ours, wherever that is
+        if isinstance(value, str) and value.startswith(_PACKAGE):
+            value = f"dovetail{value.removeprefix(_PACKAGE)}"  # wherever Dovetail is installed
         yield f"`{name}`", _code(value, "none"), recipe.reason(name)
 
 
@@ -98,12 +98,12 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _emitted(recipe: Recipe) -> str:
-    """The recipe alone, with a model that it is for."""
+    """The command of the recipe alone, for a model that it is for."""
     match = recipe.match or Conditions()
-    said = {"target": recipe.model or "MODEL"}
+    model = {"target": recipe.model or "MODEL"}
     if match.drafter and "drafter" not in recipe.settings:
-        said["drafter"] = match.drafter[0]
-    return emitted(overlay([layer(recipe), Layer("recipe", said)]), "vllm")
+        model["drafter"] = match.drafter[0]
+    return emitted(overlay([layer(recipe), Layer("recipe", model)]), "vllm")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a plan takes where nobody says anything: from the target, the GPUs and the engine, and fixed values."""
+"""The defaults of a plan: fixed values, and values that follow from the target, the GPUs and the engine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import OPTIONS
 
 _DRAFT_TOKENS = 3
-_SUFFIX_TOKENS = 24  # a bound only: suffix decoding drafts as far as it is sure (vLLM 0.33, config/speculative.py)
-_SHORTEST = 4096  # tokens; a context that had to be cut below that is nobody's wish
+_SUFFIX_TOKENS = 24  # an upper bound: suffix decoding stops when it is unsure (vLLM 0.33, config/speculative.py)
+_MIN_CONTEXT = 4096  # tokens; a context that does not fit is not cut below this
 
 
 def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
-    """What needs no look at anything. `target` is a folder or a hub id; settings left to an engine are None."""
+    """The defaults that need no checkpoint. `target` is a folder or a hub id; None leaves a setting to the engine."""
     embedded = engine == "embedded"
     lengths = {None: 0, "suffix": LOOKUP_TOKENS if embedded else _SUFFIX_TOKENS}
     return {option.name: None for option in OPTIONS} | {
@@ -30,52 +30,51 @@ def fixed(target: str, engine: str, method: str | None) -> dict[str, Any]:
         "max_batch": 16 if embedded else None,
         "strict": "schema",
         "no_repair": "none",
-        "served_model_name": _called(target),
+        "served_model_name": _model_name(target),
         "host": "127.0.0.1",
         "port": 8000,
     }
 
 
-def _called(target: str) -> str:
-    """A folder's name; of a model on the hub all of it, which is what its engines answer to as well."""
+def _model_name(target: str) -> str:
+    """A folder's name, or the whole hub id, which engines use as the model's name too."""
     return (os.path.basename(target) or target) if os.path.isabs(target) else target
 
 
 def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
-    """The context, and over how many GPUs the target is spread, where neither is said.
+    """Defaults of context and tensor_parallel_size, where no source sets them, and what to know about them.
 
-    As few GPUs as hold the whole context; if all of them do not, all, and as much of the context as they hold. Where
-    stages or replicas are said, so many of each.
+    The target is spread over the smallest number of GPUs that holds the whole context. If all GPUs together do not hold
+    it, the target is spread over all of them and the context is cut to what they hold. The GPUs are divided by the
+    pipeline and data parallelism that the settings name.
     """
-    said: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     context, whose = pairing.longest_context(case.target, case.drafter)
     if case.value("context") is None:
-        said["context"] = context
+        sizes["context"] = context
     gpus = case.gpus
     if gpus is None or case.engine == "embedded":
-        return said, []
+        return sizes, []
     if case.value("tensor_parallel_size") is None:
-        case = _with(case, said)
+        case = _with(case, sizes)
         each = gpus.count // (case.size("pipeline_parallel_size") * case.size("data_parallel_size"))
         powers = {2**i for i in range(each.bit_length())}
         degrees = [degree for degree in sorted(powers | {each}) if degree and _divides(case, degree)]
         holding = [degree for degree in degrees if _budget(case, degree).fits]
         if degrees:
-            said["tensor_parallel_size"] = min(holding) if holding else max(degrees)
-    case = _with(case, said)
+            sizes["tensor_parallel_size"] = min(holding) if holding else max(degrees)
+    case = _with(case, sizes)
     budget = _budget(case, case.size("tensor_parallel_size"))
     longest = (budget.longest or 0) // 1024 * 1024
-    if "context" not in said or budget.fits or longest < _SHORTEST:
-        return said, []
-    said["context"] = longest
-    note = (
-        f"context is {longest:,}, for which {gpus} have room: {context:,}, {whose}, takes more. --context says another"
-    )
-    return said, [Advice("warning", "context", note)]
+    if "context" not in sizes or budget.fits or longest < _MIN_CONTEXT:
+        return sizes, []
+    sizes["context"] = longest
+    note = f"context is {longest:,}, which fits on {gpus}: {context:,}, {whose}, does not fit. --context sets another"
+    return sizes, [Advice("warning", "context", note)]
 
 
-def _with(case: Case, said: dict[str, Any]) -> Case:
-    more = {name: Setting(value, "default") for name, value in said.items()}
+def _with(case: Case, values: dict[str, Any]) -> Case:
+    more = {name: Setting(value, "default") for name, value in values.items()}
     return Case(case.target, case.drafter, {**case.settings, **more}, case.gpus)
 
 

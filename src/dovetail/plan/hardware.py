@@ -1,4 +1,4 @@
-"""Which GPUs there are: a table of kinds, how people write them ("8x B200"), and what nvidia-smi finds here."""
+"""GPUs: a table of kinds, the reader of texts such as "8x B200", and detection by nvidia-smi."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _MIB = 2**20
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of GPU. `memory` is bytes as its driver reports them, `bandwidth` bytes a second, `size` the maker's GB.
+    """A kind of GPU.
 
-    `capability` is CUDA's, (12, 0) for SM120; None for AMD's GPUs and for those of which only the size is known.
+    `memory`: bytes, as the driver reports them. `size`: gigabytes, as the maker names them. `bandwidth`: bytes per
+    second. `capability`: CUDA's compute capability, (12, 0) for SM120; None for AMD's GPUs and for unknown kinds.
     """
 
     name: str
@@ -42,9 +43,9 @@ def _kind(name: str, size: int, mib: int, capability: tuple[int, int] | None, gi
     return Gpu(name=name, size=size, memory=mib * _MIB, capability=capability, bandwidth=gigabytes * 10**9)
 
 
-#: MiB as nvidia-smi (amd-smi) prints them, which is less than the maker's GB: 183,359 of a B200's 192 GB chips.
-#: Bandwidth from makers' data sheets (H100, H200, B200, RTX PRO 6000 Blackwell, A100, L40S, MI300X product briefs), in
-#: GB/s; capabilities from https://developer.nvidia.com/cuda-gpus.
+#: Name, maker's GB, MiB as nvidia-smi or amd-smi prints them (less than the maker's GB), compute capability, GB/s.
+#: Bandwidths are from the makers' data sheets (H100, H200, B200, RTX PRO 6000 Blackwell, A100, L40S, MI300X product
+#: briefs), capabilities from https://developer.nvidia.com/cuda-gpus.
 KINDS: tuple[Gpu, ...] = (
     _kind("H100", 80, 81559, (9, 0), 3350),
     _kind("H100 NVL", 94, 95830, (9, 0), 3900),
@@ -68,29 +69,29 @@ KINDS: tuple[Gpu, ...] = (
     _kind("MI325X", 256, 262128, None, 6000),
     _kind("MI355X", 288, 294896, None, 8000),
 )
-#: Of a maker's GB, taken as GiB, at least this share is there (between 0.995 and 0.999 for those above up to 192).
+#: The driver reports at least this share of the maker's GB, taken as GiB (0.995 to 0.999 for the kinds up to 192).
 _USABLE_SHARE = 0.99
-_MOST = 65536
-_LONGEST = 80  # characters
+_MAX_COUNT = 65536
+_MAX_CHARACTERS = 80
 
 
 def parse(text: str) -> Gpus:
-    """ "8x B200", "8xH100", "B200", "8x96GB". Raises `PlanError` for anything else, naming what is near."""
-    match = None if len(text) > _LONGEST else re.fullmatch(r"(?:(\d+)\s*[xX×*]\s*)?(\S.*)", text.strip())
+    """Read "8x B200", "8xH100", "B200" or "8x96GB". Raises `PlanError` for other texts, with the nearest kinds."""
+    match = None if len(text) > _MAX_CHARACTERS else re.fullmatch(r"(?:(\d+)\s*[xX×*]\s*)?(\S.*)", text.strip())
     count = int(match[1]) if match and match[1] and len(match[1]) < 9 else 1 if match and not match[1] else 0
-    if match is None or not 1 <= count <= _MOST:
-        raise PlanError(f"gpus is {text!r:.80}: say how many of which, like '8x B200' or '8x96GB'")
+    if match is None or not 1 <= count <= _MAX_COUNT:
+        raise PlanError(f"gpus is {text!r:.80}: give a number and a kind, like '8x B200' or '8x96GB'")
     size = re.fullmatch(r"(\d{1,5}) ?G(?:i?B)?", match[2], re.IGNORECASE)
     if size and int(size[1]):
         return Gpus(gpu=_of_size(int(size[1])), count=count)
-    kinds = _called(match[2])
+    kinds = _kinds_named(match[2])
     if len(kinds) != 1:
         near = difflib.get_close_matches(match[2].upper(), [kind.name.upper() for kind in KINDS], n=2, cutoff=0.5)
         meant = [kind.name for kind in kinds] or near
         hint = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(k.name for k in KINDS)}."
         problem = "several kinds are" if kinds else "no kind is"
         raise PlanError(
-            f"gpus is {text!r}: {problem} called {match[2]!r}; {hint} Any other by its memory, like '{count}x96GB'"
+            f"gpus is {text!r}: {problem} called {match[2]!r}; {hint} Name other kinds by memory, like '{count}x96GB'"
         )
     return Gpus(gpu=kinds[0], count=count)
 
@@ -99,13 +100,13 @@ def _of_size(gigabytes: int) -> Gpu:
     return Gpu(name=f"{gigabytes}GB GPU", size=gigabytes, memory=int(gigabytes * 2**30 * _USABLE_SHARE))
 
 
-def _called(name: str) -> list[Gpu]:
-    """The kinds that a driver or a person may mean by `name`: those named in it, or else those whose names hold it."""
+def _kinds_named(name: str) -> list[Gpu]:
+    """The kinds that `name` may mean: those whose words it contains, else those whose names contain its words."""
     words = _words(name)
-    inside = [kind for kind in KINDS if _words(kind.name) <= words]
-    if inside:
-        most = max(len(_words(kind.name)) for kind in inside)
-        return [kind for kind in inside if len(_words(kind.name)) == most]
+    contained = [kind for kind in KINDS if _words(kind.name) <= words]
+    if contained:
+        longest = max(len(_words(kind.name)) for kind in contained)
+        return [kind for kind in contained if len(_words(kind.name)) == longest]
     return [kind for kind in KINDS if words and words <= _words(kind.name)]
 
 
@@ -113,7 +114,7 @@ _NOISE = frozenset(("nvidia", "amd", "geforce", "instinct", "tesla", "blackwell"
 
 
 def _words(name: str) -> frozenset[str]:
-    """ "NVIDIA H100 80GB HBM3" and "RTX PRO 6000 Blackwell" as sets of words that matter; "A100-80GB" as two."""
+    """The words of a GPU's name that tell kinds apart: {"a100", "80gb"} for "NVIDIA A100-80GB"."""
     return frozenset(re.findall(r"[a-z0-9]+", name.lower())) - _NOISE
 
 
@@ -121,22 +122,22 @@ _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,compute_cap", 
 
 
 def detect(*, timeout: float = 10.0) -> Gpus | None:
-    """The GPUs here that CUDA_VISIBLE_DEVICES leaves, None where there are none or no nvidia-smi that answers.
+    """The GPUs of this machine within CUDA_VISIBLE_DEVICES; None without GPUs, or if nvidia-smi does not answer.
 
-    GPUs of different memory count as so many of the smallest, which is what a tensor-parallel engine can use.
+    GPUs of different memory count as equally many of the smallest, which is what a tensor-parallel engine can use.
     """
     try:
         answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=timeout, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return None
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     for row in csv.reader(answer.stdout.splitlines(), skipinitialspace=True):
         if len(row) == 5 and row[3].strip().isdigit() and _is_visible(row[0], row[1], visible):
-            found.append(_reported(row[2].strip(), int(row[3]) * _MIB, row[4].strip()))
-    if not found:
+            gpus.append(_reported(row[2].strip(), int(row[3]) * _MIB, row[4].strip()))
+    if not gpus:
         return None
-    return Gpus(gpu=min(found, key=lambda gpu: gpu.memory), count=len(found))
+    return Gpus(gpu=min(gpus, key=lambda gpu: gpu.memory), count=len(gpus))
 
 
 def _is_visible(index: str, uuid: str, visible: str | None) -> bool:
@@ -149,8 +150,8 @@ def _is_visible(index: str, uuid: str, visible: str | None) -> bool:
 
 
 def _reported(name: str, memory: int, capability: str) -> Gpu:
-    """What the driver says, and of the table what it does not."""
-    known = min(_called(name), key=lambda kind: abs(kind.memory - memory), default=None)
+    """The GPU that the driver reports, with the table's facts that the driver does not report."""
+    known = min(_kinds_named(name), key=lambda kind: abs(kind.memory - memory), default=None)
     major, _, minor = capability.partition(".")
     return Gpu(
         name=known.name if known else name,

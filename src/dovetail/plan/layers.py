@@ -1,4 +1,4 @@
-"""Lays mappings of settings over one another and remembers where each value came from. Knows no setting by name."""
+"""Overlays mappings of settings, strongest first, and records the source of each value. Knows no setting by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Setting(msgspec.Struct, Generic[_T], frozen=True):
 
 
 class Layer(NamedTuple):
-    """What one source says. A name that is absent was not said; a None was said, and means none."""
+    """The settings of one source. An absent name leaves the setting to weaker layers; None sets it to none."""
 
     source: str
     values: Mapping[str, Any]
 
 
 def overlay(layers: Iterable[Layer]) -> dict[str, Setting[Any]]:
-    """Every setting that any layer has, as the first layer that has it says; `layers` go from strongest to weakest."""
+    """Every setting of any layer, with the value of the first layer that has it; `layers` start with the strongest."""
     settings: dict[str, Setting[Any]] = {}
     for source, values in layers:
         for name, value in values.items():
@@ -34,11 +34,11 @@ def overlay(layers: Iterable[Layer]) -> dict[str, Setting[Any]]:
 
 
 def value(settings: Mapping[str, Setting[Any]], name: str) -> Any:
-    """The value of a setting, None where nobody said one."""
+    """The value of the setting `name`, None if no layer has one."""
     setting = settings.get(name)
     return None if setting is None else setting.value
 
 
 def merged(name: str, layers: Iterable[Layer]) -> dict[str, Setting[Any]]:
-    """Of a setting that is a mapping, each member as the first layer that has it says."""
+    """Each member of the setting `name`, which is a mapping, with the value of the first layer that has the member."""
     return overlay(Layer(source, values[name]) for source, values in layers if values.get(name))
