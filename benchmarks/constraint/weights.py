@@ -18,6 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import dovetail
+from dovetail.checkpoints.drafter import read_drafter
+from dovetail.checkpoints.target import read_target
 from dovetail.engine.config import Eagle3Config, drafter_config, target_config
 from dovetail.tokens import Tokenizer
 
@@ -61,14 +63,16 @@ def write(folder: Path, control: Iterable[str], ends: Iterable[str], seed: int) 
     for name in ("bos_token_id", "pad_token_id"):
         del config[name]
     draw = torch.Generator().manual_seed(seed)
-    checked = target_config(config, target)
-    _save(target, config, _weights(checked.expected_tensors(), _bias(tokenizer, _CONTROL), draw))
-    proposed = _drafter(config)
-    fitted = drafter_config(proposed, drafter, checked)
+    _save_config(target, config)
+    declared = read_target(str(target))
+    weights = _weights(target_config(declared).expected_tensors(), _bias(tokenizer, _CONTROL), draw)
+    save_file(weights, target / "model.safetensors")
+    _save_config(drafter, _drafter(config))
+    fitted = drafter_config(read_drafter(str(drafter)), declared)
     assert isinstance(fitted, Eagle3Config)
     # What is favoured among control tokens a constraint forces anyhow: a drafter that says nothing else is no test.
     shapes = fitted.expected_tensors() | {"lm_head.weight": (tokenizer.vocab_size, _TARGET["hidden_size"])}
-    _save(drafter, proposed, _weights(shapes, _bias(tokenizer, 0.0), draw))
+    save_file(_weights(shapes, _bias(tokenizer, 0.0), draw), drafter / "model.safetensors")
 
 
 def _tokenizer(folder: Path, control: Iterable[str]) -> Tokenizer:
@@ -146,7 +150,6 @@ def _read(folder: Path) -> dict[str, Any]:
     return read
 
 
-def _save(folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+def _save_config(folder: Path, config: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=2))

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from dovetail.checkpoints import hub
 from dovetail.cli.main import main
 from dovetail.cli.plan_report import headline
-from dovetail.plan import embedded, hardware, hub, resolve
+from dovetail.plan import embedded, hardware, resolve
 from dovetail.plan.options import OPTIONS
+from tests.checkpoints.configs import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
-from tests.plan.made import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_yaml_that_would_crash_a_reader_is_refused(
     assert re.search(r"it\.yaml|config file: port is ", refused(capsys, *command))
 
 
-def test_a_drafters_target_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     block = QWEN3_8B_EAGLE3["speculators_config"] | {"verifier": {"name_or_path": "~a\0b", "architectures": []}}
     drafter = write(tmp_path, QWEN3_8B_EAGLE3, speculators_config=block)
-    assert "drafts for ~a b, which cannot be looked at" in refused(capsys, "plan", drafter)
+    assert "is a drafter whose config names no target" in refused(capsys, "plan", drafter)

@@ -19,11 +19,13 @@ import httpx
 import openai
 import pytest
 
+from dovetail.checkpoints import hub
 from dovetail.cli import serve
 from dovetail.cli.server import GracefulServer, listen
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan import engines, hub, resolve
+from dovetail.plan import engines, resolve
+from tests.checkpoints.configs import QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
 
 
@@ -166,7 +168,7 @@ def test_a_tokenizer_of_ones_own_is_the_one_that_is_used(pair: Path, tmp_path: P
     assert asyncio.run(main()) == 200
 
 
-def test_what_is_not_here_is_not_served(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_here_is_not_served(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafted = {"drafter": "org/drafter", "method": "eagle3"}
 
     def fetch(name: str, *, revision: str | None = None) -> str:
@@ -175,9 +177,13 @@ def test_what_is_not_here_is_not_served(pair: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hub, "fetch", fetch)
     with pytest.raises(PlanError, match=r"org/drafter cannot be served, because its files could not be read"):
         serve.check_servable(resolve(str(pair / "target"), drafted))
+    verifier = {"verifier": {"name_or_path": "org/target"}}
+    drafter = write(tmp_path, QWEN3_8B_EAGLE3, speculators_config=verifier)
+    with pytest.raises(PlanError, match=r"org/target could not be read.*there is no org/target"):
+        serve.check_servable(resolve(drafter, {}))
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: str(pair / "target"))
     serve.check_servable(resolve("org/target", {}))
-    monkeypatch.setattr(engines, "check_whole", hub_without_weights)
+    monkeypatch.setattr(engines, "check_complete", hub_without_weights)
     with pytest.raises(
         PlanError, match=r"the weights of org/target are not here: `hf download org/target` fetches them"
     ):

@@ -358,7 +358,7 @@ def test_half_a_checkpoint(served: Served, pair: Path, tmp_path: Path) -> None:
     (half / "model.safetensors").write_bytes(weights[:1000])
     assert "model.safetensors" in served.refused(half)
     (half / "model.safetensors").unlink()
-    assert f"{half} is not a whole checkpoint: it has no weights" in served.refused(half)
+    assert f"{half} is incomplete: it holds no weights" in served.refused(half)
 
 
 def test_a_drafter_for_another_model(served: Served, pair: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from dovetail.checkpoints.drafter import read_drafter
+from dovetail.checkpoints.target import Target, read_target
 from dovetail.completion import Completion, TokenBatch
 from dovetail.engine.config import Eagle3Config, drafter_config, mtp_config, target_config
 from dovetail.engine.core import LLMCore
@@ -165,9 +168,9 @@ class ByteTokenizer(Tokenizer):
 
 def write_target(path: Path, seed: int = 0, base: dict[str, Any] = TARGET, **changes: Any) -> Path:
     """A target folder; the weights are large enough that attention and routing differ from token to token."""
-    config = base | changes
-    shapes = target_config(config, path).expected_tensors()
-    _write(path, config, {name: _random(name, shape, seed) for name, shape in shapes.items()})
+    _write_config(path, base | changes)
+    shapes = target_config(read_target(str(path))).expected_tensors()
+    save_file({name: _random(name, shape, seed) for name, shape in shapes.items()}, path / "model.safetensors")
     return path
 
 
@@ -192,7 +195,8 @@ def write_drafter(
     """An EAGLE-3 drafter's folder for a target made by `write_target` with the changes in `target`; `own` are those of
     the tensors it could share that it brings along."""
     config = base | changes
-    fitted = drafter_config(config, path, target_config(TARGET | (target or {}), path))
+    _write_config(path, config)
+    fitted = drafter_config(read_drafter(str(path)), described(TARGET | (target or {})))
     assert isinstance(fitted, Eagle3Config)
     count, vocab, hidden = fitted.draft_vocab_size, fitted.layer.vocab_size, fitted.layer.hidden_size
     shapes = fitted.expected_tensors()
@@ -206,21 +210,28 @@ def write_drafter(
         tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, kept, True)
     if "speculators_model_type" not in config:
         tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}
-    _write(path, config, tensors)
+    save_file(tensors, path / "model.safetensors")
     return path
+
+
+def described(config: dict[str, Any]) -> Target:
+    """The target that a config.json declares."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_config(Path(folder), config)
+        return read_target(folder)
 
 
 def write_mtp_target(path: Path, seed: int = 0, **changes: Any) -> Path:
     """A target folder with one MTP layer, as DeepSeek-V3 is published: its embeddings and head are there once more."""
-    config = TARGET | changes | {"num_nextn_predict_layers": 1}
-    shape = target_config(config, path)
-    mtp = mtp_config(config, path, shape)
-    tensors = {
-        name: _random(name, shape, seed) for name, shape in (shape.expected_tensors() | mtp.expected_tensors()).items()
-    }
+    _write_config(path, TARGET | changes | {"num_nextn_predict_layers": 1})
+    target = read_target(str(path))
+    config = target_config(target)
+    mtp = mtp_config(target, config)
+    shapes = config.expected_tensors() | mtp.expected_tensors()
+    tensors = {name: _random(name, shape, seed) for name, shape in shapes.items()}
     tensors[mtp.prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
     tensors[mtp.prefix + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
-    _write(path, config, tensors)
+    save_file(tensors, path / "model.safetensors")
     return path
 
 
@@ -264,7 +275,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     return noise * (1.0 if "embed" in name else 1.2 * shape[-1] ** -0.5)
 
 
-def _write(path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+def _write_config(path: Path, config: dict[str, Any]) -> None:
     path.mkdir(parents=True, exist_ok=True)
+    (path / "model.safetensors").unlink(missing_ok=True)
     (path / "config.json").write_text(json.dumps(config))
-    save_file(tensors, path / "model.safetensors")

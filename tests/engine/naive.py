@@ -18,12 +18,12 @@ from torch import Tensor
 
 from dovetail.completion import Completion
 from dovetail.engine.cache.tables import BlockTable
-from dovetail.engine.checkpoint import inspect_target, load_tensors
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.base import Draft
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.request import Request
+from dovetail.engine.weights import inspect_target, load_tensors
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]

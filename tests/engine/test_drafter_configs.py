@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dovetail.engine import checkpoint
-from dovetail.engine.checkpoint import inspect_target
-from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config
-from dovetail.engine.drafting import load
+from dovetail.checkpoints.drafter import read_drafter
+from dovetail.engine.config import Eagle3Config, drafter_config
 from dovetail.engine.drafting.load import inspect_drafter
+from dovetail.engine.weights import inspect_target
 from dovetail.errors import CheckpointError
+from tests.checkpoints.configs import write
 from tests.engine.checkpoints import (
     DRAFTER,
     LLAMA,
     MLA_DRAFTER,
     PLAIN_DRAFTER,
+    described,
     load_core,
     write_drafter,
     write_llama,
     write_mtp_target,
     write_target,
 )
-from tests.engine.test_checkpoint import Change, config, tensors
+from tests.engine.test_weights import Change, config, tensors
 
 CONFIGS = Path("../shared/data/configs")
 PEAGLE = {"speculators_model_type": "peagle", "mask_token_id": 96}
@@ -65,7 +66,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "another layer": (layer(model_type="mistral"), "model_type is 'mistral', not llama or qwen3"),
     "a sliding window": (layer(sliding_window=64), "sliding_window is 64"),
     "quantized": (layer(quantization_config={"bits": 8}), "quantization_config is set"),
-    "heads": (layer(num_key_value_heads=4), "6 cannot share num_key_value_heads 4"),
+    "heads": (layer(num_key_value_heads=4), "num_key_value_heads is 4, which does not divide the 6"),
     "a string for a flag": (config(norm_before_fc="yes"), "norm_before_fc"),
     "target hidden size": (config(target_hidden_size=64), "target_hidden_size is 64, the target's hidden_size is 48"),
     "hidden size": (layer(hidden_size=40, head_dim=8), "target_hidden_size is 40, the target's hidden_size is 48"),
@@ -112,35 +113,34 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "no masked feature": (config(**PEAGLE), r"mask_hidden is missing .*\[144\]"),
     **{
-        f"speculators: {kind}": (config(speculators_model_type=kind), f"{kind!r}.*'eagle3' and 'peagle'")
-        for kind in ("dflash", "dspark", "medusa", "mlp_speculator", "hass", "mtp", None)
+        f"speculators: {kind}": (config(speculators_model_type=kind), f"drafts by {kind}; the embedded engine drafts")
+        for kind in ("dflash", "dspark", "mtp")
+    },
+    **{
+        f"speculators: {kind}": (config(speculators_model_type=kind), f"speculators_model_type is {kind!r}, not one of")
+        for kind in ("medusa", "mlp_speculator", "hass", None)
     },
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_drafter(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_drafter(case: str, tmp_path: Path) -> None:
     change, message = BAD[case]
     path = write_drafter(tmp_path / "drafter")
     change(path)
-    refused(write_target(tmp_path / "target"), path, message, monkeypatch)
+    refused(write_target(tmp_path / "target"), path, message)
 
 
-def refused(target: Path, drafter: Path | str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that names the drafter's folder, and nothing was read of either but the vocabulary maps."""
-    opened: list[str] = []
-
-    def watched(tensors: Any, names: Any) -> Any:
-        opened.extend(names)
-        return checkpoint.load_tensors(tensors, names)
-
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError) as caught:
-        patch.setattr(load, "load_tensors", watched)
-        patch.setattr("dovetail.engine.core.load_tensors", watched)
-        load_core(target, drafter, draft_tokens=2)
+def refused(target: Path, drafter: Path | str, message: str) -> None:
+    """The engine refuses the pair with one error that names the drafter's folder."""
+    with pytest.raises(CheckpointError) as caught:
+        load_core(target, drafter, progress=_no_weights_are_read, draft_tokens=2)
     assert re.search(message, caught.value.message), caught.value.message
     assert str(target if drafter == "mtp" else drafter) in caught.value.message
-    assert set(opened) <= {"d2t", "t2d"}
+
+
+def _no_weights_are_read(done: int, total: int) -> None:
+    pytest.fail("weights were read before the refusal")
 
 
 BAD_PLAIN: dict[str, tuple[dict[str, Any], Change, str]] = {
@@ -177,27 +177,31 @@ BAD_PLAIN: dict[str, tuple[dict[str, Any], Change, str]] = {
         config(kv_lora_rank=20),
         r"kv_a_proj_with_mqa.weight has shape \[24, 96\], expected \[28, 96\]",
     ),
-    "another architecture": (PLAIN_DRAFTER, config(architectures=["DFlashDraftModel"]), "DFlashDraftModel.*not supp"),
+    "another architecture": (
+        PLAIN_DRAFTER,
+        config(architectures=["DFlashDraftModel"]),
+        "drafts by dflash; the embedded",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_PLAIN)
-def test_bad_plain_drafter(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_plain_drafter(case: str, tmp_path: Path) -> None:
     base, change, message = BAD_PLAIN[case]
     path = write_drafter(tmp_path / "drafter", base=base)
     change(path)
-    refused(write_target(tmp_path / "target"), path, message, monkeypatch)
+    refused(write_target(tmp_path / "target"), path, message)
 
 
-def test_vocabulary_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_maps(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target")
     path = write_drafter(tmp_path / "drafter", draft_vocab_size=41)
     tensors(lambda w: w["d2t"].add_(60))(path)
-    refused(target, path, "d2t points to 60 to 154, outside the target's vocabulary of 97", monkeypatch)
+    refused(target, path, "d2t points to 60 to 154, outside the target's vocabulary of 97")
     tensors(lambda w: w["d2t"].sub_(59))(path)
-    refused(target, path, "d2t and t2d do not speak of the same tokens", monkeypatch)
+    refused(target, path, "d2t and t2d do not speak of the same tokens")
     tensors(lambda w: w["d2t"][1:2].sub_(2))(path)
-    refused(target, path, "d2t points to the same token of the target twice", monkeypatch)
+    refused(target, path, "d2t points to the same token of the target twice")
     tensors(lambda w: w["d2t"][1:2].add_(2))(path)
     # t2d says nothing that d2t does not.
     both(tensors(lambda w: w["d2t"].sub_(1)), without("t2d"))(path)
@@ -219,43 +223,40 @@ def test_narrow_drafter_needs_its_own_embeddings(tmp_path: Path) -> None:
         inspect_drafter(path, target)
 
 
-def test_mtp_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mtp_that_is_not_there(tmp_path: Path) -> None:
     target = write_target(tmp_path / "none")
-    refused(target, "mtp", "DeepseekV3ForCausalLM and its num_nextn_predict_layers is None", monkeypatch)
+    refused(target, "mtp", "DeepseekV3ForCausalLM and its num_nextn_predict_layers is 0")
     config(num_nextn_predict_layers=1)(target)
-    refused(target, "mtp", "model.layers.3.input_layernorm.weight is missing", monkeypatch)
-    refused(write_llama(tmp_path / "llama"), "mtp", "architecture is LlamaForCausalLM", monkeypatch)
+    refused(target, "mtp", "model.layers.3.input_layernorm.weight is missing")
+    refused(write_llama(tmp_path / "llama"), "mtp", "architecture is LlamaForCausalLM")
     cut = write_mtp_target(tmp_path / "cut")
     without("model.layers.3.eh_proj.weight")(cut)
-    refused(cut, "mtp", r"eh_proj.weight is missing \(expected shape \[48, 96\]\)", monkeypatch)
+    refused(cut, "mtp", r"eh_proj.weight is missing \(expected shape \[48, 96\]\)")
 
 
-def test_draft_model_of_another_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_model_of_another_vocabulary(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target")
     other = write_llama(tmp_path / "other", vocab_size=98)
-    refused(target, other, "vocab_size is 98, the target's vocab_size is 97", monkeypatch)
+    refused(target, other, "vocab_size is 98, the target's vocab_size is 97")
     without("model.norm.weight")(other)
     config(vocab_size=97)(other)
-    refused(target, other, "embed_tokens.weight has shape", monkeypatch)
+    refused(target, other, "embed_tokens.weight has shape")
 
 
-def test_a_text_model_inside_a_multimodal_one() -> None:
-    """A drafter that was made for either does not fit the other."""
-    whole = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25"}
-    text = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2"}
-
-    def made_for(target: dict[str, Any]) -> dict[str, Any]:
-        return {"speculators_config": {"verifier": {"architectures": target["architectures"]}}}
-
+def test_a_text_model_inside_a_multimodal_one(tmp_path: Path) -> None:
+    """A drafter that was made for one of them does not fit the other."""
+    text = described(LLAMA)
+    whole = described({"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": LLAMA})
     for target, other in ((whole, text), (text, whole)):
-        check_verifier(made_for(target), Path("d"), target)
-        check_verifier({"target_model_type": target["model_type"]}, Path("d"), target)
-        with pytest.raises(
-            CheckpointError, match=rf"verifier is {target['architectures'][0]}.*{other['architectures'][0]}"
-        ):
-            check_verifier(made_for(target), Path("d"), other)
-        with pytest.raises(CheckpointError, match=rf"is '{target['model_type']}'.*'{other['model_type']}'"):
-            check_verifier({"target_model_type": target["model_type"]}, Path("d"), other)
+        made_for: tuple[dict[str, Any], ...] = (
+            {"speculators_config": {"verifier": {"architectures": [target.architecture]}}},
+            {"target_model_type": target.family},
+        )
+        for changes in made_for:
+            drafter = read_drafter(write(tmp_path, DRAFTER, **changes))
+            drafter_config(drafter, target)
+            with pytest.raises(CheckpointError, match=rf"({target.architecture}|{target.family}).*target's"):
+                drafter_config(drafter, other)
 
 
 def test_what_a_config_says(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_what_a_config_says(tmp_path: Path) -> None:
         return found
 
     plain = eagle3(write_drafter(tmp_path / "speculators"))
-    assert plain.speculative_tokens == 3 and plain.aux_layers == (0, 1, 3) and plain.norm_before_residual
+    assert plain.aux_layers == (0, 1, 3) and plain.norm_before_residual
     # Counted by the layer that a stream leaves if the first is 1, else by the one that it enters.
     assert eagle3(write_drafter(tmp_path / "leaves", base=MLA_DRAFTER)).aux_layers == (2, 3)
     assert eagle3(write_drafter(tmp_path / "enters", base=PLAIN_DRAFTER)).aux_layers == (0, 2, 3)
@@ -278,7 +279,7 @@ def test_what_a_config_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not CONFIGS.is_dir(), reason="the shared data is not here")
-def test_published_configs() -> None:
+def test_published_configs(tmp_path: Path) -> None:
     """Drafters of real targets, whose shapes stand in for them."""
     for name, hidden, layers, vocab, aux in (
         ("torchspec/kimi_k25_eagle3_mla.json", 7168, 61, 163840, (2, 30, 58)),
@@ -288,13 +289,7 @@ def test_published_configs() -> None:
         ("specforge/deepseek-v3-671b-eagle3.json", 7168, 61, 129280, (2, 30, 58)),
         ("specforge/gpt-oss-20B-eagle3.json", 2880, 24, 201088, (2, 12, 22)),
     ):
-        raw = json.loads((CONFIGS / name).read_text())
-        shape = inspect_config(LLAMA | {"hidden_size": hidden, "num_hidden_layers": layers, "vocab_size": vocab})
-        found = drafter_config(raw, Path(name), shape)
-        assert isinstance(found, Eagle3Config) and found.aux_layers == aux
-
-
-def inspect_config(raw: dict[str, Any]) -> Any:
-    from dovetail.engine.config import target_config
-
-    return target_config(raw, Path("target"))
+        shutil.copy(CONFIGS / name, tmp_path / "config.json")
+        target = described(LLAMA | {"hidden_size": hidden, "num_hidden_layers": layers, "vocab_size": vocab})
+        config = drafter_config(read_drafter(str(tmp_path)), target)
+        assert isinstance(config, Eagle3Config) and config.aux_layers == aux

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from dovetail.engine.attention import causal
 from dovetail.engine.attention.causal import Backend
 from dovetail.engine.cache.tables import BlockTable
-from dovetail.engine.checkpoint import inspect_target, load_tensors
 from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
+from dovetail.engine.weights import inspect_target, load_tensors
 from dovetail.errors import EngineError
 from tests.engine.checkpoints import LATENT, LLAMA, LLAMA3, QWEN3, TARGET, YARN, write_llama, write_qwen3, write_target
 from tests.engine.processors import needs, one_for_each

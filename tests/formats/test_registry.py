@@ -227,7 +227,7 @@ def test_one_template_for_tools_is_for_all(tmp_path: Path) -> None:
     fmt = dovetail.format(checkpoint(tmp_path, "<|im_end|>", tokenizer_config=config))
     assert fmt.render([user()]).text.startswith("<|im_start|>user")
     config = {"chat_template": {"rag": CHATML, "other": CHATML}}
-    with pytest.raises(CheckpointError, match="none is called default: rag, other"):
+    with pytest.raises(CheckpointError, match="none of its chat templates is called default: rag, other"):
         dovetail.format(checkpoint(tmp_path, "<|im_end|>", tokenizer_config=config))
 
 
@@ -239,11 +239,14 @@ def test_files_that_are_broken_are_named(tmp_path: Path, name: str) -> None:
     folder = checkpoint(tmp_path, "<|im_end|>", template=CHATML)
     for broken in (b"{", b"\xff\xfe", b'{"a":' * 100_000):
         (folder / f"{name}.json").write_bytes(broken)
-        with pytest.raises(CheckpointError, match=rf"{name}.json cannot be read as JSON"):
+        with pytest.raises(CheckpointError, match=rf"{name}.json cannot be read as (JSON|a tokenizer)"):
             dovetail.format(folder)
     for odd in ({"added_tokens": [1], "added_tokens_decoder": {"a": 1}, "eos_token_id": "two"}, [], 1):
         (folder / f"{name}.json").write_text(json.dumps(odd))
-        with pytest.raises(CheckpointError, match=rf"{name}.json is not as such files are"):
+        with pytest.raises(
+            CheckpointError,
+            match=rf"{name}.json(:| is not a tok| cannot be read as a tok| must hold a)",
+        ):
             dovetail.format(folder)
 
 
@@ -254,8 +257,8 @@ def test_templates_that_cannot_be_used(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(CheckpointError, match=r"chat_template.jinja cannot be read as text"):
         dovetail.format(folder)
-    (folder / "chat_template.jinja").write_text("{{ messages }}" * 1_000_000)
-    with pytest.raises(CheckpointError, match=r"14,000,000 characters: at most 262,144 are read"):
+    (folder / "chat_template.jinja").write_text("{{ messages }}" * 500_000)
+    with pytest.raises(CheckpointError, match=r"7,000,000 characters: at most 262,144 are read"):
         dovetail.format(folder)
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     (folder / "chat_template.jinja").write_text(loop * 2 + end * 2)

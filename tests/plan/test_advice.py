@@ -12,8 +12,7 @@ import pytest
 from dovetail.errors import PlanError
 from dovetail.plan import hardware, memory, recipe, resolve
 from dovetail.plan.outcome import Plan
-from tests.plan.conftest import Put
-from tests.plan.made import (
+from tests.checkpoints.configs import (
     DEEPSEEK_V32,
     KIMI_EAGLE3_MLA,
     KIMI_K2,
@@ -26,6 +25,7 @@ from tests.plan.made import (
     write,
     write_index,
 )
+from tests.plan.conftest import Put
 from tests.plan.pair import write_target
 
 pytestmark = pytest.mark.usefixtures("no_gpus")

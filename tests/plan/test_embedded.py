@@ -7,16 +7,18 @@ from typing import Any, get_args
 
 import pytest
 
-from dovetail.engine.checkpoint import inspect_target
+from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
+from dovetail.checkpoints.target import read_target
 from dovetail.engine.config import mtp_config, target_config
 from dovetail.engine.drafting.load import inspect_drafter
 from dovetail.engine.settings import INSIDE, AttentionBackend, CacheDType, DraftSampling, DType, Quantization
+from dovetail.engine.weights import inspect_target
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan import drafter, embedded, resolve, target
+from dovetail.plan import embedded, resolve
 from dovetail.plan.case import Case
-from dovetail.plan.drafter import Drafter
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME, GATE
+from tests.checkpoints.configs import write
 from tests.engine.checkpoints import (
     DRAFTER,
     LLAMA,
@@ -28,7 +30,6 @@ from tests.engine.checkpoints import (
     write_qwen3,
     write_target,
 )
-from tests.plan.made import write
 from tests.plan.samples import SAMPLES
 
 LAYER = DRAFTER["transformer_layer_config"]
@@ -43,19 +44,19 @@ def test_values_are_those_that_the_engine_has() -> None:
     assert all(BY_NAME[name].engine_names.get("embedded") for name in embedded.VALUES)
 
 
-def why_not(model: Path, drafts: Drafter | None, folder: Path | None, **said: Any) -> str | None:
+def why_not(model: Path, drafts: Drafter | None, **said: Any) -> str | None:
     settings = {name: Setting(value, "command line") for name, value in said.items()}
-    case = Case(target.look(str(model)), drafts, settings, None)
-    return embedded.cannot(case, {"target": str(model)} | ({} if folder is None else {"drafter": str(folder)}))
+    case = Case(read_target(str(model)), drafts, settings, None)
+    return embedded.cannot(case)
 
 
 @pytest.mark.parametrize("made", [write_target, write_llama, write_qwen3], ids=lambda made: made.__name__)
 def test_what_it_loads_can_be_planned_for(tmp_path: Path, made: Any) -> None:
     model = made(tmp_path)
     inspect_target(model)
-    assert why_not(model, None, None) is None
+    assert why_not(model, None) is None
     for options in ({"method": "suffix"}, {"quantization": "int8", "kv_cache_dtype": "bfloat16"}):
-        assert why_not(model, None, None, **options) is None
+        assert why_not(model, None, **options) is None
 
 
 DRAFTERS: dict[str, dict[str, Any]] = {
@@ -70,15 +71,15 @@ DRAFTERS: dict[str, dict[str, Any]] = {
 def test_a_drafter_that_it_loads_can_be_planned_for(tmp_path: Path, kind: str) -> None:
     model, folder = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter", **DRAFTERS[kind])
     inspect_drafter(folder, inspect_target(model))
-    assert why_not(model, drafter.look(str(folder)), folder) is None
+    assert why_not(model, read_drafter(str(folder))) is None
 
 
 def test_a_draft_model_and_mtp_layers_can_be_planned_for(tmp_path: Path) -> None:
     model, small = write_mtp_target(tmp_path / "target"), write_llama(tmp_path / "small")
     inspect_drafter(small, inspect_target(model))
-    assert why_not(model, drafter.look(str(small)), small) is None
+    assert why_not(model, read_drafter(str(small))) is None
     inspect_drafter(INSIDE, inspect_target(model))
-    assert why_not(model, drafter.inside(target.look(str(model))), None) is None
+    assert why_not(model, mtp_drafter(read_target(str(model)))) is None
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -101,35 +102,35 @@ def test_a_drafter_that_it_refuses_is_not_planned_for(tmp_path: Path, kind: str)
     model, folder = write_target(tmp_path / "target"), write(tmp_path / "drafter", REFUSED[kind])
     with pytest.raises(CheckpointError) as refusal:
         inspect_drafter(Path(folder), inspect_target(model))
-    why = why_not(model, drafter.look(folder), Path(folder))
+    why = why_not(model, read_drafter(folder))
     assert why is not None
     assert why == refusal.value.message or "and the embedded engine drafts with" in why
 
 
 def test_a_drafter_of_another_target_is_refused_as_the_engine_does(tmp_path: Path) -> None:
     model = write_target(tmp_path / "target")
-    folder = write_drafter(tmp_path / "drafter", base=PLAIN_DRAFTER, target_model_type="kimi_k25")
+    folder = write(tmp_path / "drafter", PLAIN_DRAFTER, target_model_type="kimi_k25")
     with pytest.raises(CheckpointError) as refusal:
-        inspect_drafter(folder, inspect_target(model))
-    assert why_not(model, drafter.look(str(folder)), folder) == refusal.value.message
+        inspect_drafter(Path(folder), inspect_target(model))
+    assert why_not(model, read_drafter(folder)) == refusal.value.message
 
 
 def test_mtp_layers_of_another_architecture_are_refused_as_the_engine_does(tmp_path: Path) -> None:
     raw = LLAMA | {"num_nextn_predict_layers": 1}
     model = Path(write(tmp_path, raw))
     with pytest.raises(CheckpointError) as refusal:
-        mtp_config(raw, model, target_config(raw, model))
-    assert why_not(model, drafter.inside(target.look(str(model))), None) == refusal.value.message
+        mtp_config(read_target(str(model)), target_config(read_target(str(model))))
+    assert why_not(model, mtp_drafter(read_target(str(model)))) == refusal.value.message
 
 
 def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_target(tmp_path)
-    parameters = target.look(str(model)).weights.parameters
+    parameters = read_target(str(model)).weights.parameters
     for width, said in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
         monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width)
-        assert why_not(model, None, None, **said) is None
+        assert why_not(model, None, **said) is None
         monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width - 1)
-        assert "parameters, which take" in (why_not(model, None, None, **said) or "")
+        assert "parameters, which take" in (why_not(model, None, **said) or "")
 
 
 NEAR = [
@@ -144,7 +145,7 @@ NEAR = [
 def test_a_word_that_it_lacks_is_answered_with_the_nearest(
     tmp_path: Path, name: str, word: str, meant: str | None
 ) -> None:
-    why = why_not(write_target(tmp_path), None, None, **{name: word})
+    why = why_not(write_target(tmp_path), None, **{name: word})
     assert why is not None and why.startswith(f"{name} is {word} (command line) and the embedded engine has ")
     assert why.partition(" (did you mean ")[2] == ("" if meant is None else f"{meant}?)")
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dovetail.checkpoints import hub
 from dovetail.errors import CheckpointError
 from dovetail.formats.registry import NAMES
-from dovetail.plan import hub, resolve
+from dovetail.plan import resolve
 from dovetail.plan.emit import Command, sglang, vllm
 from dovetail.plan.options import OPTIONS
+from tests.checkpoints.configs import DEEPSEEK_V32, KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.plan.emit_plans import DRAFTING, RECIPES, Settings, settings_of
-from tests.plan.made import DEEPSEEK_V32, KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.plan.samples import SAMPLES
 
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.plan import drafter, hardware, memory, target
-from dovetail.plan.drafter import Drafter
+from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
+from dovetail.checkpoints.target import Target, read_target
+from dovetail.plan import hardware, memory
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Budget, Layout
-from dovetail.plan.target import Target
-from tests.plan.made import (
+from tests.checkpoints.configs import (
     DEEPSEEK_V32,
     KIMI_EAGLE3,
     KIMI_EAGLE3_MLA,
@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Targets:
     def look(config: Config) -> Target:
         key = json.dumps(config)
         if key not in looked:
-            looked[key] = target.look(write(tmp_path_factory.mktemp("target"), config))
+            looked[key] = read_target(write(tmp_path_factory.mktemp("target"), config))
         return looked[key]
 
     return look
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Targets:
 
 @pytest.fixture(scope="module")
 def drafts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Config], Drafter]:
-    return lambda config: drafter.look(write(tmp_path_factory.mktemp("drafter"), config))
+    return lambda config: read_drafter(write(tmp_path_factory.mktemp("drafter"), config))
 
 
 def on(gpu: str, model: Target, draft: Drafter | None = None, **fields: Any) -> Budget:
@@ -183,7 +183,7 @@ def test_a_drafter_whole_on_every_gpu_weighs_more(made: Targets, drafts: Callabl
 def test_mtp_layers_weigh_only_where_they_draft(made: Targets) -> None:
     model = made(DEEPSEEK_V32)
     without = on("H200", model, tensor=8)
-    drafting = on("H200", model, drafter.inside(model), tensor=8)
+    drafting = on("H200", model, mtp_drafter(model), tensor=8)
     assert without.weights == drafting.weights
     assert without.drafter == 0
     assert drafting.drafter == pytest.approx(15.4e9 / 8, rel=0.01)
@@ -258,12 +258,12 @@ UNLIKE: dict[str, Config] = {
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_an_mtp_layer_keeps_every_token_whatever_its_target_does(tmp_path: Path, kind: str) -> None:
-    found = target.look(write(tmp_path, QWEN3_NEXT, **UNLIKE[kind]))
+    found = read_target(write(tmp_path, QWEN3_NEXT, **UNLIKE[kind]))
     alone = memory.per_token_of(found, None, Layout())
     row = 2 * 2 * 128 * 2  # keys and values of two heads, in bf16
     assert alone is not None and alone > 0
-    assert memory.per_token_of(found, drafter.inside(found), Layout()) == alone + row
-    its = drafter.inside(found).attention
+    assert memory.per_token_of(found, mtp_drafter(found), Layout()) == alone + row
+    its = mtp_drafter(found).attention
     assert its is not None and (its.linear_layers, its.windowed_layers, its.window) == (0, 0, None)
 
 

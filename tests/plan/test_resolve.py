@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import Plan, Setting, embedded, hardware, recipe, resolve
 from dovetail.plan.options import BY_NAME, GATE
-from tests.plan import pair as made
-from tests.plan.conftest import Put
-from tests.plan.made import (
+from tests.checkpoints.configs import (
     DEEPSEEK_V32,
     KIMI_EAGLE3,
     KIMI_EAGLE3_MLA,
@@ -30,6 +28,8 @@ from tests.plan.made import (
     write,
     write_index,
 )
+from tests.plan import pair as made
+from tests.plan.conftest import Put
 from tests.plan.pair import DRAFTER, VOCABULARY, write_drafter
 from tests.plan.samples import SAMPLES
 
@@ -422,7 +422,7 @@ def test_vllm_is_taken_where_the_embedded_engine_cannot_and_the_plan_says_why(
     assert re.fullmatch(rf"vLLM is (needed|taken): .*{re.escape(reason)}.*", plan.reason or "")
     assert plan.reason is not None and plan.reason in said(plan, "note")
     assert plan.value("dtype") == options.get("dtype")  # left to the engine
-    with pytest.raises(DovetailError, match=r"--engine vllm|another drafter or engine|half a checkpoint"):
+    with pytest.raises(DovetailError, match=r"--engine vllm|another drafter or engine|incomplete"):
         resolve(target, options | {"engine": "embedded"})
 
 
@@ -752,13 +752,13 @@ def test_tokenizer_and_revision_stay_the_users(put: Put, tmp_path: Path) -> None
     put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer.json").touch()
-    said = {"tokenizer": str(tmp_path / "mine"), "revision": "main"}
-    plan = resolve("RedHatAI/Qwen3-8B-speculator.eagle3", said)
+    options = {"tokenizer": str(tmp_path / "mine"), "revision": "main"}
+    plan = resolve("RedHatAI/Qwen3-8B-speculator.eagle3", options)
     assert plan.settings["tokenizer"] == Setting(str(tmp_path / "mine"), "command line")
     assert plan.settings["revision"] == Setting("main", "command line")
     assert plan.folders["tokenizer"] == str(tmp_path / "mine")
-    with pytest.raises(PlanError, match=r"drafts for Qwen/Qwen3-8B, which cannot be looked at: there is no folder"):
-        resolve("RedHatAI/Qwen3-8B-speculator.eagle3", {"revision": "of-the-target"})
+    absent = resolve("RedHatAI/Qwen3-8B-speculator.eagle3", {"revision": "of-the-target"})
+    assert "Qwen/Qwen3-8B could not be read" in said(absent, "warning")
     with pytest.raises(CheckpointError, match=r"tokenizer is .* but there is neither tokenizer.json nor"):
         resolve("Qwen/Qwen3-8B", {"tokenizer": str(tmp_path)})
 
@@ -769,9 +769,10 @@ def test_what_only_a_recipe_knows_is_planned_for_with_a_warning(put: Put) -> Non
     assert (plan.value("engine"), plan.value("context")) == ("vllm", None)
     warned = said(plan, "warning")
     assert (
-        "target: moonshotai/Kimi-K2.5 was not looked at, so sizes and fit are unchecked: there is no folder" in warned
+        "target: moonshotai/Kimi-K2.5 could not be read, so sizes and fit are unchecked and the plan follows the recipe"
+        in warned
     )
-    assert "drafter: lightseekorg/kimi-k2.5-eagle3-mla was not looked at" in warned
+    assert "drafter: lightseekorg/kimi-k2.5-eagle3-mla could not be read" in warned
     assert "for want of another" not in warned
     plan = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"})
     assert plan.recipes == ("kimi-k2.5-sm120-dcp4",)
@@ -781,7 +782,7 @@ def test_what_only_a_recipe_knows_is_planned_for_with_a_warning(put: Put) -> Non
     assert resolve("moonshotai/Kimi-K2.5", {}, recipe="kimi-k2.5-sm120-dcp8").value("draft_tokens") == 3
     json.dumps(plan.data())
     with_tokenizer = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB", "tokenizer": "org/tokenizer"})
-    assert "tokenizer: org/tokenizer was not looked at" in said(with_tokenizer, "warning")
+    assert "tokenizer: org/tokenizer could not be read" in said(with_tokenizer, "warning")
 
 
 @pytest.mark.parametrize(
@@ -799,7 +800,7 @@ def test_what_nobody_knows_is_refused(put: Put, model: str, options: dict[str, A
 
 
 def test_the_embedded_engine_needs_a_look(put: Put) -> None:
-    with pytest.raises(PlanError, match=r"engine is embedded \(command line\) but the target could not be looked at"):
+    with pytest.raises(PlanError, match=r"engine is embedded \(command line\) but the target could not be read"):
         resolve("moonshotai/Kimi-K2.5", {"engine": "embedded"})
 
 
@@ -808,7 +809,7 @@ def test_a_drafter_that_cannot_be_looked_at_is_taken_if_it_is_said_how_it_drafts
     with pytest.raises(CheckpointError, match=r"no folder org/drafter"):
         resolve("Qwen/Qwen3-8B", {"drafter": "org/drafter"})
     plan = resolve("Qwen/Qwen3-8B", {"drafter": "org/drafter", "method": "eagle3", "draft_tokens": 2})
-    assert "org/drafter was not looked at, so whether it fits is unchecked" in said(plan, "warning")
+    assert "org/drafter could not be read, so whether it fits is unchecked" in said(plan, "warning")
     with pytest.raises(CheckpointError, match=r"no folder .*nowhere"):
         resolve("Qwen/Qwen3-8B", {"drafter": str(tmp_path / "nowhere"), "method": "eagle3"})
     put("org/small", made.TARGET)
@@ -948,16 +949,8 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         rf"vocab_size is 9, the target's is {VOCABULARY}",
     ),
     "layers": ({"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}, r"\[1, 29, 57\]"),
-    "kind": ({"speculators_model_type": "nonesuch"}, r"speculators_model_type is 'nonesuch', which is not known"),
-    "no target": ({"speculators_config": {}}, r"does not say which target it drafts for: give the target as MODEL"),
-    "target nowhere": (
-        {"speculators_config": {"verifier": {"name_or_path": "Qwen/Qwen3-8B"}}},
-        r"drafts for Qwen/Qwen3-8B, which cannot be looked at: there is no folder",
-    ),
-    "target in another's home": (
-        {"speculators_config": {"verifier": {"name_or_path": "/home/trainer/models/Qwen3-8B"}}},
-        r"drafts for /home/trainer/models/Qwen3-8B, which cannot be looked at: .*give the target as MODEL",
-    ),
+    "kind": ({"speculators_model_type": "nonesuch"}, r"speculators_model_type is 'nonesuch', not one of"),
+    "no target": ({"speculators_config": {}}, r"whose config names no target: give the target as MODEL"),
     "too long": (
         {
             "speculators_config": DRAFTER["speculators_config"]
@@ -979,6 +972,23 @@ def test_a_drafter_that_does_not_fit_is_refused(
     assert "\n" not in refusal.value.message
 
 
+@pytest.mark.parametrize("target", ["Qwen/Qwen3-8B", "/home/trainer/models/Qwen3-8B"])
+def test_a_drafter_whose_target_cannot_be_reached_is_planned_for_alone(tmp_path: Path, put: Put, target: str) -> None:
+    drafter = DRAFTER["speculators_config"] | {"verifier": {"name_or_path": target}}
+    plan = resolve(str(write_drafter(tmp_path / "drafter", speculators_config=drafter)), {})
+    assert plan.settings["target"] == Setting(target, "drafter")
+    assert plan.settings["method"] == Setting("eagle3", "drafter")
+    assert plan.settings["draft_tokens"] == Setting(2, "drafter")
+    assert plan.target is None and plan.fit is None and plan.drafter is not None
+    assert (
+        f"{target} could not be read, so sizes and fit are unchecked and the plan follows the drafter alone: there is "
+        "no folder"
+    ) in said(plan, "warning")
+    assert "drafts by eagle3, 1 layer of mqa, hidden states of width 32, a vocabulary of 384" in said(plan, "note")
+    with pytest.raises(PlanError, match="engine is embedded"):
+        resolve(plan.drafter.path, {"engine": "embedded"})
+
+
 def test_a_drafter_of_another_method_takes_vllm(tmp_path: Path, write_target: WriteTarget) -> None:
     target = write_target(tmp_path / "target")
     block = {"mask_token_id": 1, "target_layer_ids": [1]}
@@ -992,7 +1002,7 @@ def test_a_drafter_of_another_method_takes_vllm(tmp_path: Path, write_target: Wr
 
 def test_a_plain_drafter_does_not_stand_alone(tmp_path: Path) -> None:
     drafter = write(tmp_path / "drafter", KIMI_EAGLE3_MLA)
-    with pytest.raises(PlanError, match=r"does not say which target it drafts for"):
+    with pytest.raises(PlanError, match=r"whose config names no target"):
         resolve(drafter, {})
 
 
@@ -1014,15 +1024,15 @@ def test_a_folder_of_ones_own_is_whole_or_refused(tmp_path: Path, write_target: 
     refused(tmp_path, r"has no config\.json")
     target = write_target(tmp_path / "target")
     (target / "tokenizer.json").unlink()
-    refused(target, r"half a checkpoint: it has neither tokenizer\.json nor tiktoken\.model")
-    refused(target, r"half a checkpoint: it has no tokenizer", engine="vllm")
+    refused(target, r"incomplete: it has neither tokenizer\.json nor tiktoken\.model")
+    refused(target, r"incomplete: it has no tokenizer", engine="vllm")
     (target / "model.safetensors").unlink()
-    refused(target, r"half a checkpoint: it has neither model\.safetensors nor")
+    refused(target, r"incomplete: it has neither model\.safetensors nor")
     (target / "tokenizer.json").touch()
     write_index(target, {"model-1-of-2.safetensors": ["a"], "model-2-of-2.safetensors": ["b"]})
-    refused(target, r"half a checkpoint: of the 2 files of its index none is there")
+    refused(target, r"incomplete: it has none of the 2 files")
     (target / "model-1-of-2.safetensors").touch()
-    refused(target, r"half a checkpoint: 1 of the 2 files of its index are there")
+    refused(target, r"incomplete: it has 1 of the 2 files")
     (target / "config.json").write_text("{")
     refused(target, r"config\.json cannot be read as JSON")
     (target / "config.json").write_text("[]")

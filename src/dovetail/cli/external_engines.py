@@ -20,7 +20,7 @@ from dovetail.completion import Engine
 from dovetail.errors import PlanError
 from dovetail.formats.base import Format
 from dovetail.plan import Plan
-from dovetail.plan.drafter import cannot_run
+from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.engines import not_here
 from dovetail.tokens import Tokenizer
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from dovetail.cli.plan_report import show
 from dovetail.errors import PlanError
 from dovetail.plan import Plan, resolve
-from dovetail.plan.drafter import cannot_run
+from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.emit import emitted
 from dovetail.plan.emit.command import comment
 

@@ -11,12 +11,12 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.checkpoints.tokenizer_files import TokenizerFiles
 from dovetail.cli.files import read_text
 from dovetail.cli.terminal import CONTROL, visible
 from dovetail.errors import InvalidRequest
 from dovetail.formats import continuing
 from dovetail.formats.base import Format, Messages
-from dovetail.formats.checkpoint import Checkpoint
 from dovetail.formats.template import Template, pattern
 from dovetail.gateway.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 def template(where: str, model: str | None, *, tools: bool) -> Template:
     """The chat template in the file `where`, or, if that is "model", the checkpoint's own for requests with `tools`."""
-    checkpoint = Checkpoint(Path(model)) if model else None
+    checkpoint = TokenizerFiles(Path(model)) if model else None
     special = checkpoint.special if checkpoint else {}
     if checkpoint is None or where != "model":
         return Template(read_text(where), special)

@@ -16,6 +16,7 @@ from rich.text import Text
 from starlette.applications import Starlette
 
 import dovetail
+from dovetail.checkpoints.files import has_weights
 from dovetail.cli import plan_report
 from dovetail.cli.api_keys import read_key
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
@@ -28,7 +29,6 @@ from dovetail.formats.base import Format
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import Plan
-from dovetail.plan.checkpoint import has_weights
 from dovetail.plan.engines import not_here
 from dovetail.tokens import Tokenizer
 
@@ -67,7 +67,7 @@ def check_servable(plan: Plan) -> None:
         if missing is not None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
-        raise CheckpointError(f"{target} is not a whole checkpoint: it has no weights")
+        raise CheckpointError(f"{target} is incomplete: it holds no weights")
     if plan.value("format") is None:
         raise PlanError(f"the format of {target} is not known: set it with --format")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from dovetail.engine.cache.blocks import BlockPool
-from dovetail.engine.checkpoint import Target, inspect_target, load_tensors
 from dovetail.engine.config import Eagle3Config, MTPConfig, TargetConfig
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.deferred import Deferred
@@ -22,6 +21,7 @@ from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.options import DTYPES, draft_options, target_options
 from dovetail.engine.settings import LOOKUP, EngineSettings
+from dovetail.engine.weights import TargetCheckpoint, inspect_target, load_tensors
 from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
 
@@ -93,7 +93,7 @@ def load_models(
             )
             drafts = Forced(Deferred(loaded))
     sources = (config, drafter if draft_checkpoint is None else draft_checkpoint.config)
-    return Models(model, drafts, pool, context, checkpoint.eos_ids, _method(drafter, draft_checkpoint), sources)
+    return Models(model, drafts, pool, context, checkpoint.target.eos_ids, _method(drafter, draft_checkpoint), sources)
 
 
 def _default_threads() -> int:
@@ -113,7 +113,7 @@ def _context(settings: EngineSettings, config: TargetConfig) -> int:
     return context
 
 
-def _token_bytes(target: Target, drafter: DrafterCheckpoint | None, settings: EngineSettings) -> int:
+def _token_bytes(target: TargetCheckpoint, drafter: DrafterCheckpoint | None, settings: EngineSettings) -> int:
     """Bytes of KV cache per token, in the caches of target and drafter together."""
 
     def stored(width: int, options: Options) -> int:

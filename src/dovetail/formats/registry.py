@@ -60,10 +60,10 @@ def format(name_or_path: str | Path) -> Format:
         return known()
     path = Path(name_or_path)
     if path.is_dir():
-        # Brings the template engine, if there is a template to look at.
-        from dovetail.formats.checkpoint import look
+        # Imports the template engine when there is a template to compare with.
+        from dovetail.formats.detection import detect
 
-        return look(path, FAMILIES)
+        return detect(path, FAMILIES)
     if path.is_file():
         raise PlanError(f"{path} is a file: give the folder of its checkpoint, whose tokenizer has the control tokens")
     if str(name_or_path) == JINJA:

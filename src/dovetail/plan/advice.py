@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dovetail.checkpoints.drafter import Drafter, mtp_drafter
 from dovetail.errors import DovetailError
 from dovetail.plan import defaults, fit, memory, pairing
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.drafter import Drafter, inside
 from dovetail.plan.embedded import LOOKUP
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Layout
@@ -61,7 +61,7 @@ def _with_recipe(case: Case, recipe: Recipe) -> bool:
     if values.get("drafter") is not None:
         values.setdefault("method", _SOME)
     try:
-        drafter = inside(case.target) if values.get("method") == "mtp" else None
+        drafter = mtp_drafter(case.target) if values.get("method") == "mtp" else None
     except DovetailError:
         return False
     return _followed(case, drafter, **values) is not None
@@ -93,7 +93,7 @@ def _drafting(case: Case, recipes: list[Recipe]) -> _Gains:
             continue
         figure = next((each for each in recipe.measured if each.what == "acceptance length"), None)
         yield "drafter", f"--drafter {drafter} drafts for this model{_measured(figure)}"
-    if target.mtp_layers and target.mtp_weights is not False and _followed(case, inside(target), method="mtp"):
+    if target.mtp_layers and target.mtp_weights is not False and _followed(case, mtp_drafter(target), method="mtp"):
         layers = "layer" if target.mtp_layers == 1 else "layers"
         yield (
             "method",

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.plan.drafter import Drafter
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.target import Target
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting, value
-from dovetail.plan.target import Target
 
 
 class Advice(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dovetail.checkpoints.drafter import Drafter
 from dovetail.errors import PlanError
-from dovetail.plan.drafter import Drafter
 from dovetail.plan.layers import Layer, Setting, overlay
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME

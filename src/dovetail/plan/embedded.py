@@ -8,15 +8,14 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from dovetail.checkpoints.files import has_weights
 from dovetail.engine.compute import kernels_here
-from dovetail.engine.config import Eagle3Config, check_verifier, drafter_config, mtp_config, target_config
+from dovetail.engine.config import drafter_config, mtp_config, target_config
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.checkpoint import has_weights, read_config
-from dovetail.plan.drafter import cannot_run
+from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
 from dovetail.plan.options import BY_NAME, GATE
@@ -41,11 +40,10 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def cannot(case: Case, folders: Mapping[str, str]) -> str | None:
-    """Why it cannot run what is said, None where it can. `folders`: where target and drafter lie."""
+def cannot(case: Case) -> str | None:
+    """Why it cannot run what is said, None where it can."""
     try:
-        raw, path = read_config(folders["target"]), Path(case.target.path)
-        why = _drafting(case, folders, raw, path)
+        why = _drafting(case)
     except CheckpointError as error:
         return error.message
     if why is not None:
@@ -62,9 +60,9 @@ def cannot(case: Case, folders: Mapping[str, str]) -> str | None:
     return _too_large(case)
 
 
-def _drafting(case: Case, folders: Mapping[str, str], raw: Mapping[str, Any], path: Path) -> str | None:
+def _drafting(case: Case) -> str | None:
     """Raises `CheckpointError` as the engine does when it looks target and drafter over."""
-    target, drafter = target_config(raw, path), case.drafter
+    target, drafter = target_config(case.target), case.drafter
     if case.method in LOOKUPS and case.method != LOOKUP:
         return f"{case.said('method')} and the embedded engine looks earlier text up by {LOOKUP}"
     if drafter is None:
@@ -75,11 +73,9 @@ def _drafting(case: Case, folders: Mapping[str, str], raw: Mapping[str, Any], pa
     if why is not None:
         return f"{drafter.path} drafts by {drafter.method}, and {why}"
     if drafter.written_as == "inside the target":
-        mtp_config(raw, path, target)
-        return None
-    own, its_path = read_config(folders["drafter"]), Path(drafter.path)
-    if isinstance(drafter_config(own, its_path, target), Eagle3Config):
-        check_verifier(own, its_path, raw)
+        mtp_config(case.target, target)
+    else:
+        drafter_config(drafter, case.target)
     return None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from dovetail.checkpoints.files import has_weights
+from dovetail.checkpoints.tensor_files import check_complete
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan import embedded
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.checkpoint import check_whole, has_weights
+from dovetail.plan.chat_format import chat_format
 from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
 
@@ -48,7 +50,7 @@ def _ungated(case: Case) -> list[Advice]:
 
 def _embedded(case: Case, folders: Mapping[str, str]) -> list[Advice]:
     """Weights have to be here: only a plan for a model on the hub is made without them, and serving it is refused."""
-    why = embedded.cannot(case, folders)
+    why = embedded.cannot(case)
     if why is not None:
         raise PlanError(f"{case.said('engine')} but {why}: --engine vllm")
     advice = embedded.check(case)
@@ -58,17 +60,17 @@ def _embedded(case: Case, folders: Mapping[str, str]) -> list[Advice]:
             if missing is not None:
                 advice.append(Advice("warning", which, missing))
     if case.value("format") is None:
-        raise CheckpointError(f"{case.target.format.reason}; or say --format")
+        raise CheckpointError(f"{chat_format(folders['target']).reason}; or say --format")
     return advice
 
 
 def not_here(name: str, folder: str, *, tokenizer: bool = False) -> str | None:
     """Why the model `name` of a hub cannot be loaded from its `folder` in the cache, None if it can.
 
-    Raises `CheckpointError` for a folder of one's own that holds half a checkpoint.
+    Raises `CheckpointError` for a folder of one's own that is incomplete.
     """
     try:
-        check_whole(folder, tokenizer=tokenizer)
+        check_complete(folder, tokenizer=tokenizer)
     except CheckpointError:
         if os.path.isabs(name):
             raise
@@ -77,7 +79,7 @@ def not_here(name: str, folder: str, *, tokenizer: bool = False) -> str | None:
 
 
 def _whole(case: Case, folders: Mapping[str, str]) -> list[Advice]:
-    """A folder without weights can be planned for; one with weights and no tokenizer is half a checkpoint."""
+    """A folder without weights can be planned for; one with weights and no tokenizer is incomplete."""
     target = case.target
     if not os.path.isabs(target.path):
         return []
@@ -85,7 +87,7 @@ def _whole(case: Case, folders: Mapping[str, str]) -> list[Advice]:
         empty = f"{target.path} holds no weights: what they take is reckoned, and it cannot be served from there"
         return [Advice("warning", "target", empty)]
     if target.tokenizer is None and case.value("tokenizer") is None:
-        raise CheckpointError(f"{target.path} is half a checkpoint: it has no tokenizer; or say --tokenizer")
+        raise CheckpointError(f"{target.path} is incomplete: it has no tokenizer; or say --tokenizer")
     return []
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
 from dovetail.plan import memory, pairing, parallel
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.drafter import Drafter
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
-from dovetail.plan.target import Target
 
 
 def check(
@@ -46,13 +46,13 @@ _APART = 4  # times: storage formats that are not known here differ by less
 def _stored(case: Case) -> list[Advice]:
     """What is stored can be another model's weights, or an index that says anything."""
     weights = case.target.weights
-    low, high = sorted((weights.bytes, weights.reckoned))
+    low, high = sorted((weights.bytes, weights.estimate))
     if high <= _APART * low:
         return []
     said = "the index" if weights.source == "index" else "the files"
     message = (
         f"{said} of {case.target.path} come to {_gib(weights.bytes)} GiB, which is reckoned with; by its config.json "
-        f"it is {_gib(weights.reckoned)}: one of them is another model's"
+        f"it is {_gib(weights.estimate)}: one of them is another model's"
     )
     return [Advice("warning", "target", message)]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from dovetail.plan import shape
-from dovetail.plan.drafter import Drafter
+from dovetail.checkpoints.attention import Attention
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.target import Target
+from dovetail.checkpoints.weight_sizes import dtype_bits
 from dovetail.plan.hardware import Gpu
 from dovetail.plan.layers import Setting
-from dovetail.plan.shape import Attention
-from dovetail.plan.target import Target
 
 GIB = 2**30
 #: CUDA context, workspaces of libraries, CUDA graphs; and what communication between GPUs keeps.
@@ -218,7 +218,7 @@ def _row(attention: Attention, dtype: str, layout: Layout) -> float:
     """Bytes of one layer's cache per token on one GPU."""
     kind = "fp8" if layout.kv_dtype.startswith("fp8") else layout.kv_dtype
     # NVFP4 has an eight-bit scale for every sixteen elements.
-    element = {"fp8": 1.0, "nvfp4": 0.5625}.get(kind) or shape.bits(dtype if kind == "auto" else kind) / 8
+    element = {"fp8": 1.0, "nvfp4": 0.5625}.get(kind) or dtype_bits(dtype if kind == "auto" else kind) / 8
     if attention.kind != "mla":
         return 2 * max(1.0, attention.kv_heads / layout.tensor) * attention.head_dim * element
     row = ((attention.kv_lora_rank or 0) + (attention.rope_dim or 0)) * element

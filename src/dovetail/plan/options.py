@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from dovetail.checkpoints import hub
+from dovetail.checkpoints.methods import Method
 from dovetail.errors import DovetailError, InvalidRequest, PlanError
 from dovetail.formats.history import listed_kinds
-from dovetail.plan import hub
-from dovetail.plan.methods import LOOKUPS, Method
+from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.option import Option
 from dovetail.plan.renames import translated
 

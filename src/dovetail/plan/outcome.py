@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.target import Target
 from dovetail.plan.case import Advice
-from dovetail.plan.drafter import Drafter
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Budget
-from dovetail.plan.target import Target
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "compute": self.compute,
                 "variables": self.variables,
                 "recipes": self.recipes,
-                "looked": {"target": self.target, "drafter": self.drafter},
+                "looked": {"target": _described(self.target), "drafter": _described(self.drafter)},
                 "reason": self.reason,
                 "fit": self.fit,
                 "warnings": [_said(each) for each in self.told("warning")],
@@ -84,6 +84,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "advice": [_said(each) for each in self.told("advice")],
             }
         )
+
+
+def _described(checkpoint: Target | Drafter | None) -> dict[str, Any] | None:
+    """What was read of a checkpoint, without the fields of its config as they are."""
+    if checkpoint is None:
+        return None
+    return {name: value for name, value in msgspec.structs.asdict(checkpoint).items() if name != "fields"}
 
 
 def _said(advice: Advice) -> dict[str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.drafter import Drafter, cannot_run
+from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.methods import READS_TARGET
-from dovetail.plan.target import Target
 
 
 def check(case: Case, drafter: Drafter) -> list[Advice]:
@@ -82,10 +83,7 @@ def _vocabulary(target: Target, drafter: Drafter) -> None:
 
 
 def _layers(target: Target, drafter: Drafter) -> None:
-    """Layers to read must exist: 0 to L for ids of streams that enter a layer, 0 to L - 1 for those that leave one.
-
-    v1/worker/gpu_model_runner.py adds one to target_layer_ids, and takes the others as they are.
-    """
+    """Layers to read must exist: 0 to L, where the hidden state L leaves the last layer."""
     count = target.layers
     if drafter.target_layers is not None and drafter.target_layers != count:
         raise _misfit(
@@ -93,13 +91,12 @@ def _layers(target: Target, drafter: Drafter) -> None:
             drafter,
             f"it was made for a target of {drafter.target_layers} layers (num_target_layers), this one has {count}",
         )
-    last = count - 1 if drafter.aux_field == "target_layer_ids" else count
-    if drafter.aux_layers is not None and any(not 0 <= layer <= last for layer in drafter.aux_layers):
+    if drafter.aux_layers is not None and any(not 0 <= layer <= count for layer in drafter.aux_layers):
         raise _misfit(
             target,
             drafter,
-            f"it reads layers {list(drafter.aux_layers)} ({drafter.aux_field}), the target has {count} layers (0 to "
-            f"{last} can be read)",
+            f"it reads the hidden states that enter layers {list(drafter.aux_layers)}, the target has {count} layers "
+            f"(0 to {count} can be read)",
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from dovetail.checkpoints.attention import Attention
+from dovetail.checkpoints.drafter import Drafter
 from dovetail.errors import PlanError
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.drafter import Drafter
 from dovetail.plan.methods import LOOKUPS, READS_TARGET
-from dovetail.plan.shape import Attention
 
 #: Architectures whose hidden states vLLM 0.33 hands on between pipeline stages (supports_aux_hidden_states_over_pp).
 _HANDED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")

@@ -17,8 +17,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from dovetail.checkpoints import hub
 from dovetail.errors import PlanError
-from dovetail.plan import hub
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS

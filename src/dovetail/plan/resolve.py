@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dovetail.checkpoints.files import has_tokenizer
+from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import defaults, drafting, embedded, engines, fit, memory
 from dovetail.plan.advice import advise
 from dovetail.plan.case import Advice, Case
-from dovetail.plan.checkpoint import has_tokenizer
+from dovetail.plan.chat_format import chat_format
+from dovetail.plan.discovery import Discovery, discover
 from dovetail.plan.drafting import settled
 from dovetail.plan.emit import extra_options
-from dovetail.plan.finding import Found, find
 from dovetail.plan.layers import Layer, Setting, merged, overlay, value
-from dovetail.plan.looks import Looks
 from dovetail.plan.option import GROUPS
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.outcome import Fit, Plan
@@ -47,12 +48,12 @@ def resolve(
     small files only; those of models on the hub are fetched.
     """
     layers, notes = said(model, options, config)
-    looks = Looks(value(overlay(layers), "revision"))
-    found = find([drafters_apart(layer, looks) for layer in layers], looks, recipe)
+    checkpoints = CheckpointResolver(value(overlay(layers), "revision"))
+    found = discover([drafters_apart(layer, checkpoints) for layer in layers], checkpoints, recipe)
     advice = [*(Advice("note", "", note) for note in notes), *found.advice]
-    folders = _folders(found, looks, advice)
+    folders = _folders(found, checkpoints, advice)
     chosen, reason = _engine(found, folders, engine)
-    layers = [*found.layers, Layer("default", _defaults(found, chosen, advice))]
+    layers = [*found.layers, Layer("default", _defaults(found, folders, chosen, advice))]
     settings, variables = settled(layers), merged("env", layers)
     if variables:
         sources = ", ".join(dict.fromkeys(variable.source for variable in variables.values()))
@@ -83,23 +84,23 @@ def resolve(
     )
 
 
-def _folders(found: Found, looks: Looks, advice: list[Advice]) -> dict[str, str]:
+def _folders(found: Discovery, checkpoints: CheckpointResolver, advice: list[Advice]) -> dict[str, str]:
     """Where on this machine the target, the drafter and the tokenizer lie, as far as they could be looked at."""
     settings = settled(found.layers)
     folders = {}
     if found.target is not None:
-        folders["target"] = looks.target_folder(settings["target"].value)
+        folders["target"] = checkpoints.target_folder(settings["target"].value)
         folders["tokenizer"] = folders["target"]
     if found.drafter is not None and found.drafter.written_as != "inside the target":
-        folders["drafter"] = looks.folder(found.drafter.path)
+        folders["drafter"] = checkpoints.folder(found.drafter.path)
     tokenizer = settings.get("tokenizer")
     if tokenizer is not None and tokenizer.value is not None:
         try:
-            folders["tokenizer"] = looks.folder(tokenizer.value)
+            folders["tokenizer"] = checkpoints.folder(tokenizer.value)
         except DovetailError as error:
             if found.target is not None:
                 raise
-            advice.append(Advice("warning", "tokenizer", f"{tokenizer.value} was not looked at: {error.message}"))
+            advice.append(Advice("warning", "tokenizer", f"{tokenizer.value} could not be read: {error.message}"))
         else:
             if not has_tokenizer(folders["tokenizer"]):
                 raise CheckpointError(
@@ -109,18 +110,18 @@ def _folders(found: Found, looks: Looks, advice: list[Advice]) -> dict[str, str]
     return folders
 
 
-def _engine(found: Found, folders: Mapping[str, str], otherwise: str | None) -> tuple[str, str | None]:
+def _engine(found: Discovery, folders: Mapping[str, str], otherwise: str | None) -> tuple[str, str | None]:
     """The engine, and why it has to be that where nobody asked for one."""
     settings = settled(found.layers)
     if "engine" in settings:
         engine: str = settings["engine"].value
         if engine == "embedded" and found.target is None:
-            raise PlanError(f"engine is embedded ({settings['engine'].source}) but the target could not be looked at")
+            raise PlanError(f"engine is embedded ({settings['engine'].source}) but the target could not be read")
         return engine, None
     if found.target is None or otherwise is not None:
         return otherwise or "vllm", None
     case = Case(found.target, found.drafter, settings, found.gpus)
-    why = embedded.cannot(case, folders)
+    why = embedded.cannot(case)
     if why is not None:
         return "vllm", f"vLLM is needed: {why}"
     why = embedded.not_meant(case, folders, demo=DEMO in found.recipes)
@@ -129,7 +130,7 @@ def _engine(found: Found, folders: Mapping[str, str], otherwise: str | None) -> 
     return "embedded", None
 
 
-def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]:
+def _defaults(found: Discovery, folders: Mapping[str, str], engine: str, advice: list[Advice]) -> dict[str, Any]:
     """The last layer, in which every setting is."""
     settings = settled(found.layers)
     method = value(settings, "method")
@@ -140,9 +141,9 @@ def _defaults(found: Found, engine: str, advice: list[Advice]) -> dict[str, Any]
     if "format" in settings:
         _check_format(settings["format"])
     elif found.target is not None:
-        detected = found.target.format
-        values["format"] = None if detected.name == "unknown" else detected.name
-        if detected.name == "unknown" and engine != "embedded":
+        detected = chat_format(folders["target"])
+        values["format"] = detected.name
+        if detected.name is None and engine != "embedded":
             unknown = f"the model's language is not known, say --format: {detected.reason}"
             advice.append(Advice("warning", "format", unknown))
     if found.target is not None:

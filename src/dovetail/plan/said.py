@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import PlanError
 from dovetail.plan.layers import Layer
-from dovetail.plan.looks import Looks
 from dovetail.plan.options import validated
 from dovetail.plan.yaml_config import read_yaml
 
@@ -32,11 +32,11 @@ def said(model: str | None, options: Mapping[str, Any], config: Path | None) -> 
     return Said(layers, notes)
 
 
-def drafters_apart(layer: Layer, looks: Looks) -> Layer:
+def drafters_apart(layer: Layer, checkpoints: CheckpointResolver) -> Layer:
     """The layer in which a drafter that was given as the model is the drafter. Raises `PlanError` where it has two."""
     source, values = layer
     target = values.get("target")
-    if target is None or not looks.is_drafter(target):
+    if target is None or not checkpoints.is_drafter(target):
         return layer
     if "drafter" in values and values["drafter"] is None:
         raise PlanError(

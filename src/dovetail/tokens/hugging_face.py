@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from dovetail.checkpoints.files import read_tokenizer_object
 from dovetail.errors import CheckpointError
 from dovetail.tokens.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def __init__(self, path: Path) -> None:
         import tokenizers
 
-        spec: Spec = json.loads(path.read_text(encoding="utf-8"))
+        spec: Spec = read_tokenizer_object(path)
         self._spell, self._starts_with_space = _decoder(spec, path)
         markers = [token for token in spec.get("added_tokens") or () if not _is_text(token["content"])]
         normalizes = spec.get("normalizer") not in (None, {"type": "Sequence", "normalizers": []})

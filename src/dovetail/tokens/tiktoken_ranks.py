@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from dovetail.checkpoints.tokenizer_files import read_tokenizer_config
 from dovetail.errors import CheckpointError
 from dovetail.tokens.tokenizer import Tokenizer
 
@@ -47,8 +46,8 @@ class TiktokenTokenizer(Tokenizer):
         config_path = path.with_name("tokenizer_config.json")
         if not config_path.is_file():
             raise CheckpointError(f"{config_path} is missing: the control tokens of {path.name} are declared there")
-        config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8"))
-        own = (config.get("auto_map") or {}).get("AutoTokenizer") or config.get("tokenizer_class")
+        config = read_tokenizer_config(path.parent)
+        own = (config.auto_map or {}).get("AutoTokenizer") or config.tokenizer_class
         name = own[0] if isinstance(own, list) else own
         if not str(name).endswith(_KIMI_CLASS):  # in front of it there may be a repository's name
             raise CheckpointError(
@@ -56,7 +55,7 @@ class TiktokenTokenizer(Tokenizer):
                 f"{_KIMI_CLASS} are supported (a tokenizer.json says itself how it splits)"
             )
         ranks = load_tiktoken_bpe(str(path))
-        declared = {int(i): token["content"] for i, token in config.get("added_tokens_decoder", {}).items()}
+        declared = {i: token.content for i, token in config.added_tokens_decoder.items()}
         reserved = {i: f"<|reserved_token_{i}|>" for i in range(len(ranks), len(ranks) + _RESERVED)}
         self.control = {literal: i for i, literal in sorted((reserved | declared).items())}
         self._library = tiktoken.Encoding(path.stem, pat_str=KIMI_PATTERN, mergeable_ranks=ranks, special_tokens={})

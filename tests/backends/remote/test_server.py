@@ -215,5 +215,5 @@ def test_the_vocabulary_is_the_checkpoints(tmp_path: Path, small_tokenizer: Toke
         with pytest.raises(CheckpointError, match=r"vocab_size|eos_token_id"):
             read_vocabulary(tmp_path, small_tokenizer)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="cannot be read as a JSON object"):
+    with pytest.raises(CheckpointError, match="must hold a JSON object"):
         read_vocabulary(tmp_path, small_tokenizer)

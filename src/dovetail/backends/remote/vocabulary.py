@@ -1,20 +1,22 @@
-"""What must be known of a model's vocabulary to talk ids to an engine that has the model elsewhere."""
+"""What a client must know of a model's vocabulary to exchange token ids with an engine on another machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.files import read_config
+from dovetail.checkpoints.generation import check_eos_ids, read_eos_ids
+from dovetail.checkpoints.target import language_model
 from dovetail.errors import CheckpointError
 from dovetail.tokens import Tokenizer
-from dovetail.tokens.ends import eos_ids
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """Ids are below `size`; `eos_ids` end a turn; `control` are the control tokens, by their literal."""
+    """Token ids are below `size`. `eos_ids` end a turn. `control`: ids of the control tokens by literal."""
 
     size: int
     eos_ids: tuple[int, ...]
@@ -22,23 +24,14 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 def read_vocabulary(target: Path, tokenizer: Tokenizer) -> Vocabulary:
-    """As config.json and generation_config.json of the folder `target` declare it. Raises `CheckpointError`."""
-    config = _read(target / "config.json")
-    text = config.get("text_config")
-    own = {**config, **text} if isinstance(text, dict) else config
-    size = own.get("vocab_size")
-    if type(size) is not int or size < tokenizer.vocab_size:
+    """The vocabulary that the small files in the folder `target` declare. Raises `CheckpointError`."""
+    whole = Fields(read_config(target), f"{target}/config.json")
+    text = language_model(whole)
+    size = text.number("vocab_size") or whole.number("vocab_size") or 0
+    if size < tokenizer.vocab_size:
         raise CheckpointError(
-            f"{target}: vocab_size must be a number, and not below the tokenizer's {tokenizer.vocab_size} ids, "
-            f"found {size!r:.80}"
+            f"{target}: vocab_size must not be below the tokenizer's {tokenizer.vocab_size} ids, found {size}"
         )
-    generation = target / "generation_config.json"
-    said = _read(generation) if generation.is_file() else {}
-    return Vocabulary(size, eos_ids(target, own, said, size), tokenizer.control)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise CheckpointError(f"{file} cannot be read as a JSON object: {error}") from error
+    eos_ids = next(iter(read_eos_ids(target, text, whole)), ())
+    check_eos_ids(target, eos_ids, size)
+    return Vocabulary(size, eos_ids, tokenizer.control)

@@ -1,15 +1,8 @@
-"""What config.json of a target or a drafter declares, as frozen data, checked once where it enters. No torch here."""
+"""The configs of the models that the embedded engine runs, made from what a checkpoint declares. No torch here."""
 
-from dovetail.engine.config.base import LinearScaling, Llama3Scaling, Rope, TargetConfig, Yarn
+from dovetail.engine.config.base import TargetConfig
 from dovetail.engine.config.deepseek_v3 import DeepseekV3Config
-from dovetail.engine.config.drafter import (
-    DrafterConfig,
-    Eagle3Config,
-    MTPConfig,
-    check_verifier,
-    drafter_config,
-    mtp_config,
-)
+from dovetail.engine.config.drafter import DrafterConfig, Eagle3Config, MTPConfig, drafter_config, mtp_config
 from dovetail.engine.config.llama import LlamaConfig, Qwen3Config
 from dovetail.engine.config.target import target_config
 
@@ -17,15 +10,10 @@ __all__ = [
     "DeepseekV3Config",
     "DrafterConfig",
     "Eagle3Config",
-    "LinearScaling",
-    "Llama3Scaling",
     "LlamaConfig",
     "MTPConfig",
     "Qwen3Config",
-    "Rope",
     "TargetConfig",
-    "Yarn",
-    "check_verifier",
     "drafter_config",
     "mtp_config",
     "target_config",

@@ -1,73 +1,28 @@
-"""What every architecture's config is made of: bounded numbers, rotary positions, and how a wrong field is refused.
-
-Field names are the files' own. Everything the engine cannot do is refused here, by the field's name.
-"""
+"""What every architecture's config has, and how a config that the engine cannot run is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from dovetail.errors import CheckpointError
-
-_C = TypeVar("_C", list[Any], dict[str, Any])
-_T = TypeVar("_T")
-Size = Annotated[int, msgspec.Meta(ge=1)]
-# Every layer's tensors are listed to look a checkpoint over; the largest known model has 126.
-Layers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class LinearScaling(msgspec.Struct, frozen=True, tag="linear", tag_field="rope_type"):
-    """Every position divided by `factor`."""
-
-    factor: Positive
-
-
-class Llama3Scaling(msgspec.Struct, frozen=True, tag="llama3", tag_field="rope_type"):
-    """Llama 3.1's stretching: long wavelengths by `factor`, short ones not, a ramp between the two."""
-
-    factor: Positive
-    low_freq_factor: Positive
-    high_freq_factor: Positive
-    original_max_position_embeddings: Size
-
-
-class Yarn(msgspec.Struct, frozen=True, tag="yarn", tag_field="rope_type"):
-    """YaRN context extension (https://arxiv.org/abs/2309.00071), with DeepSeek's two mscale fields."""
-
-    factor: Positive
-    original_max_position_embeddings: Size
-    beta_fast: Positive = 32.0
-    beta_slow: Positive = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    attention_factor: float | None = None
-    truncate: bool = True
-
-
-class Rope(msgspec.Struct, frozen=True):
-    """Rotary positions: the base wavelength and, if any, how it is stretched."""
-
-    theta: Positive
-    scaling: LinearScaling | Llama3Scaling | Yarn | None = None
+from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.positions import Rope, context_length, read_rope, rope_block
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What all targets have; `cache_width` is how many numbers each layer caches for a token, `rotary_width` how many
-    of a head's carry its position."""
+    """What all architectures have. `cache_width`: numbers that each layer caches per token. `rotary_width`: numbers of
+    a head that carry its position.
+    """
 
-    vocab_size: Size
-    hidden_size: Size
-    intermediate_size: Size
-    num_hidden_layers: Layers
-    num_attention_heads: Size
-    max_position_embeddings: Size
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
     rope: Rope
-    rms_norm_eps: Positive = 1e-6
+    rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
 
     @property
@@ -79,7 +34,7 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor the model is made of."""
+        """Name and shape of every tensor of the model."""
         shapes: dict[str, tuple[int, ...]] = {
             "model.embed_tokens.weight": (self.vocab_size, self.hidden_size),
             "model.norm.weight": (self.hidden_size,),
@@ -94,54 +49,50 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
         return shapes
 
     def _layer_tensors(self, index: int, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Attention and MLP of layer `index`, whose names start with `prefix`."""
+        """The tensors of attention and MLP of layer `index`, whose names start with `prefix`."""
         raise NotImplementedError
 
 
-def field(raw: Mapping[str, Any], name: str, kind: type[_C], path: Path) -> _C:
-    """A list or an object of the config; an empty one where the field is absent or null."""
-    value = raw.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise CheckpointError(
-            f"{path}: {name} must be {'a list' if kind is list else 'an object'}, found {value!r:.80}"
-        )
-    return value or kind()
+def common(fields: Fields) -> dict[str, Any]:
+    """The fields of `TargetConfig` but `num_attention_heads`. Raises `CheckpointError`."""
+    rope = read_rope(fields)
+    _check_rope(rope, fields)
+    context = context_length(fields, rope)
+    if context is None:
+        raise fields.error("max_position_embeddings is missing, so the longest context is unknown")
+    return {
+        "vocab_size": fields.size("vocab_size"),
+        "hidden_size": fields.hidden(),
+        "intermediate_size": fields.size("intermediate_size"),
+        "num_hidden_layers": fields.layers(),
+        "max_position_embeddings": context,
+        "rope": rope,
+        "rms_norm_eps": fields.positive("rms_norm_eps") or 1e-6,
+        "tie_word_embeddings": fields.flag("tie_word_embeddings"),
+    }
 
 
-def only(raw: Mapping[str, Any], path: Path, **supported: object) -> None:
-    """Refuse a field that is set to something the engine does not do. An absent field means the supported value."""
+def refuse(fields: Fields, **supported: object) -> None:
+    """Raises `CheckpointError` for a field that has another value than the supported one. Absent fields are fine."""
     for name, value in supported.items():
-        found = raw.get(name)
-        if found is not None and found != value:
-            shown = "set" if isinstance(found, dict) else repr(found)
-            raise CheckpointError(f"{path}: {name} is {shown}, which the embedded engine does not support")
+        declared = fields.raw.get(name)
+        if declared is not None and declared != value:
+            shown = "set" if isinstance(declared, dict) else repr(declared)
+            raise fields.error(f"{name} is {shown}, which the embedded engine does not support")
 
 
-def convert(raw: Mapping[str, Any], path: Path, kind: type[_T]) -> _T:
-    """`raw` as a `kind`, its rotary positions under `rope`."""
-    # An explicit null stands for the default, except where None is itself a value with a default of None.
-    fields = {name: value for name, value in raw.items() if value is not None}
-    fields["rope"] = _rope(raw, path)
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path}/config.json: {error}") from error
-
-
-def _rope(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Both spellings: rope_theta with rope_scaling (checkpoints so far) and rope_parameters (transformers 5)."""
-    declared = field(raw, "rope_parameters", dict, path) or field(raw, "rope_scaling", dict, path)
-    only(declared, path, partial_rotary_factor=1.0)
-    theta = declared.get("rope_theta", raw.get("rope_theta")) or 10000.0
-    kind = declared.get("rope_type") or declared.get("type") or "default"
-    if kind not in ("default", "linear", "llama3", "yarn"):
-        raise CheckpointError(f"{path}: rope type {kind!r} is not supported, only default, linear, llama3 and yarn")
-    if kind == "default":
-        return {"theta": theta}
-    scaling = {name: value for name, value in declared.items() if value is not None} | {"rope_type": kind}
-    if kind == "llama3" and scaling.get("low_freq_factor") == scaling.get("high_freq_factor"):
-        raise CheckpointError(f"{path}: low_freq_factor and high_freq_factor must differ")
-    return {"theta": theta, "scaling": scaling}
+def _check_rope(rope: Rope, fields: Fields) -> None:
+    refuse(rope_block(fields), partial_rotary_factor=1.0)
+    if rope.type == "default" or rope.scaling is not None:
+        return
+    required = {
+        "linear": "factor",
+        "llama3": "factor, low_freq_factor, high_freq_factor and original_max_position_embeddings",
+        "yarn": "factor and original_max_position_embeddings",
+    }
+    if rope.type in required:
+        raise fields.error(f"rope type {rope.type!r} needs {required[rope.type]}")
+    raise fields.error(f"rope type {rope.type!r} is not supported, only default, {', '.join(required)}")
 
 
 def mlp_tensors(prefix: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:

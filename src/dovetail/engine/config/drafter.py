@@ -1,62 +1,42 @@
-"""What a drafter's config.json declares, held against its target.
-
-Two formats: speculators (https://github.com/vllm-project/speculators) and the plain configs of trainers such as
-SpecForge and TorchSpec. A folder that is neither is a model of its own, and drafts as one.
-"""
+"""The config of a drafter for the embedded engine, checked against its target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import msgspec
 
-from dovetail.engine.config.base import Size, TargetConfig, field, only
-from dovetail.engine.config.deepseek_v3 import DeepseekV3Config, deepseek_v3_config
+from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.target import Target
+from dovetail.engine.config.base import TargetConfig
+from dovetail.engine.config.deepseek_v3 import DeepseekV3Config, dense_mla_config
 from dovetail.engine.config.llama import LlamaConfig, llama_config, qwen3_config
-from dovetail.engine.config.target import target_config
+from dovetail.engine.config.target import decoder_config
 from dovetail.errors import CheckpointError
 
 _READS_TWICE = tuple(
     f"self_attn.{part}.weight" for part in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")
 )
-_LLAMA_STYLE = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+_LLAMA_STYLE = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "PEagleDraftModel", "PeagleLlamaForCausalLM")
 _MLA_STYLE = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
-_PARALLEL = ("PEagleDraftModel", "PeagleLlamaForCausalLM")
-# What transformers takes for a field that is not there. The speculators format leaves such fields out.
-_BOTH = {"hidden_size": 4096, "num_attention_heads": 32}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": _BOTH | {"vocab_size": 32000, "intermediate_size": 11008},
-    "qwen3": _BOTH | {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32},
-}
-# An MLA-style drafter says nothing of experts, and has none.
-_NO_EXPERTS = dict.fromkeys(
-    ("moe_intermediate_size", "n_shared_experts", "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"), 1
-) | {"routed_scaling_factor": 1.0}
 
 
-class _Eagle3Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """`aux_layers` are ascending: i stands for the residual stream that enters layer i of the target. `norm_before_fc`
-    is one norm over all of them, `fc_norm` one for each; `norm_output` says that the hidden state goes on normed.
-    `speculative_tokens` is what the drafter's own config proposes, None where it does not say."""
+class Eagle3Config(msgspec.Struct, frozen=True, kw_only=True):
+    """An EAGLE-3 drafter, or a P-EAGLE drafter when there is a `mask_token_id`.
 
-    draft_vocab_size: Size
-    target_hidden_size: Size
+    `layer` describes its layers, which are all dense, and the target's vocabulary. `aux_layers` are ascending: i is the
+    hidden state that enters layer i of the target. `norm_before_fc` is one norm over all of them, `fc_norm` one for
+    each. `norm_output`: the hidden state is passed on normed.
+    """
+
+    layer: LlamaConfig | DeepseekV3Config
+    draft_vocab_size: int
+    target_hidden_size: int
     aux_layers: tuple[int, ...]
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
     mask_token_id: int | None = None
-    speculative_tokens: Size | None = None
-
-
-class Eagle3Config(_Eagle3Fields, frozen=True, kw_only=True):
-    """An EAGLE-3 drafter, or a P-EAGLE one if there is a `mask_token_id`. `layer` describes its layers, which are all
-    dense, and the target's vocabulary."""
-
-    layer: LlamaConfig | DeepseekV3Config
 
     @property
     def cache_width(self) -> int:
@@ -68,7 +48,7 @@ class Eagle3Config(_Eagle3Fields, frozen=True, kw_only=True):
         return len(self.aux_layers) * self.target_hidden_size
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor but the optional `embed_tokens.weight` and `lm_head.weight`."""
+        """Name and shape of every tensor except the optional `embed_tokens.weight` and `lm_head.weight`."""
         hidden = self.layer.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, self.feature_width), "norm.weight": (hidden,)}
         if self.norm_before_fc:
@@ -87,7 +67,7 @@ class Eagle3Config(_Eagle3Fields, frozen=True, kw_only=True):
 
 
 class MTPConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The first of a DeepSeek-V3 checkpoint's multi-token prediction layers, which follow its own."""
+    """The first multi-token prediction layer of a DeepSeek-V3 checkpoint. These layers follow the target's own."""
 
     target: DeepseekV3Config
 
@@ -106,7 +86,7 @@ class MTPConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"model.layers.{self.target.num_hidden_layers}."
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor that is read; embeddings and head are the target's."""
+        """Name and shape of every tensor that is read. Embeddings and head are the target's."""
         hidden, index = self.target.hidden_size, self.target.num_hidden_layers
         following = msgspec.structs.replace(self.target, num_hidden_layers=index + 1).expected_tensors()
         return {name: shape for name, shape in following.items() if name.startswith(self.prefix)} | {
@@ -120,152 +100,103 @@ class MTPConfig(msgspec.Struct, frozen=True, kw_only=True):
 DrafterConfig = Eagle3Config | MTPConfig | TargetConfig
 
 
-def drafter_config(raw: Mapping[str, Any], path: Path, target: TargetConfig) -> Eagle3Config | TargetConfig:
-    """Check and convert a drafter's config.json, and hold it against its target. Raises `CheckpointError`."""
+def drafter_config(drafter: Drafter, target: Target) -> Eagle3Config | TargetConfig:
+    """The config of a drafter with a checkpoint of its own. Raises `CheckpointError` when it does not fit `target`."""
     config: Eagle3Config | TargetConfig
-    if "speculators_model_type" in raw:
-        config = _speculators(raw, path, target)
-    elif _architecture(raw, path) in _LLAMA_STYLE + _MLA_STYLE + _PARALLEL:
-        config = _plain(raw, path, target)
+    if drafter.method == "draft_model":
+        config = decoder_config(
+            drafter.path, drafter.architecture, drafter.model_type, drafter.quantization, drafter.fields
+        )
     else:
-        config = target_config(raw, path)
-    layer = config.layer if isinstance(config, Eagle3Config) else config
-    if layer.vocab_size != target.vocab_size:
-        raise _misfit(path, f"vocab_size is {layer.vocab_size}", f"{target.vocab_size}")
+        config = _eagle3(drafter, target)
+    if drafter.vocab != target.vocab:
+        raise _misfit(drafter, f"vocab_size is {drafter.vocab}", f"{target.vocab}")
     if isinstance(config, Eagle3Config):
-        _check_fit(config, path, target)
+        _check_fit(config, drafter, target)
     return config
 
 
-def mtp_config(raw: Mapping[str, Any], path: Path, target: TargetConfig) -> MTPConfig:
-    """The MTP layer that a target's own config.json declares. Raises `CheckpointError`."""
-    layers = raw.get("num_nextn_predict_layers")
-    if not isinstance(target, DeepseekV3Config) or not isinstance(layers, int) or layers < 1:
+def mtp_config(target: Target, config: TargetConfig) -> MTPConfig:
+    """The MTP layer inside a target. Raises `CheckpointError` when there is none."""
+    if not isinstance(config, DeepseekV3Config) or not target.mtp_layers:
         raise CheckpointError(
-            f"{path}: drafting with mtp needs the MTP layers of a DeepSeek-V3 checkpoint, but its architecture is "
-            f"{_architecture(raw, path)} and its num_nextn_predict_layers is {layers!r}"
+            f"{target.path}: drafting with mtp needs the MTP layers of a DeepSeek-V3 checkpoint, but its architecture "
+            f"is {target.architecture} and its num_nextn_predict_layers is {target.mtp_layers}"
         )
-    return MTPConfig(target=target)
+    return MTPConfig(target=config)
 
 
-def check_verifier(raw: Mapping[str, Any], path: Path, target: Mapping[str, Any]) -> None:
-    """Hold the target that a drafter's config names against a target's config.json; a drafter of a text model does not
-    fit the multimodal model around it, which counts its positions otherwise. Raises `CheckpointError`."""
-    verifier = field(field(raw, "speculators_config", dict, path), "verifier", dict, path)
-    named, own = field(verifier, "architectures", list, path), field(target, "architectures", list, path)
-    if named and not any(name in own for name in named):
-        raise _misfit(path, f"verifier is {', '.join(map(str, named))}", ", ".join(map(str, own)), "architecture")
-    declared, model_type = raw.get("target_model_type"), target.get("model_type")
-    if declared is not None and declared != model_type:
-        raise _misfit(path, f"target_model_type is {declared!r}", f"{model_type!r}", "model_type")
-
-
-def _speculators(raw: Mapping[str, Any], path: Path, target: TargetConfig) -> Eagle3Config:
-    kind = raw["speculators_model_type"]
-    if kind not in ("eagle3", "peagle"):
+def _eagle3(drafter: Drafter, target: Target) -> Eagle3Config:
+    if drafter.method not in ("eagle3", "peagle"):
         raise CheckpointError(
-            f"{path}: speculators_model_type is {kind!r}; the embedded engine drafts with 'eagle3' and 'peagle'"
+            f"{drafter.path} drafts by {drafter.method}; the embedded engine drafts with eagle3, peagle, mtp layers "
+            "inside the target, and draft models"
         )
-    declared = field(raw, "transformer_layer_config", dict, path)
-    if not declared:
-        raise CheckpointError(f"{path}: transformer_layer_config is missing")
-    model_type = declared.get("model_type")
-    if model_type not in _DEFAULTS:
-        raise CheckpointError(f"{path}: transformer_layer_config's model_type is {model_type!r}, not llama or qwen3")
-    layer = _DEFAULTS[model_type] | {name: value for name, value in declared.items() if value is not None}
-    aux = raw.get("eagle_aux_hidden_state_layer_ids")
-    return _eagle3(raw, path, target, layer, aux, kind == "peagle")
+    if not drafter.use_aux_hidden_state:
+        raise drafter.fields.error("use_aux_hidden_state is False, which the embedded engine does not support")
+    layer = _layer(drafter, target)
+    if drafter.method == "peagle" and drafter.mask_token is None:
+        raise drafter.fields.error("a P-EAGLE drafter needs a mask_token_id, and there is none")
+    return Eagle3Config(
+        layer=layer,
+        draft_vocab_size=drafter.draft_vocab or layer.vocab_size,
+        target_hidden_size=drafter.target_hidden or layer.hidden_size,
+        aux_layers=_aux_layers(drafter, target.layers),
+        norm_before_residual=drafter.norm_before_residual,
+        norm_before_fc=drafter.norm_before_fc,
+        fc_norm=drafter.fc_norm,
+        norm_output=drafter.norm_output,
+        mask_token_id=drafter.mask_token if drafter.method == "peagle" else None,
+    )
 
 
-def _plain(raw: Mapping[str, Any], path: Path, target: TargetConfig) -> Eagle3Config:
-    """SpecForge counts the layer that a stream leaves, others the one that it enters, and no field says which. Whoever
-    starts with 1 counts by leaving, it would be 2 the other way (https://github.com/sgl-project/sglang/pull/25454)."""
-    block = field(raw, "eagle_config", dict, path)
-    only(block, path, use_aux_hidden_state=True)
-    aux = raw.get("eagle_aux_hidden_state_layer_ids") or block.get("eagle_aux_hidden_state_layer_ids")
-    if aux is None:
-        layers = target.num_hidden_layers
-        aux = [2, layers // 2, layers - 3]
-    elif isinstance(aux, list) and aux[:1] == [1]:
-        aux = [i + 1 if isinstance(i, int) else i for i in aux]
-    return _eagle3({**raw, **block}, path, target, raw, aux, _architecture(raw, path) in _PARALLEL)
-
-
-def _eagle3(
-    raw: Mapping[str, Any],
-    path: Path,
-    target: TargetConfig,
-    layer: Mapping[str, Any],
-    aux: object,
-    parallel: bool,
-) -> Eagle3Config:
-    described = {
-        "num_hidden_layers": 1,
-        "max_position_embeddings": target.max_position_embeddings,
-        **{name: value for name, value in layer.items() if value is not None},
-    }
-    shape: LlamaConfig | DeepseekV3Config
-    if _architecture(raw, path) in _MLA_STYLE:
-        dense = {"first_k_dense_replace": described["num_hidden_layers"]}
-        shape = deepseek_v3_config(described | _NO_EXPERTS | dense, path)
-    else:
-        shape = (qwen3_config if described.get("model_type") == "qwen3" else llama_config)(described, path)
-    fields = {
-        "draft_vocab_size": raw.get("draft_vocab_size") or shape.vocab_size,
-        "target_hidden_size": raw.get("target_hidden_size") or shape.hidden_size,
-        "aux_layers": sorted(set(aux)) if isinstance(aux, list) and all(isinstance(i, int) for i in aux) else aux,
-        "norm_before_residual": raw.get("norm_before_residual") or False,
-        "norm_before_fc": raw.get("norm_before_fc") or False,
-        "fc_norm": raw.get("fc_norm") or False,
-        "norm_output": raw.get("norm_output") or False,
-        "mask_token_id": _mask_token(raw, path) if parallel else None,
-        "speculative_tokens": _speculative_tokens(raw, path),
-    }
-    try:
-        checked = msgspec.convert(fields, _Eagle3Fields)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path}/config.json: {error}") from error
-    return Eagle3Config(layer=shape, **msgspec.structs.asdict(checked))
-
-
-def _check_fit(config: Eagle3Config, path: Path, target: TargetConfig) -> None:
-    if config.target_hidden_size != target.hidden_size:
-        raise _misfit(
-            path, f"target_hidden_size is {config.target_hidden_size}", f"{target.hidden_size}", "hidden_size"
+def _layer(drafter: Drafter, target: Target) -> LlamaConfig | DeepseekV3Config:
+    """The drafter's layers. One that declares no context has its target's."""
+    fields = Fields({"max_position_embeddings": target.context, **drafter.fields.raw}, drafter.fields.where)
+    if drafter.written_as == "speculators":
+        if drafter.model_type not in ("llama", "qwen3"):
+            raise fields.error(f"model_type is {drafter.model_type!r}, not llama or qwen3")
+    elif drafter.architecture in _MLA_STYLE:
+        return dense_mla_config(fields)
+    elif drafter.architecture not in _LLAMA_STYLE:
+        raise fields.error(
+            f"architecture {drafter.architecture} is not supported: the embedded engine runs EAGLE-3 drafters of "
+            f"{', '.join(_LLAMA_STYLE + _MLA_STYLE)}"
         )
-    if config.draft_vocab_size > target.vocab_size:
-        raise _misfit(path, f"draft_vocab_size is {config.draft_vocab_size}", f"{target.vocab_size}")
-    layers = target.num_hidden_layers
-    if not config.aux_layers or any(not 0 <= i <= layers for i in config.aux_layers):
+    return (qwen3_config if drafter.model_type == "qwen3" else llama_config)(fields)
+
+
+def _aux_layers(drafter: Drafter, layers: int) -> tuple[int, ...]:
+    if drafter.aux_layers is not None:
+        return drafter.aux_layers
+    if drafter.written_as == "speculators":
+        raise drafter.fields.error("eagle_aux_hidden_state_layer_ids is missing: which layers it reads is unknown")
+    return tuple(sorted({2, layers // 2, layers - 3}))  # what EAGLE-3 trainers use by default
+
+
+def _check_fit(config: Eagle3Config, drafter: Drafter, target: Target) -> None:
+    if config.target_hidden_size != target.hidden:
+        raise _misfit(drafter, f"target_hidden_size is {config.target_hidden_size}", f"{target.hidden}", "hidden_size")
+    if config.draft_vocab_size > target.vocab:
+        raise _misfit(drafter, f"draft_vocab_size is {config.draft_vocab_size}", f"{target.vocab}")
+    if any(not 0 <= i <= target.layers for i in config.aux_layers):
         raise CheckpointError(
-            f"{path} does not fit the target: it reads eagle_aux_hidden_state_layer_ids {list(config.aux_layers)}, the "
-            f"target has {layers} layers (0 to {layers} can be read)"
+            f"{drafter.path} does not fit the target: it reads eagle_aux_hidden_state_layer_ids "
+            f"{list(config.aux_layers)}, the target has {target.layers} layers (0 to {target.layers} can be read)"
         )
-    if config.mask_token_id is not None and not 0 <= config.mask_token_id < target.vocab_size:
-        raise _misfit(path, f"mask_token_id is {config.mask_token_id}", f"{target.vocab_size}")
+    if config.mask_token_id is not None and config.mask_token_id >= target.vocab:
+        raise _misfit(drafter, f"mask_token_id is {config.mask_token_id}", f"{target.vocab}")
+    _check_verifier(drafter, target)
 
 
-def _misfit(path: Path, its: str, value: str, name: str = "vocab_size") -> CheckpointError:
-    return CheckpointError(f"{path} does not fit the target: its {its}, the target's {name} is {value}")
+def _check_verifier(drafter: Drafter, target: Target) -> None:
+    """A drafter of a text model does not fit the multimodal model around it, which counts positions differently."""
+    named = drafter.verifier_architectures
+    if named and target.architecture not in named:
+        raise _misfit(drafter, f"verifier is {', '.join(named)}", target.architecture, "architecture")
+    if drafter.target_type is not None and drafter.target_type != target.family:
+        raise _misfit(drafter, f"target_model_type is {drafter.target_type!r}", f"{target.family!r}", "model_type")
 
 
-def _architecture(raw: Mapping[str, Any], path: Path) -> str:
-    return ", ".join(map(str, field(raw, "architectures", list, path))) or "unnamed"
-
-
-def _mask_token(raw: Mapping[str, Any], path: Path) -> object:
-    """Its three spellings, in the order in which vLLM looks for them."""
-    for name in ("mask_token_id", "pard_token", "ptd_token_id"):
-        if raw.get(name) is not None:
-            return raw[name]
-    raise CheckpointError(f"{path}: a P-EAGLE drafter needs a mask_token_id, and there is none")
-
-
-def _speculative_tokens(raw: Mapping[str, Any], path: Path) -> int | None:
-    block = field(raw, "speculators_config", dict, path)
-    default = block.get("default_proposal_method")
-    for method in field(block, "proposal_methods", list, path):
-        if isinstance(method, dict) and method.get("proposal_type") == default:
-            tokens: int | None = method.get("speculative_tokens")
-            return tokens
-    return None
+def _misfit(drafter: Drafter, declared: str, value: str, name: str = "vocab_size") -> CheckpointError:
+    return CheckpointError(f"{drafter.path} does not fit the target: its {declared}, the target's {name} is {value}")

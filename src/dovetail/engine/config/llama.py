@@ -1,20 +1,19 @@
-"""Llama, and what differs from it by a few fields: Mistral, Qwen2 (biases on q, k, v), Qwen3 (normed heads)."""
+"""Llama and the families that differ in a few fields: Mistral, Qwen2 (biases on q, k, v), Qwen3 (normed heads)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from dovetail.engine.config.base import Size, TargetConfig, convert, field, mlp_tensors, only
-from dovetail.errors import CheckpointError
+from dovetail.checkpoints.attention import read_attention
+from dovetail.checkpoints.fields import Fields
+from dovetail.engine.config.base import TargetConfig, common, mlp_tensors, refuse
 
 
 class LlamaConfig(TargetConfig, frozen=True, kw_only=True):
-    """`attention_bias` is on q_proj, k_proj and v_proj; o_proj has one where `o_bias`."""
+    """A decoder with grouped-query attention. `attention_bias` is that of q_proj, k_proj and v_proj."""
 
-    num_key_value_heads: Size
-    head_dim: Size
+    num_key_value_heads: int
+    head_dim: int
     attention_bias: bool = False
     o_bias: bool = False
 
@@ -46,7 +45,7 @@ class LlamaConfig(TargetConfig, frozen=True, kw_only=True):
 
 
 class Qwen3Config(LlamaConfig, frozen=True, kw_only=True):
-    """Queries and keys of each head are normed before they are rotated."""
+    """A Llama whose queries and keys are normed, head by head, before they are rotated."""
 
     def _layer_tensors(self, index: int, prefix: str) -> dict[str, tuple[int, ...]]:
         norms = {f"{prefix}self_attn.{part}_norm.weight": (self.head_dim,) for part in "qk"}
@@ -56,37 +55,40 @@ class Qwen3Config(LlamaConfig, frozen=True, kw_only=True):
 _C = TypeVar("_C", bound=LlamaConfig)
 
 
-def llama_config(raw: Mapping[str, Any], path: Path) -> LlamaConfig:
+def llama_config(fields: Fields) -> LlamaConfig:
     """LlamaForCausalLM and MistralForCausalLM. Raises `CheckpointError`."""
-    only(raw, path, sliding_window=None)
-    return _checked(raw, path, LlamaConfig, o_bias=raw.get("attention_bias"))
+    refuse(fields, sliding_window=None)
+    bias = fields.flag("attention_bias")
+    return _config(fields, LlamaConfig, attention_bias=bias, o_bias=bias)
 
 
-def qwen2_config(raw: Mapping[str, Any], path: Path) -> LlamaConfig:
+def qwen2_config(fields: Fields) -> LlamaConfig:
     """Raises `CheckpointError`."""
-    only(raw, path, use_sliding_window=False)
-    return _checked(raw, path, LlamaConfig, attention_bias=True, o_bias=False)
+    refuse(fields, use_sliding_window=False)
+    return _config(fields, LlamaConfig, attention_bias=True, o_bias=False)
 
 
-def qwen3_config(raw: Mapping[str, Any], path: Path) -> Qwen3Config:
+def qwen3_config(fields: Fields) -> Qwen3Config:
     """Raises `CheckpointError`."""
-    only(raw, path, use_sliding_window=False)
-    return _checked({"head_dim": 128, **raw}, path, Qwen3Config, o_bias=raw.get("attention_bias"))
+    refuse(fields, use_sliding_window=False)
+    bias = fields.flag("attention_bias")
+    return _config(fields, Qwen3Config, attention_bias=bias, o_bias=bias)
 
 
-def _checked(raw: Mapping[str, Any], path: Path, kind: type[_C], **fixed: object) -> _C:
-    only(raw, path, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0, quantization_config=None)
-    if others := set(field(raw, "layer_types", list, path)) - {"full_attention"}:
-        raise CheckpointError(f"{path}: layer_types has {sorted(map(repr, others))}, only full_attention is supported")
-    hidden, heads = raw.get("hidden_size"), raw.get("num_attention_heads")
-    derived = {"num_key_value_heads": heads}
-    if raw.get("head_dim") is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-        derived["head_dim"] = hidden // heads
-    given = {name: value for name, value in raw.items() if value is not None}
-    config = convert(derived | given | fixed, path, kind)
-    if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
-        raise CheckpointError(
-            f"{path}: num_attention_heads {config.num_attention_heads} cannot share num_key_value_heads "
-            f"{config.num_key_value_heads} of head_dim {config.head_dim}, which must be even"
-        )
-    return config
+def _config(fields: Fields, kind: type[_C], *, attention_bias: bool, o_bias: bool) -> _C:
+    refuse(fields, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0, quantization_config=None)
+    if others := sorted({repr(each) for each in fields.items("layer_types") or ()} - {"'full_attention'"}):
+        raise fields.error(f"layer_types has {', '.join(others)}, only full_attention is supported")
+    attention = read_attention(fields, fields.layers())
+    if attention.kind in ("mla", "compressed"):
+        raise fields.error(f"the attention is {attention.word}, which this architecture does not have")
+    if attention.head_dim % 2:
+        raise fields.error(f"head_dim is {attention.head_dim}, which must be even")
+    return kind(
+        **common(fields),
+        num_attention_heads=attention.heads,
+        num_key_value_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        attention_bias=attention_bias,
+        o_bias=o_bias,
+    )

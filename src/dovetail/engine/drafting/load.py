@@ -1,4 +1,4 @@
-"""From where a drafter lies to a `Drafter`: looked over against its target by configs and headers only, then loaded."""
+"""Loads a drafter: its configs and headers are checked against its target, then its weights are read."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dovetail.checkpoints.drafter import read_drafter
+from dovetail.checkpoints.tensor_files import TensorHeader, read_headers
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.cache.tables import Tables
-from dovetail.engine.checkpoint import Target, TensorHeader, check_tensors, headers, load_tensors, read_json
-from dovetail.engine.config import (
-    DrafterConfig,
-    Eagle3Config,
-    MTPConfig,
-    TargetConfig,
-    check_verifier,
-    drafter_config,
-    mtp_config,
-)
+from dovetail.engine.config import DrafterConfig, Eagle3Config, MTPConfig, TargetConfig, drafter_config, mtp_config
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.chain import LOOKAHEAD, ChainDrafter
 from dovetail.engine.drafting.choose import Chooser
@@ -32,6 +25,7 @@ from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.settings import INSIDE, DraftSampling
+from dovetail.engine.weights import TargetCheckpoint, check_tensors, load_tensors
 from dovetail.errors import CheckpointError
 
 _EXTRA = ("embed_tokens.weight", "lm_head.weight", "mask_hidden")
@@ -59,22 +53,22 @@ class DrafterCheckpoint:
         return () if isinstance(self.config, TargetConfig) else self.config.aux_layers
 
 
-def inspect_drafter(source: Path | str, target: Target) -> DrafterCheckpoint:
-    """Look over a drafter's folder, or the drafter inside `target`, without loading it. Raises `CheckpointError`."""
-    about_target = read_json(target.path, "config.json")
+def inspect_drafter(source: Path | str, target: TargetCheckpoint) -> DrafterCheckpoint:
+    """Checks a drafter against `target` without loading it. Raises `CheckpointError`.
+
+    `source` is the drafter's folder, or "mtp" for the MTP layer inside the target.
+    """
     if source == INSIDE:
-        inside = mtp_config(about_target, target.path, target.config)
+        inside = mtp_config(target.target, target.config)
         check_tensors(target.path, target.tensors, inside.expected_tensors())
         return DrafterCheckpoint(target.path, inside, target.tensors)
     path = Path(source)
-    raw = read_json(path, "config.json")
-    config = drafter_config(raw, path, target.config)
+    config = drafter_config(read_drafter(str(path)), target.target)
     # Some trainers call the only layer midlayer.
-    tensors = {name.replace("midlayer.", "layers.0.", 1): header for name, header in headers(path).items()}
+    tensors = {name.replace("midlayer.", "layers.0.", 1): header for name, header in read_headers(path).items()}
     if not isinstance(config, Eagle3Config):
         check_tensors(path, tensors, config.expected_tensors())
         return DrafterCheckpoint(path, config, tensors)
-    check_verifier(raw, path, about_target)
     _check_eagle3(path, config, tensors, target)
     return DrafterCheckpoint(path, config, tensors, _target_ids(path, config, tensors))
 
@@ -110,7 +104,9 @@ def load_drafter(
     return ParallelDrafter(eagle3, tables, choose, config.mask_token_id, mask)
 
 
-def _check_eagle3(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader], target: Target) -> None:
+def _check_eagle3(
+    path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader], target: TargetCheckpoint
+) -> None:
     hidden, wanted = config.layer.hidden_size, target.config.hidden_size
     fc = tensors.get("fc.weight")
     if fc is not None and fc.shape[1:] != (config.feature_width,):

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from dovetail.checkpoints.positions import Yarn
 from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.attention.mla import LatentCache
-from dovetail.engine.config import DeepseekV3Config, Yarn
+from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.decoder import Layer

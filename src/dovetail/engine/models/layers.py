@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dovetail.checkpoints.positions import LinearScaling, Llama3Scaling, Rope, Yarn
 from dovetail.engine.attention.causal import Backend
 from dovetail.engine.compute import Kernels, kernels_here
-from dovetail.engine.config import LinearScaling, Llama3Scaling, Rope, Yarn
 from dovetail.engine.linear import Linear, Quantization
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
+from dovetail.checkpoints.target import read_target
 from dovetail.errors import CheckpointError
-from dovetail.plan import drafter, target
-from dovetail.plan.drafter import Drafter, cannot_run
-from tests.plan.made import (
+from tests.checkpoints.configs import (
     DEEPSEEK_V32,
     KIMI_EAGLE3,
     KIMI_EAGLE3_MLA,
@@ -27,11 +27,11 @@ from tests.plan.made import (
     write_index,
     write_safetensors,
 )
-from tests.plan.test_target import JSON
+from tests.checkpoints.test_target import JSON
 
 
 def looked(folder: Path, config: Config, **changes: Any) -> Drafter:
-    return drafter.look(write(folder, config, **changes))
+    return read_drafter(write(folder, config, **changes))
 
 
 class Row(NamedTuple):
@@ -51,38 +51,38 @@ class Row(NamedTuple):
 
 PUBLISHED = {
     "specforge/deepseek-v2-lite-eagle3": Row("eagle3", "mha", 1, 2048, 102400, 32000, None, None, None, 163840),
-    "specforge/deepseek-v3-671b-eagle3": Row("eagle3", "gqa", 1, 7168, 129280, 32000, (1, 29, 57), None, None, 163840),
+    "specforge/deepseek-v3-671b-eagle3": Row("eagle3", "gqa", 1, 7168, 129280, 32000, (2, 30, 58), None, None, 163840),
     "specforge/gemma3-1b-eagle3": Row("eagle3", "mqa", 1, 1152, 262144, 32000, None, None, None, 32768),
-    "specforge/glm-5.2-dspark": Row("dspark", "gqa", 5, 6144, 154880, 154880, (1, 19, 38, 57, 76), 78, 7, 1048576),
-    "specforge/gpt-oss-120B-eagle3": Row("eagle3", "gqa", 1, 2880, 201088, 32000, (1, 17, 33), None, None, 4096),
-    "specforge/gpt-oss-20B-eagle3": Row("eagle3", "gqa", 1, 2880, 201088, 32000, (1, 11, 21), None, None, 4096),
-    "specforge/inkling-dspark": Row("dspark", "gqa", 5, 6144, 201024, 201024, (5, 17, 35, 47, 59), 66, 7, 1048576),
-    "specforge/kimi-k3-dspark": Row("dspark", "gqa", 5, 7168, 163840, 163840, (7, 23, 51, 67, 83), 93, 7, 65536),
+    "specforge/glm-5.2-dspark": Row("dspark", "gqa", 5, 6144, 154880, 154880, (2, 20, 39, 58, 77), 78, 7, 1048576),
+    "specforge/gpt-oss-120B-eagle3": Row("eagle3", "gqa", 1, 2880, 201088, 32000, (2, 18, 34), None, None, 4096),
+    "specforge/gpt-oss-20B-eagle3": Row("eagle3", "gqa", 1, 2880, 201088, 32000, (2, 12, 22), None, None, 4096),
+    "specforge/inkling-dspark": Row("dspark", "gqa", 5, 6144, 201024, 201024, (6, 18, 36, 48, 60), 66, 7, 1048576),
+    "specforge/kimi-k3-dspark": Row("dspark", "gqa", 5, 7168, 163840, 163840, (8, 24, 52, 68, 84), 93, 7, 65536),
     "specforge/lfm2.5-1.2b-instruct-dflash": Row(
-        "dflash", "gqa", 8, 2048, 65536, 65536, (1, 4, 7, 10, 13), 16, 15, 128000
+        "dflash", "gqa", 8, 2048, 65536, 65536, (2, 5, 8, 11, 14), 16, 15, 128000
     ),
     "specforge/ling-flash-2.0-eagle3": Row("eagle3", "gqa", 1, 4096, 157184, 32000, None, None, None, 32768),
     "specforge/llama3-70B-ealge3": Row("eagle3", "gqa", 1, 8192, 128256, 32000, None, None, None, 4096),
     "specforge/llama3-8B-eagle3": Row("eagle3", "gqa", 1, 4096, 128256, 32000, None, None, None, 2048),
     "specforge/llama4-scout-17B-16E-eagle3": Row("eagle3", "gqa", 1, 5120, 202048, 32000, None, None, None, 2048),
-    "specforge/longcat-flash-dflash": Row("dflash", "gqa", 5, 6144, 131072, 131072, (1, 7, 13, 19, 25), 28, 15, 40960),
+    "specforge/longcat-flash-dflash": Row("dflash", "gqa", 5, 6144, 131072, 131072, (2, 8, 14, 20, 26), 28, 15, 40960),
     "specforge/longcat-flash-eagle3": Row("eagle3", "gqa", 1, 6144, 131072, 131072, None, None, None, 131072),
     "specforge/phi4-eagle3": Row("eagle3", "gqa", 1, 5120, 100352, 32000, None, None, None, 16384),
     "specforge/qwen2-5-vl-7b-eagle3": Row("eagle3", "gqa", 1, 3584, 152064, 32000, None, None, None, 8192),
-    "specforge/qwen2.5-0.5b-dflash": Row("dflash", "gqa", 5, 896, 151936, 151936, (1, 6, 11, 16, 21), 24, 15, 32768),
+    "specforge/qwen2.5-0.5b-dflash": Row("dflash", "gqa", 5, 896, 151936, 151936, (2, 7, 12, 17, 22), 24, 15, 32768),
     "specforge/qwen2.5-0.5b-eagle3": Row("eagle3", "gqa", 1, 896, 151936, 16000, None, None, None, 32768),
     "specforge/qwen2.5-7b-eagle3": Row("eagle3", "gqa", 1, 3584, 152064, 16000, None, None, None, 32768),
     "specforge/qwen2.5-vl-32b-eagle3": Row("eagle3", "gqa", 1, 5120, 152064, 32000, None, None, None, 8192),
-    "specforge/qwen3-235B-A22B-eagle3": Row("eagle3", "gqa", 1, 4096, 151936, 32000, (1, 46, 90), None, None, 40960),
+    "specforge/qwen3-235B-A22B-eagle3": Row("eagle3", "gqa", 1, 4096, 151936, 32000, (2, 47, 91), None, None, 40960),
     "specforge/qwen3-30B-A3B-eagle3.1": Row("eagle3", "gqa", 1, 2048, 151936, 32000, None, None, None, 2048),
     "specforge/qwen3-30B-A3B-eagle3": Row("eagle3", "gqa", 1, 2048, 151936, 32000, None, None, None, 2048),
     "specforge/qwen3-32b-eagle3": Row("eagle3", "gqa", 1, 5120, 151936, 32000, None, None, None, 40960),
-    "specforge/qwen3-4b-dflash": Row("dflash", "gqa", 5, 2560, 151936, 151936, (1, 9, 17, 25, 33), 36, 15, 40960),
-    "specforge/qwen3-4b-dspark": Row("dspark", "gqa", 5, 2560, 151936, 151936, (1, 9, 17, 25, 33), 36, 7, 40960),
+    "specforge/qwen3-4b-dflash": Row("dflash", "gqa", 5, 2560, 151936, 151936, (2, 10, 18, 26, 34), 36, 15, 40960),
+    "specforge/qwen3-4b-dspark": Row("dspark", "gqa", 5, 2560, 151936, 151936, (2, 10, 18, 26, 34), 36, 7, 40960),
     "specforge/qwen3-4b-eagle3": Row("eagle3", "gqa", 1, 2560, 151936, 32000, None, None, None, 40960),
-    "specforge/qwen3-8b-dflash": Row("dflash", "gqa", 5, 4096, 151936, 151936, (1, 9, 17, 25, 33), 36, 15, 40960),
-    "specforge/qwen3-8b-domino": Row("domino", "gqa", 5, 4096, 151936, 151936, (1, 9, 17, 25, 33), 36, 15, 40960),
-    "specforge/qwen3-8b-dspark": Row("dspark", "gqa", 5, 4096, 151936, 151936, (1, 9, 17, 25, 33), 36, 7, 40960),
+    "specforge/qwen3-8b-dflash": Row("dflash", "gqa", 5, 4096, 151936, 151936, (2, 10, 18, 26, 34), 36, 15, 40960),
+    "specforge/qwen3-8b-domino": Row("domino", "gqa", 5, 4096, 151936, 151936, (2, 10, 18, 26, 34), 36, 15, 40960),
+    "specforge/qwen3-8b-dspark": Row("dspark", "gqa", 5, 4096, 151936, 151936, (2, 10, 18, 26, 34), 36, 7, 40960),
     "specforge/qwen3-8b-eagle3": Row("eagle3", "gqa", 1, 4096, 151936, 32000, None, None, None, 40960),
     "specforge/qwen3-8b-peagle": Row("peagle", "gqa", 4, 4096, 151936, 32000, None, None, None, 40960),
     "specforge/qwen3-coder-30B-A3B-instruct-eagle3": Row(
@@ -94,19 +94,19 @@ PUBLISHED = {
     "specforge/qwen3-coder-next-eagle3": Row("eagle3", "gqa", 1, 2048, 151936, 32000, None, None, None, 4096),
     "specforge/qwen3-next-80b-a3b-eagle3": Row("eagle3", "gqa", 1, 2048, 151936, 32000, None, None, None, 262144),
     "specforge/qwen3.5-35b-a3b-dflash": Row(
-        "dflash", "gqa", 8, 2048, 248320, 248320, (1, 10, 19, 28, 37), 40, 15, 262144
+        "dflash", "gqa", 8, 2048, 248320, 248320, (2, 11, 20, 29, 38), 40, 15, 262144
     ),
     "specforge/qwen3.5-35b-a3b-eagle3": Row("eagle3", "gqa", 1, 2048, 248320, 32000, None, None, None, 262144),
-    "specforge/qwen3.5-4b-dflash": Row("dflash", "gqa", 5, 2560, 248320, 248320, (1, 8, 15, 22, 29), 32, 15, 262144),
-    "specforge/qwen3.5-4b-domino": Row("domino", "gqa", 5, 2560, 248320, 248320, (3, 11, 19, 27, 31), 32, 15, 262144),
-    "specforge/qwen3.6-27b-dflash": Row("dflash", "gqa", 5, 5120, 248320, 248320, (1, 16, 31, 46, 61), 64, 15, 262144),
+    "specforge/qwen3.5-4b-dflash": Row("dflash", "gqa", 5, 2560, 248320, 248320, (2, 9, 16, 23, 30), 32, 15, 262144),
+    "specforge/qwen3.5-4b-domino": Row("domino", "gqa", 5, 2560, 248320, 248320, (4, 12, 20, 28, 32), 32, 15, 262144),
+    "specforge/qwen3.6-27b-dflash": Row("dflash", "gqa", 5, 5120, 248320, 248320, (2, 17, 32, 47, 62), 64, 15, 262144),
     "specforge/qwen3.6-27b-domino-full-attention": Row(
-        "domino", "gqa", 5, 5120, 248320, 248320, (1, 16, 31, 46, 61), 64, 15, 262144
+        "domino", "gqa", 5, 5120, 248320, 248320, (2, 17, 32, 47, 62), 64, 15, 262144
     ),
-    "specforge/qwen3.6-27b-dspark": Row("dspark", "gqa", 5, 5120, 248320, 248320, (2, 17, 32, 47, 62), 64, 16, 262144),
+    "specforge/qwen3.6-27b-dspark": Row("dspark", "gqa", 5, 5120, 248320, 248320, (3, 18, 33, 48, 63), 64, 16, 262144),
     "specforge/qwq-32B-eagle3": Row("eagle3", "gqa", 1, 5120, 152064, 32000, None, None, None, 40960),
     "torchspec/kimi_k25_eagle3": Row("eagle3", "mha", 1, 7168, 163840, 163840, None, None, None, 262144),
-    "torchspec/kimi_k25_eagle3_mla": Row("eagle3", "mla", 1, 7168, 163840, 163840, (1, 29, 57), None, None, None),
+    "torchspec/kimi_k25_eagle3_mla": Row("eagle3", "mla", 1, 7168, 163840, 163840, (2, 30, 58), None, None, None),
     "torchspec/minimax_m25_eagle3": Row("eagle3", "mha", 1, 3072, 200064, 200064, None, None, None, 196608),
     "torchspec/qwen3_8b_eagle3": Row("eagle3", "gqa", 1, 4096, 151936, 32000, None, None, None, 40960),
     "torchspec/qwen3_8b_eagle3_mla": Row("eagle3", "mla", 1, 4096, 151936, 151936, None, None, None, 262144),
@@ -116,7 +116,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_what_they_are(shared_data: Path, tmp_path: Path, name: str) -> None:
     shutil.copy(shared_data / "configs" / f"{name}.json", tmp_path / "config.json")
-    found = drafter.look(str(tmp_path))
+    found = read_drafter(str(tmp_path))
     assert found.attention is not None
     assert (
         Row(
@@ -135,8 +135,8 @@ def test_published_configs_are_what_they_are(shared_data: Path, tmp_path: Path, 
     )
     assert (found.written_as, found.target_hidden) == ("plain", found.hidden)
     assert found.weights is not None and found.weights.bytes > 0
-    with pytest.raises(CheckpointError, match=rf"is a drafter \({found.method}\), no target"):
-        target.look(str(tmp_path))
+    with pytest.raises(CheckpointError, match=rf"is a drafter \({found.method}\), not a target"):
+        read_target(str(tmp_path))
 
 
 def test_no_published_config_is_left_out(shared_data: Path) -> None:
@@ -154,15 +154,14 @@ def test_no_published_config_is_left_out(shared_data: Path) -> None:
 def test_published_details(shared_data: Path, tmp_path: Path) -> None:
     def read(name: str) -> Drafter:
         shutil.copy(shared_data / "configs" / f"{name}.json", tmp_path / "config.json")
-        return drafter.look(str(tmp_path))
+        return read_drafter(str(tmp_path))
 
     example = read("speculators/example_eagle3_config")
     assert (example.method, example.written_as, example.draft_tokens) == ("eagle3", "speculators", 3)
     assert (example.verifier, example.verifier_architectures) == ("Qwen/Qwen3-8B", ("Qwen3ForCausalLM",))
     assert (example.aux_layers, example.draft_vocab, example.norm_before_residual) == ((2, 18, 33), 32000, True)
-    # Its layer's config is no more than a model_type: recognised, and no engine can build it.
-    assert (example.hidden, example.attention, example.weights) == (None, None, None)
-    assert "leaves out hidden_size" in (cannot_run(example, "vllm") or "")
+    # Its layer's config is no more than a model_type: the format leaves out what transformers assumes.
+    assert (example.hidden, example.vocab) == (4096, 32000)
 
     normed = read("specforge/qwen3-30B-A3B-eagle3.1")
     assert (normed.fc_norm, normed.norm_output) == (True, True)
@@ -172,15 +171,11 @@ def test_published_details(shared_data: Path, tmp_path: Path) -> None:
     assert visual.rope is not None and visual.rope.mrope
     block = read("specforge/qwen3-8b-dspark")
     assert (block.block_size, block.mask_token, block.most_tokens) == (7, 151669, 7)
-    assert block.aux_field == "target_layer_ids"
+    assert block.aux_layers == (2, 10, 18, 26, 34)  # target_layer_ids counts the layers that are left
     windowed = read("specforge/qwen3.6-27b-dflash").attention
     assert windowed is not None and (windowed.windowed_layers, windowed.window) == (4, 2048)
     latent = read("torchspec/kimi_k25_eagle3_mla").attention
     assert latent is not None and (latent.kv_lora_rank, latent.rope_dim) == (512, 64)
-    for name in ("specforge/qwen3-8b-domino", "specforge/qwen3.5-4b-domino"):
-        assert cannot_run(read(name), "vllm") == "vLLM 0.33 has no Domino; SGLang runs it as DFLASH"
-        assert cannot_run(read(name), "sglang") is None
-    assert "mask_token_id" in (cannot_run(read("specforge/qwen3-8b-peagle"), "vllm") or "")
     # A target stands alone, and so is a draft model; DeepSeek's own layout is named as what it is.
     assert read("kimi_k25_config").method == "draft_model"
     with pytest.raises(CheckpointError, match=r"DeepSeek's own inference demo"):
@@ -274,60 +269,28 @@ def test_weights_of_an_eagle3_head_are_counted_as_it_is_built(tmp_path: Path) ->
 
 def test_mtp_layers_inside_a_target_are_a_drafter(tmp_path: Path) -> None:
     write(tmp_path, DEEPSEEK_V32)
-    inside = drafter.inside(target.look(str(tmp_path)))
+    inside = mtp_drafter(read_target(str(tmp_path)))
     assert (inside.method, inside.written_as, inside.layers, inside.draft_tokens) == ("mtp", "inside the target", 1, 1)
     # A layer with its experts at eight bits, and copies of embedding and head: 11.5 and 2 × 0.93 billion parameters.
     assert inside.weights is not None and inside.weights.bytes == pytest.approx(15.4e9, rel=0.01)
     write_index(tmp_path, {"model.safetensors": ["model.layers.60.mlp.gate.weight"]}, total_size=1)
-    with pytest.raises(CheckpointError, match=r"promises 1 MTP layers, but its weights hold none"):
-        drafter.inside(target.look(str(tmp_path)))
+    with pytest.raises(CheckpointError, match=r"declares 1 MTP layers, but its weights hold none"):
+        mtp_drafter(read_target(str(tmp_path)))
     write(tmp_path / "kimi", KIMI_K2)
     with pytest.raises(CheckpointError, match=r"has no MTP layers inside .* a checkpoint of its own"):
-        drafter.inside(target.look(str(tmp_path / "kimi")))
-
-
-# Which engine runs what, or why not; None where it does.
-RUNS: list[tuple[Config, str, str | None]] = [
-    (QWEN3_8B_EAGLE3, "embedded", None),
-    (KIMI_EAGLE3, "embedded", None),
-    (KIMI_EAGLE3_MLA, "embedded", None),
-    (speculators("peagle"), "embedded", None),
-    (QWEN3_8B, "embedded", None),
-    (QWEN3_8B_DFLASH, "embedded", "EAGLE-3, P-EAGLE, MTP layers inside the target and draft models"),
-    (speculators("mtp"), "embedded", "MTP layers inside the target only"),
-    (QWEN3_8B_EAGLE3, "vllm", None),
-    (KIMI_EAGLE3, "vllm", None),
-    (KIMI_EAGLE3_MLA, "vllm", None),
-    (QWEN3_8B_DFLASH, "vllm", None),
-    (speculators("peagle"), "vllm", None),
-    (speculators("peagle", mask_token_id=None), "vllm", "mask_token_id"),
-    (speculators("eagle3", transformer_layer_config=KIMI_EAGLE3_MLA), "vllm", "llama or qwen3 only"),
-    (QWEN3_8B_DFLASH | {"architectures": ["DominoDraftModel"]}, "vllm", "no Domino"),
-    (QWEN3_8B | {"architectures": ["MedusaModel"]}, "vllm", "dropped"),
-    (KIMI_EAGLE3_MLA, "sglang", None),
-    (speculators("peagle"), "sglang", "no P-EAGLE"),
-    (QWEN3_8B_EAGLE3, "trtllm", None),
-    (QWEN3_8B_DFLASH, "trtllm", None),
-    (QWEN3_8B_DFLASH | {"architectures": ["Qwen3DSparkModel"]}, "trtllm", "no dspark"),
-]
-
-
-@pytest.mark.parametrize("row", range(len(RUNS)))
-def test_which_engine_runs_it(tmp_path: Path, row: int) -> None:
-    config, engine, reason = RUNS[row]
-    why = cannot_run(looked(tmp_path, config), engine)
-    assert why is None if reason is None else reason in (why or "")
+        mtp_drafter(read_target(str(tmp_path / "kimi")))
 
 
 NO_DRAFTERS: dict[str, tuple[Config, str]] = {
-    "an unknown method": (speculators("telepathy"), r"speculators_model_type is 'telepathy', which is not known"),
+    "an unknown method": (speculators("telepathy"), r"speculators_model_type is 'telepathy', not one of eagle"),
     "no layer": (QWEN3_8B_EAGLE3 | {"transformer_layer_config": None}, r"transformer_layer_config is missing"),
     "layers as text": (
         QWEN3_8B_EAGLE3 | {"eagle_aux_hidden_state_layer_ids": ["a"]},
         r"must be a list of whole numbers",
     ),
+    "negative layers": (QWEN3_8B_EAGLE3 | {"eagle_aux_hidden_state_layer_ids": [-1]}, r"layer numbers from 0, found"),
     "a verifier as text": (QWEN3_8B_EAGLE3 | {"speculators_config": {"verifier": "x"}}, r"verifier must be an object"),
-    "nothing": ({"model_type": "llama"}, r"names no architectures"),
+    "nothing": ({"model_type": "llama"}, r"architectures is missing"),
 }
 
 
@@ -351,7 +314,7 @@ def test_any_config_is_a_drafter_or_one_clear_error(
     folder = tmp_path_factory.getbasetemp() / "fuzzed-drafter"
     write(folder, config, **{field: data.draw(JSON)})
     try:
-        found = drafter.look(str(folder))
+        found = read_drafter(str(folder))
     except CheckpointError as error:
         assert "\n" not in error.message
     else:

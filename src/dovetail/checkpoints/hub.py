@@ -30,7 +30,7 @@ FILES = (
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def here(name: str, *, beside: str | None = None) -> str | None:
+def local_folder(name: str, *, beside: str | None = None) -> str | None:
     """The folder called `name` in the folder `beside` or here, None if there is none."""
     if "\0" in name:
         return None
@@ -45,7 +45,7 @@ def find(name: str, *, beside: str | None = None, revision: str | None = None) -
 
     Raises `CheckpointError` where there is none or it may not be read, `PlanError` where the extra is missing.
     """
-    folder = here(name, beside=beside)
+    folder = local_folder(name, beside=beside)
     if folder is not None:
         return folder
     if not ID.fullmatch(name):

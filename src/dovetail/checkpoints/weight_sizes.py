@@ -1,4 +1,4 @@
-"""What a model weighs: its parameters counted from its shape, and its bytes as files say or else as counted."""
+"""What a model weighs: parameters counted from its shape, bytes from its files or else from the count."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dovetail.plan.checkpoint import Stored
-from dovetail.plan.shape import Attention, Experts, Fields, Quantization
+from dovetail.checkpoints.attention import Attention
+from dovetail.checkpoints.experts import Experts
+from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.quantization import Quantization
+from dovetail.checkpoints.tensor_files import Stored
+
+_DTYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes by how a parallel engine divides them.
 
-    Tensor parallelism divides `divided` and the vocabulary (`embedding`, `head`); data parallelism divides `experts`
-    too; every GPU holds `whole`. `mtp` is loaded only to draft with, `vision` not where only text is served.
+    Tensor parallelism divides `divided` and the vocabulary (`embedding`, `head`). Data parallelism divides `experts`
+    too. Every GPU holds `whole`. `mtp` is loaded only for drafting; `vision` is not loaded when only text is served.
     """
 
     divided: int = 0
@@ -31,10 +36,13 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """`bytes` as the index or the files say, or, where `source` is "shape", as `reckoned`: parameters × bits."""
+    """The size of a model. `source` says where `bytes` comes from; "shape" means that it is `estimate`.
+
+    `estimate` is the parameters times their bits, `active` the parameters that one token uses.
+    """
 
     bytes: int
-    reckoned: int
+    estimate: int
     source: Literal["index", "files", "shape"]
     parameters: int
     active: int
@@ -42,7 +50,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(NamedTuple):
-    """Some parameters, the bits of each, and how many of them one token goes through."""
+    """Some parameters, the bits of each, and how many of them one token uses."""
 
     name: str
     parameters: int
@@ -50,28 +58,41 @@ class Part(NamedTuple):
     active: int
 
 
-def weighed(parts: list[Part], stored: Stored) -> Weights:
-    """The parts' bytes, stretched so that their sum is what is stored: the shape tells shares better than totals."""
+def weight_dtype(*fields: Fields) -> str:
+    """The type of unquantized weights: the first that `fields` declare, else "bfloat16", as most checkpoints have."""
+    for each in fields:
+        word = each.text("dtype", "torch_dtype")
+        if word:
+            return word.removeprefix("torch.")
+    return "bfloat16"
+
+
+def dtype_bits(dtype: str) -> int:
+    return _DTYPE_BITS.get(dtype, 16)
+
+
+def weigh(parts: list[Part], stored: Stored) -> Weights:
+    """Scales the parts so that their sum is the stored size, since a shape gives shares better than totals."""
     counted = sum(part.parameters * part.bits / 8 for part in parts)
     total, source = stored.bytes, stored.source
     if total is None or source is None:
         total, source = round(counted), None
-    stretch = total / counted if counted else 0.0
+    scale = total / counted if counted else 0.0
     sizes: dict[str, int] = {}
     for part in parts:
-        sizes[part.name] = sizes.get(part.name, 0) + round(part.parameters * part.bits / 8 * stretch)
+        sizes[part.name] = sizes.get(part.name, 0) + round(part.parameters * part.bits / 8 * scale)
     return Weights(
         bytes=total,
-        reckoned=round(counted),
+        estimate=round(counted),
         source=source or "shape",
-        # MTP layers and images' encoder are not counted in what a model is called by (DeepSeek-V3: 671B, 37B active).
+        # Published counts leave out MTP layers and vision encoders (DeepSeek-V3: 671B, 37B active).
         parameters=sum(part.parameters for part in parts if part.name not in ("mtp", "vision")),
         active=sum(part.active for part in parts),
         parts=Parts(**sizes),
     )
 
 
-def of_target(
+def weigh_target(
     fields: Fields,
     attention: Attention,
     experts: Experts | None,
@@ -80,19 +101,19 @@ def of_target(
     layers: int,
     mtp_layers: int,
     vision: Fields | None,
-    plain_bits: int,
+    unquantized_bits: int,
     tied: bool,
     stored: Stored,
 ) -> Weights:
-    """A decoder's weights. Kimi-K2.5 counts 1.03T and 32B active, DeepSeek-V3.2 672B and 37B, as published."""
-    hidden, vocabulary = fields.size("hidden_size", "n_embd", "d_model"), fields.size("vocab_size")
+    """The size of a target. As published, Kimi-K2.5 has 1.03T and 32B active, DeepSeek-V3.2 672B and 37B."""
+    hidden, vocabulary = fields.hidden(), fields.size("vocab_size")
     dense_width = fields.number("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size") or 4 * hidden
     expert_layers = experts.layers if experts else 0
 
     def bits(module: str) -> float:
-        return quantization.bits_of(module, plain_bits) if quantization else float(plain_bits)
+        return quantization.bits_of(module, unquantized_bits) if quantization else float(unquantized_bits)
 
-    # A layer in the middle stands for all of its kind: exclusions by layer number are of the first and last few.
+    # A layer in the middle represents all of its kind: configs exclude only the first and last few by number.
     layer = f"model.layers.{layers // 2}."
     divided, whole = attention.parameters(hidden)
     full = layers - attention.linear_layers
@@ -100,8 +121,8 @@ def of_target(
     dense = 3 * hidden * dense_width
     attention_bits = bits(layer + "self_attn.o_proj")
     parts = [
-        Part("embedding", vocabulary * hidden, plain_bits, 0),
-        Part("head", 0 if tied else vocabulary * hidden, plain_bits, vocabulary * hidden),
+        Part("embedding", vocabulary * hidden, unquantized_bits, 0),
+        Part("head", 0 if tied else vocabulary * hidden, unquantized_bits, vocabulary * hidden),
         Part("divided", full * divided + linear, attention_bits, full * divided + linear),
         Part("whole", full * whole, attention_bits, full * whole),
         Part(
@@ -123,20 +144,20 @@ def of_target(
                 expert_layers * experts.active * each,
             ),
             Part("divided", shared, bits(layer + "mlp.shared_experts.down_proj"), shared),
-            Part("whole", router, plain_bits, router),
+            Part("whole", router, unquantized_bits, router),
         ]
     if mtp_layers:
         feed = experts.routed * 3 * hidden * experts.width if experts else dense
-        # Each brings a layer, the projection of two vectors into one, and copies of embedding and head.
+        # An MTP layer has a decoder layer, a projection of two vectors into one, and copies of embedding and head.
         parts.append(Part("mtp", mtp_layers * (divided + whole + feed), bits(layer + "mlp.experts.0.down_proj"), 0))
-        parts.append(Part("mtp", mtp_layers * (2 * hidden + 2 * vocabulary) * hidden, plain_bits, 0))
+        parts.append(Part("mtp", mtp_layers * (2 * hidden + 2 * vocabulary) * hidden, unquantized_bits, 0))
     if vision is not None:
-        parts.append(Part("vision", _vision_parameters(vision, hidden), plain_bits, 0))
-    return weighed(parts, stored)
+        parts.append(Part("vision", _vision_parameters(vision, hidden), unquantized_bits, 0))
+    return weigh(parts, stored)
 
 
 def _linear_parameters(fields: Fields, hidden: int) -> int:
-    """One linear-attention layer, roughly: projections of keys, queries, values, a gate, and back."""
+    """Roughly the parameters of one linear-attention layer: projections of queries, keys, values, gate and output."""
     block = fields.block("linear_attn_config") or fields
     heads = block.number("linear_num_value_heads", "num_heads")
     width = block.number("linear_value_head_dim", "head_dim")
@@ -145,7 +166,7 @@ def _linear_parameters(fields: Fields, hidden: int) -> int:
 
 
 def _vision_parameters(vision: Fields, hidden: int) -> int:
-    """An encoder of images, roughly: its layers, and a projector of four patches into one token, as Kimi-K2.5's."""
+    """Roughly the parameters of a vision encoder: its layers and a projector of four patches into one token."""
     width = vision.number("vt_hidden_size", "hidden_size", "embed_dim", "width") or 0
     depth = vision.number("vt_num_hidden_layers", "num_hidden_layers", "depth", "layers") or 0
     inner = vision.number("vt_intermediate_size", "intermediate_size") or 4 * width

@@ -6,13 +6,14 @@ Without a template, config.json says which model it is, or the tokenizer's contr
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
+from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.files import read_optional
+from dovetail.checkpoints.generation import read_eos_ids
+from dovetail.checkpoints.tokenizer_files import TokenizerFiles
 from dovetail.errors import CheckpointError, DovetailError
 from dovetail.formats import typescript
 from dovetail.formats.base import Format
@@ -42,16 +43,42 @@ _SIGNATURES = {
 }
 
 
-def look(folder: Path, families: Mapping[str, type[Format]]) -> Format:
+class _Checkpoint(TokenizerFiles):
+    """The tokenizer files of a folder, and which model its config.json declares."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        config = Fields(read_optional(folder / "config.json"), f"{folder}/config.json")
+        model_type, architectures = config.text("model_type"), config.items("architectures") or []
+        #: What config.json calls the model.
+        self.model_name = model_type or ", ".join(map(str, architectures))
+        #: The format of the model that config.json declares, if its format is known by name.
+        self.declared = self._declared(model_type or "", *architectures)
+        ids = {number for declared in read_eos_ids(folder, config) for number in declared}
+        #: The control tokens that end a turn.
+        self.ends = [literal for literal, number in self.controls.items() if number in ids]
+        self.ends += [self.special[name] for name in ("eos_token",) if name in self.special]
+
+    def _declared(self, *names: object) -> str | None:
+        for name in names:
+            format_name = _MODELS.get(str(name).partition("For")[0].lower().replace("_", ""))
+            if format_name is not None:
+                v41 = format_name == "deepseek_v4" and "<｜System｜>" in self.controls
+                return "deepseek_v41" if v41 else format_name
+        return None
+
+
+def detect(folder: Path, families: Mapping[str, type[Format]]) -> Format:
     """The format of the checkpoint in `folder`. Raises `CheckpointError` when nothing in there says which it is."""
-    checkpoint = Checkpoint(folder)
+    checkpoint = _Checkpoint(folder)
     if not checkpoint.controls:
         raise CheckpointError(f"{folder}: neither tokenizer.json nor tokenizer_config.json declares control tokens")
     return (_by_template if checkpoint.templates else _by_names)(checkpoint, families)
 
 
-def _by_names(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> Format:
-    named = checkpoint.model
+def _by_names(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
+    named = checkpoint.declared
     if named is None:
         for name, signature in _SIGNATURES.items():
             if checkpoint.controls.keys() >= set(signature):
@@ -65,12 +92,13 @@ def _by_names(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> F
     fmt = families[named]()
     if missing := sorted(_controls(fmt) - checkpoint.controls.keys()):
         raise CheckpointError(
-            f"{checkpoint.folder}: config.json says {checkpoint.says}, but the tokenizer lacks {', '.join(missing)}"
+            f"{checkpoint.folder}: config.json says {checkpoint.model_name}, but the tokenizer lacks "
+            f"{', '.join(missing)}"
         )
-    return fmt.because_of(f"its config.json says {checkpoint.says}, and it has no chat template")
+    return fmt.because_of(f"its config.json says {checkpoint.model_name}, and it has no chat template")
 
 
-def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -> Format:
+def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
     from dovetail.formats.jinja import jinja
     from dovetail.formats.template import Template
 
@@ -90,10 +118,11 @@ def _by_template(checkpoint: Checkpoint, families: Mapping[str, type[Format]]) -
         differences[name] = _difference(fmt, own)
         if not differences[name]:
             return fmt.because_of(f"it writes what the checkpoint's {default.file} does")
-    named = checkpoint.model
+    named = checkpoint.declared
     if named in _CODED and named == own.family_name:
         return families[named]().because_of(
-            f"its config.json says {checkpoint.says}, whose prompts come from code: the {default.file} is not its own"
+            f"its config.json says {checkpoint.model_name}, whose prompts come from code; the {default.file} is "
+            "another model's"
         )
     reads = (
         f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
@@ -199,150 +228,3 @@ def _controls(fmt: Format) -> set[str]:
     """The control tokens that `fmt` writes."""
     prompts = (fmt.render(fmt.repair(case.messages, case.tools)[0], case.tools) for case in _CASES)
     return {segment.text for prompt in prompts for segment in prompt.segments if segment.control}
-
-
-# -- the files --------------------------------------------------------------------------------------------------------
-
-
-class Checkpoint:
-    """What the small files of a checkpoint's folder say. Files that are not there say nothing.
-
-    Raises `CheckpointError` for those that are broken.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._config = _read(folder / "config.json", _Config)
-        self._generation = _read(folder / "generation_config.json", _Config)
-        declared = _read(folder / "tokenizer_config.json", _TokenizerConfig)
-        added = _read(folder / "tokenizer.json", _Tokenizer).added_tokens
-        #: Control tokens' literals and ids, as the tokenizer has them.
-        self.controls = {token.content: token.id for token in added} or {
-            token.content: number for number, token in declared.added_tokens_decoder.items()
-        }
-        #: What templates call some of them.
-        self.special = {
-            name: token if isinstance(token, str) else token.content
-            for name in _SPECIAL
-            if (token := getattr(declared, name)) is not None
-        }
-        #: Chat templates by name.
-        self.templates = dict(_templates(folder, declared.chat_template))
-
-    @property
-    def says(self) -> str:
-        """What config.json calls the model."""
-        return self._config.model_type or ", ".join(self._config.architectures)
-
-    @property
-    def model(self) -> str | None:
-        """The format that this is the name of, if it is one's."""
-        for word in (self._config.model_type or "", *self._config.architectures):
-            name = _MODELS.get(word.partition("For")[0].lower().replace("_", ""))
-            if name is not None:
-                return "deepseek_v41" if name == "deepseek_v4" and "<｜System｜>" in self.controls else name
-        return None
-
-    @property
-    def ends(self) -> list[str]:
-        """The control tokens that end a turn, as the configurations have it."""
-        given = (self._generation.eos_token_id, self._config.eos_token_id)
-        numbers = {number for ids in given for number in (ids if isinstance(ids, list) else [ids])}
-        ends = [literal for literal, number in self.controls.items() if number in numbers]
-        return [*ends, *(self.special[name] for name in ("eos_token",) if name in self.special)]
-
-    def template_for(self, *, tools: bool) -> ChatTemplate:
-        """The template for requests with or without tools, as transformers chooses it."""
-        for name in ("tool_use", "default") if tools else ("default", "tool_use"):
-            if name in self.templates:
-                return self.templates[name]
-        raise CheckpointError(
-            f"{self.folder}: of its chat templates none is called default: {', '.join(self.templates)}"
-        )
-
-
-class ChatTemplate(NamedTuple):
-    file: str
-    source: str
-
-
-def _templates(folder: Path, declared: _Templates) -> Iterator[tuple[str, ChatTemplate]]:
-    """By name. Those in files of their own come before those in a configuration."""
-    files = {"default": folder / "chat_template.jinja"}
-    files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    files = {name: file for name, file in files.items() if file.is_file()}
-    for name, file in files.items():
-        try:
-            yield name, ChatTemplate(file.name, file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{file} cannot be read as text: {error}") from error
-    if files:
-        return
-    where = "tokenizer_config.json"
-    if declared is None:
-        where = "chat_template.json"
-        declared = _read(folder / where, _TokenizerConfig).chat_template
-    if isinstance(declared, list):
-        declared = {template.name: template.template for template in declared}
-    if isinstance(declared, str):
-        declared = {"default": declared}
-    for name, source in (declared or {}).items():
-        yield name, ChatTemplate(f"chat_template in {where}", source)
-
-
-class _Token(msgspec.Struct):
-    content: str
-    id: int = -1
-
-
-class _Template(msgspec.Struct):
-    name: str
-    template: str
-
-
-_Templates: TypeAlias = str | dict[str, str] | list[_Template] | None
-_Special: TypeAlias = str | _Token | None
-
-
-class _Config(msgspec.Struct):
-    model_type: str | None = None
-    architectures: list[str] = []
-    eos_token_id: int | list[int] | None = None
-
-
-class _Tokenizer(msgspec.Struct):
-    added_tokens: list[_Token] = []
-
-
-class _TokenizerConfig(msgspec.Struct):
-    added_tokens_decoder: dict[int, _Token] = {}
-    chat_template: _Templates = None
-    bos_token: _Special = None
-    eos_token: _Special = None
-    unk_token: _Special = None
-    sep_token: _Special = None
-    pad_token: _Special = None
-    cls_token: _Special = None
-    mask_token: _Special = None
-
-
-_SPECIAL = tuple(name for name in _TokenizerConfig.__struct_fields__ if name.endswith("_token"))
-_File = TypeVar("_File", _Config, _Tokenizer, _TokenizerConfig)
-
-
-def _read(path: Path, kind: type[_File]) -> _File:
-    if not path.is_file():
-        return kind()
-    try:
-        raw = path.read_bytes()
-        if kind is _Tokenizer:  # large, nearly all of it the vocabulary, which is only passed over
-            return msgspec.json.decode(raw, type=kind)
-        # Configurations may hold numbers that JSON has not, such as Infinity; null is as good as nothing.
-        held = json.loads(raw)
-        if isinstance(held, dict):
-            held = {name: value for name, value in held.items() if value is not None}
-        return msgspec.convert(held, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path} is not as such files are: {error}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error

@@ -6,43 +6,43 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.checkpoints import hub, resolver
+from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError
-from dovetail.plan import hub, target
-from dovetail.plan.looks import Looks
-from tests.plan.conftest import Put
-from tests.plan.made import KIMI_EAGLE3_MLA, QWEN3_8B, QWEN3_8B_EAGLE3, write
+from tests.checkpoints.configs import KIMI_EAGLE3_MLA, QWEN3_8B, QWEN3_8B_EAGLE3, write
+from tests.checkpoints.conftest import Put
 
 
 def test_a_checkpoint_is_looked_at_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     put("org/model", QWEN3_8B)
-    looks = Looks()
-    first = looks.target("org/model")
-    monkeypatch.setattr(target, "look", None)
+    checkpoints = CheckpointResolver()
+    first = checkpoints.target("org/model")
+    monkeypatch.setattr(resolver, "read_target", None)
     monkeypatch.setattr(hub, "fetch", None)
-    assert looks.target("org/model") is first
+    assert checkpoints.target("org/model") is first
     assert first.path == "org/model"
 
 
 def test_what_went_wrong_once_is_told_again(tmp_path: Path) -> None:
-    looks = Looks()
+    checkpoints = CheckpointResolver()
     for _ in range(2):
         with pytest.raises(CheckpointError, match="there is no folder"):
-            looks.folder(str(tmp_path / "nowhere"))
+            checkpoints.folder(str(tmp_path / "nowhere"))
 
 
 def test_the_revision_is_the_targets(put: Put) -> None:
     put("org/model", QWEN3_8B)
     put("org/drafter", QWEN3_8B_EAGLE3)
-    looks = Looks("v1")  # which that hub does not have
+    checkpoints = CheckpointResolver("v1")  # which that hub does not have
     with pytest.raises(CheckpointError):
-        looks.target("org/model")
-    assert looks.drafter("org/drafter").method == "eagle3"
-    assert looks.is_drafter("org/drafter") and not looks.is_drafter("org/model")
-    assert Looks("main").target("org/model").path == "org/model"
+        checkpoints.target("org/model")
+    assert checkpoints.drafter("org/drafter").method == "eagle3"
+    assert checkpoints.is_drafter("org/drafter") and not checkpoints.is_drafter("org/model")
+    assert CheckpointResolver("main").target("org/model").path == "org/model"
 
 
 def test_drafters_are_known_by_their_config(tmp_path: Path, put: Put) -> None:
-    looks = Looks()
+    checkpoints = CheckpointResolver()
     for i, (config, is_one) in enumerate(
         [
             (QWEN3_8B, False),
@@ -52,5 +52,5 @@ def test_drafters_are_known_by_their_config(tmp_path: Path, put: Put) -> None:
             ({"speculators_model_type": 3}, True),
         ]
     ):
-        assert looks.is_drafter(write(tmp_path / str(i), config)) == is_one
-    assert not looks.is_drafter(str(tmp_path / "nowhere")) and not looks.is_drafter("org/nowhere")
+        assert checkpoints.is_drafter(write(tmp_path / str(i), config)) == is_one
+    assert not checkpoints.is_drafter(str(tmp_path / "nowhere")) and not checkpoints.is_drafter("org/nowhere")

@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dovetail.engine.checkpoint import inspect_target, load_tensors
-from dovetail.engine.config import Yarn
+from dovetail.checkpoints.positions import Yarn
 from dovetail.engine.models.registry import build_model
+from dovetail.engine.weights import inspect_target, load_tensors
 from dovetail.errors import CheckpointError
 from tests.engine.checkpoints import LLAMA3, QWEN3, YARN, write_llama, write_target
 
@@ -99,7 +99,10 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "config is not JSON": (lambda p: (p / "config.json").write_text("{"), "cannot be read as JSON"),
     "config is a list": (lambda p: (p / "config.json").write_text("[]"), "must hold a JSON object"),
     "no weights": (lambda p: (p / "model.safetensors").unlink(), "neither model.safetensors nor"),
-    "missing shard": (lambda p: (shard(p), (p / "b.safetensors").unlink()), "lacks 1 of 2 shards.*b.safetensors"),
+    "missing shard": (
+        lambda p: (shard(p), (p / "b.safetensors").unlink()),
+        "1 of the 2 files .*b.safetensors is mis",
+    ),
     "cut short": (truncate, "cut short"),
     "a shard cut short": (
         shards(lambda p: (p / "b.safetensors").write_bytes((p / "b.safetensors").read_bytes()[:-4])),
@@ -107,45 +110,51 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     ),
     "longer than it says": (
         lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes() + b"...."),
-        "longer than its header says",
+        "longer than its header declares",
     ),
     "a header that claims too much": (
         header(lambda h: h[NORM].update(shape=[49])),
-        f"does not add up: {NORM}, F32 \\[49\\]",
+        f"inconsistent header: {NORM}, F32 \\[49\\]",
     ),
     "two tensors in one place": (
         header(lambda h: h[NORM].update(data_offsets=[0, 192])),
-        "does not add up",
+        "inconsistent header",
     ),
-    "another type than was written": (header(lambda h: h[NORM].update(dtype="BF16")), f"does not add up: {NORM}, BF16"),
+    "another type than was written": (
+        header(lambda h: h[NORM].update(dtype="BF16")),
+        f"inconsistent .*{NORM}, BF16",
+    ),
     "offsets beyond the file": (
         header(lambda h: h[NORM].update(data_offsets=[10**15, 10**15 + 192])),
-        "does not add up",
+        "inconsistent header",
     ),
-    "offsets that run backwards": (header(lambda h: h[NORM].update(data_offsets=[192, 0])), "unreadable safetensors"),
+    "offsets that run backwards": (header(lambda h: h[NORM].update(data_offsets=[192, 0])), "inconsistent header"),
     "a shape of text": (header(lambda h: h[NORM].update(shape=["48"])), "unreadable safetensors header"),
     "a tensor without offsets": (header(lambda h: h[NORM].pop("data_offsets")), "unreadable safetensors header"),
     "a shard's header": (
         shards(header(lambda h: next(iter(h.values())).update(data_offsets=None), "b.safetensors")),
         "b.safetensors has an unreadable safetensors header",
     ),
-    "a tensor in two shards": (shards(repeat), "is in two shards, a.safetensors and b.safetensors"),
+    "a tensor in two shards": (shards(repeat), "is in two files, a.safetensors and b.safetensors"),
     "a tensor that its shard lacks": (
         rewrite_index(lambda m: m.update({NORM: "a.safetensors" if m[NORM][0] == "b" else "b.safetensors"})),
-        f"index.json says that tensor {NORM} is in [ab].safetensors, which does not have it",
+        f"index.json places tensor {NORM} in [ab].safetensors, which does not hold it",
     ),
     "a tensor that no shard has": (
         rewrite_index(lambda m: m.update(x="a.safetensors")),
-        "tensor x is in a.safetensors",
+        "tensor x in a.safetensors",
     ),
-    "a shard elsewhere": (rewrite_index(lambda m: m.update(x="../a.safetensors")), "outside its folder: '../a.s"),
+    "a shard elsewhere": (
+        rewrite_index(lambda m: m.update(x="../a.safetensors")),
+        "which is outside its folder",
+    ),
     "not safetensors": (lambda p: (p / "model.safetensors").write_bytes(b"hello"), "not a safetensors file"),
     "garbled header": (
         lambda p: (p / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b"[1, 2, 3]"),
         "unreadable safetensors header",
     ),
     "unknown architecture": (config(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel.*not supported.*Deepseek"),
-    "no architecture": (config(architectures=None), "unnamed.*not supported"),
+    "no architecture": (config(architectures=None), "architectures is missing"),
     "missing tensor": (tensors(lambda w: w.pop(LAYER)), f"{LAYER} is missing .*\\[24, 48\\]"),
     "wrong shape": (
         tensors(lambda w: w.update({LAYER: torch.zeros(24, 47)})),
@@ -160,22 +169,25 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
     "topk_group": (config(n_group=2, topk_group=3), "n_group 2 and topk_group 3 do not fit"),
     "no groups": (config(n_group=0), "n_group"),
     "single-expert groups": (config(n_group=8), "fewer than 2 of 8 experts"),
-    "too many chosen": (config(n_group=4, topk_group=1, num_experts_per_tok=3), "num_experts_per_tok 3 exceeds.*: 2"),
+    "too many chosen": (
+        config(n_group=4, topk_group=1, num_experts_per_tok=3),
+        "per_tok 3 exceeds the 2 experts",
+    ),
     "no shared experts": (config(n_shared_experts=0), "n_shared_experts"),
     "softmax router": (config(scoring_func="softmax"), "scoring_func is 'softmax'"),
     "rope": (config(rope_scaling={"type": "dynamic", "factor": 2}), "rope type 'dynamic'"),
     "yarn without its length": (config(rope_scaling={"type": "yarn", "factor": 2}), "original_max_position"),
     "a field's type": (config(hidden_size="wide"), "hidden_size"),
     "a field missing": (config(kv_lora_rank=None), "kv_lora_rank"),
-    "architectures of numbers": (config(architectures=[1]), "architecture 1 "),
-    "architectures as a string": (config(architectures="DeepseekV3ForCausalLM"), "architectures must be a list"),
+    "architectures of numbers": (config(architectures=[1]), "architectures is missing"),
+    "architectures as a string": (config(architectures="DeepseekV3ForCausalLM"), "architectures is missing"),
     "rope as a string": (config(rope_scaling="yarn"), "rope_scaling must be an object"),
     "no end of turn": (config(eos_token_id=None), "eos_token_id must be one or more token ids"),
     "an end of turn that is no id": (config(eos_token_id=[1, "2"]), "eos_token_id must be"),
     "an end of turn outside": (config(eos_token_id=99999), "eos_token_id must be .* below the vocab_size of 97"),
     "an index of numbers": (
         lambda p: (shard(p), (p / "model.safetensors.index.json").write_text('{"weight_map": {"a": 1}}')),
-        "no weight_map from tensor names",
+        "is not an index of weights",
     ),
     "layers beyond reason": (config(num_hidden_layers=10**9), "num_hidden_layers"),
     "experts beyond reason": (config(n_routed_experts=10**9), "n_routed_experts"),
@@ -199,8 +211,8 @@ BAD_LLAMAS: dict[str, tuple[dict[str, Any], str]] = {
         "layer_types has .*sliding_attention",
     ),
     "quantized": ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
-    "heads": ({"num_key_value_heads": 4}, "num_attention_heads 6 cannot share num_key_value_heads 4"),
-    "an odd head": ({"head_dim": 7}, "head_dim 7, which must be even"),
+    "heads": ({"num_key_value_heads": 4}, "num_key_value_heads is 4, which does not divide the 6"),
+    "an odd head": ({"head_dim": 7}, "head_dim is 7, which must be even"),
     "no heads": ({"num_attention_heads": 0}, "num_attention_heads"),
     "rope": ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope type 'longrope'"),
     "linear without a factor": ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
@@ -231,7 +243,7 @@ def test_bad_target(case: str, tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a checkpoint folder"):
+    with pytest.raises(CheckpointError, match="there is no folder"):
         inspect_target(tmp_path / "nowhere")
 
 
@@ -285,7 +297,7 @@ def test_a_file_that_shrinks_after_it_was_looked_over(tmp_path: Path) -> None:
     weights = load_tensors(found.tensors, found.config.expected_tensors())
     last = max(found.tensors, key=lambda name: found.tensors[name].start)
     truncate(tmp_path)
-    with pytest.raises(CheckpointError, match=f"cut short: {last} is not whole"):
+    with pytest.raises(CheckpointError, match=f"cut short: {last} is incomplete"):
         weights[last]
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
@@ -295,10 +307,10 @@ def test_a_file_that_shrinks_after_it_was_looked_over(tmp_path: Path) -> None:
 def test_what_a_config_says(tmp_path: Path) -> None:
     path = write_target(tmp_path / "target", eos_token_id=[1, 5], rope_scaling=YARN, rope_theta=50000.0)
     found = inspect_target(path)
-    assert found.eos_ids == (1, 5)
+    assert found.target.eos_ids == (1, 5)
     assert found.config.rope.theta == 50000.0 and isinstance(found.config.rope.scaling, Yarn)
     # transformers 5 writes one block; generation_config.json has the last word on what ends a turn.
     config(rope_theta=None, rope_scaling=None, rope_parameters=YARN | {"rope_theta": 50000.0})(path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
     again = inspect_target(path)
-    assert again.config == found.config and again.eos_ids == (7,)
+    assert again.config == found.config and again.target.eos_ids == (7,)

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import pytest
 
+from dovetail.checkpoints import hub
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan import hub
-from tests.plan.made import QWEN3_8B, write
+from tests.checkpoints.configs import QWEN3_8B, write
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from dovetail.checkpoints.drafter import Drafter, mtp_drafter
+from dovetail.checkpoints.resolver import CheckpointResolver
+from dovetail.checkpoints.target import Target
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import hardware, recipe
 from dovetail.plan.case import Advice
 from dovetail.plan.conditions import when_plainly
-from dovetail.plan.drafter import Drafter, inside
 from dovetail.plan.drafting import settled
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer, Setting, overlay, value
-from dovetail.plan.looks import Looks
 from dovetail.plan.recipe import Facts, Recipe
-from dovetail.plan.target import Target
 
 
-class Found(NamedTuple):
+class Discovery(NamedTuple):
     """`layers`, strongest first, down to the drafter's own. `near`: recipes for the model, on whatever GPUs.
 
     `target` and `drafter` are None where there is none or a hub could not be asked.
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     advice: list[Advice]
 
 
-def find(said: list[Layer], looks: Looks, asked: str | None) -> Found:
+def discover(said: list[Layer], checkpoints: CheckpointResolver, asked: str | None) -> Discovery:
     """What there is for the layers that were `said`. `asked`: a recipe's name or file, "none", None for those that fit.
 
     Raises `PlanError` and `CheckpointError` for what is not there, or is something else.
@@ -57,24 +57,31 @@ def find(said: list[Layer], looks: Looks, asked: str | None) -> Found:
     own: dict[str, Any] = {}
     name = _value(layers, "target")
     if name is None:
-        name = own["target"] = looks.verifier(_value(layers, "drafter"))
+        name = own["target"] = checkpoints.verifier(_value(layers, "drafter"))
     ours = () if asked == "none" or demo else recipe.every()
     known = ours if chosen is None else (chosen,)
-    knows_it = chosen is not None or bool(recipe.possible(_facts(layers, gpus, name), known))
-    target = _target(name, looks, knows_it, advice)
+    in_recipe = chosen is not None or bool(recipe.possible(_facts(layers, gpus, name), known))
+    reason = None
+    if "target" in own:
+        reason = "the plan follows the drafter alone"
+    elif in_recipe and not os.path.isabs(name):
+        reason = "the plan follows the recipe"
+    target = _target(name, checkpoints, reason, advice)
     facts = _facts(layers, gpus, name, target)
     if chosen is None:
         layers += _fitting(facts, known, target is None, advice)
     elif target is not None and not recipe.possible(facts, known):
         others = f"recipe {chosen.name} was named but is for other things: {when_plainly(chosen.match)}"
         advice.append(Advice("warning", "recipe", others))
-    drafter = _drafter(layers, looks, target, advice)
+    drafter = _drafter(layers, checkpoints, target, advice)
     if drafter is not None:
         own |= {"method": drafter.method, "draft_tokens": drafter.draft_tokens}
+        if target is None:
+            advice.append(Advice("note", "drafter", _described(drafter)))
     recipes = tuple(layer.source.removeprefix("recipe ") for layer in layers[len(said) :])
     layers.append(Layer("drafter", {name: value for name, value in own.items() if value is not None}))
     near = tuple(recipe.near(facts, ours))
-    return Found(layers, target, drafter, gpus, recipes, near, advice)
+    return Discovery(layers, target, drafter, gpus, recipes, near, advice)
 
 
 def _machine(asked: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
@@ -106,21 +113,42 @@ def _facts(layers: list[Layer], gpus: Gpus | None, model: str | None = None, tar
     )
 
 
-def _target(name: str, looks: Looks, recipe_knows: bool, advice: list[Advice]) -> Target | None:
-    """The target, or None for one that only a recipe knows."""
+def _target(name: str, checkpoints: CheckpointResolver, reason: str | None, advice: list[Advice]) -> Target | None:
+    """The target called `name`.
+
+    None, with a warning, when it cannot be reached and `reason` says why a plan can be made without it.
+    """
     try:
-        looks.target_folder(name)
+        checkpoints.target_folder(name)
     except DovetailError as error:
-        if os.path.isabs(name) or not recipe_knows:
+        if reason is None:
             raise
-        unlooked = f"{name} was not looked at, so sizes and fit are unchecked: {error.message}"
-        advice.append(Advice("warning", "target", unlooked))
+        unread = f"{name} could not be read, so sizes and fit are unchecked and {reason}: {error.message}"
+        advice.append(Advice("warning", "target", unread))
         return None
-    return looks.target(name)
+    return checkpoints.target(name)
+
+
+def _described(drafter: Drafter) -> str:
+    """What a drafter declares about itself, in one line."""
+    parts = [f"{drafter.path} drafts by {drafter.method}"]
+    if drafter.layers and drafter.attention is not None:
+        parts.append(f"{drafter.layers} layer{'s' if drafter.layers > 1 else ''} of {drafter.attention.word}")
+    for what, size in (
+        ("hidden states of width", drafter.target_hidden),
+        ("a vocabulary of", drafter.vocab),
+        ("a draft vocabulary of", drafter.draft_vocab),
+    ):
+        if size is not None:
+            parts.append(f"{what} {size:,}")
+    return ", ".join(parts)
 
 
 def _fitting(facts: Facts, known: Iterable[Recipe], unlooked: bool, advice: list[Advice]) -> list[Layer]:
-    """Layers of the recipes that fit; for a target that was not looked at, of one that may fit if none does."""
+    """Layers of the recipes that fit.
+
+    If none fits a target that could not be read, the layer of a recipe that may fit it, with a warning.
+    """
     matches = recipe.matching(facts, known)
     if not matches and unlooked:
         matches = recipe.possible(facts, known)[:1]
@@ -133,23 +161,25 @@ def _fitting(facts: Facts, known: Iterable[Recipe], unlooked: bool, advice: list
     return [match.layer for match in matches]
 
 
-def _drafter(layers: list[Layer], looks: Looks, target: Target | None, advice: list[Advice]) -> Drafter | None:
+def _drafter(
+    layers: list[Layer], checkpoints: CheckpointResolver, target: Target | None, advice: list[Advice]
+) -> Drafter | None:
     settings = settled(layers)
     named, method = settings.get("drafter"), settings.get("method")
     if named is not None and named.value is not None:
         try:
-            looks.folder(named.value)
+            checkpoints.folder(named.value)
         except DovetailError as error:
             # Whoever says how it drafts (a recipe, mostly) has said what a plan needs of it.
             if method is None or os.path.isabs(named.value):
                 raise
-            unlooked = f"{named.value} was not looked at, so whether it fits is unchecked: {error.message}"
+            unlooked = f"{named.value} could not be read, so whether it fits is unchecked: {error.message}"
             advice.append(Advice("warning", "drafter", unlooked))
             return None
-        return looks.drafter(named.value)
+        return checkpoints.drafter(named.value)
     if method is None or method.value != "mtp" or target is None:
         return None
     try:
-        return inside(target)
+        return mtp_drafter(target)
     except CheckpointError as error:
         raise PlanError(f"method is mtp ({method.source}) but {error.message}, or --method none") from error
