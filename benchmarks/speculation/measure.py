@@ -84,20 +84,20 @@ class Run:
 
 @dataclass
 class Watch:
-    """A `Gate` that is timed: seconds of `choose` and `tell` together, step by step."""
+    """A `Gate` that is timed: seconds of `decide` and `observe` together, step by step."""
 
     gate: Gate
     seconds: list[float] = field(default_factory=list)
 
-    def choose(self, *args: Any) -> Any:
+    def decide(self, *args: Any) -> Any:
         before = time.perf_counter()
-        chosen = self.gate.choose(*args)
+        decision = self.gate.decide(*args)
         self.seconds.append(time.perf_counter() - before)
-        return chosen
+        return decision
 
-    def tell(self, *args: Any) -> None:
+    def observe(self, *args: Any) -> None:
         before = time.perf_counter()
-        self.gate.tell(*args)
+        self.gate.observe(*args)
         self.seconds[-1] += time.perf_counter() - before
 
     def __getattr__(self, name: str) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dovetail.engine.core import LLMCore
-from dovetail.gate import Gate, Limits, Track
+from dovetail.gate import Decision, Gate, Limits, Track
 
 
 class Fickle(Gate):
@@ -19,9 +20,10 @@ class Fickle(Gate):
         self._longest = longest
         self._moods: dict[int, list[int]] = {}
 
-    def choose(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> list[int]:
-        allowed = super().choose(tracks, contexts, caps)
-        return [min(most, self._mood(track)) for track, most in zip(tracks, allowed, strict=True)]
+    def decide(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
+        decision = super().decide(tracks, contexts, caps)
+        fewer = tuple(min(most, self._mood(track)) for track, most in zip(tracks, decision.allowed, strict=True))
+        return replace(decision, allowed=fewer)
 
     def _mood(self, track: Track) -> int:
         drafts, steps = self._moods.get(id(track), [0, 0])

@@ -253,13 +253,13 @@ def test_a_step_in_which_somebody_ends_is_no_measure(
     """Its drafts are not counted, so its time would be told of a step with fewer."""
     core = gated(folders)
     told: list[tuple[list[Any], float | None]] = []
-    tell = core._gate.tell
+    observe = core._gate.observe
 
     def noted(drafted: Any, seconds: float | None) -> None:
         told.append((list(drafted), seconds))
-        tell(drafted, seconds)
+        observe(drafted, seconds)
 
-    monkeypatch.setattr(core._gate, "tell", noted)
+    monkeypatch.setattr(core._gate, "observe", noted)
     run(core, {"a": Completion((2, 3, 4), 40, sampling=GREEDY)})
     assert told[-1] == ([], None)
     assert sum(seconds is not None for _, seconds in told) > 3

@@ -25,7 +25,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.settings import EngineSettings
 from dovetail.engine.step import Counters, Outcome, StepLoop
-from dovetail.gate import CostTable, Gate, Limits, kept
+from dovetail.gate import CostTable, Gate, Limits, cost_file
 from dovetail.tokens import Tokenizer
 
 
@@ -92,7 +92,7 @@ class LLMCore:
         types = (settings.dtype, settings.quantization, settings.kv_cache_dtype, settings.draft_kv_cache_dtype)
         kernels = (settings.attention_backend, settings.draft_attention_backend, torch.get_num_threads())
         sizes = (models.context, settings.max_batch, self._most)
-        return settings.cost_folder / kept.name(profile.HOW, models.sources, types, kernels, sizes)
+        return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 
     def _cost_table(self) -> CostTable | None:
         """The gate's table of step times: from its file, or measured. None without a gate, or where that fails."""
@@ -108,7 +108,7 @@ class LLMCore:
         """End the second thread, if one runs (a later step would start another), and write the cost file."""
         self._ahead.close()
         if self._cost_file is not None and self._gate.table is not None:
-            kept.write(self._cost_file, self._gate.table)
+            cost_file.write(self._cost_file, self._gate.table)
 
     @property
     def info(self) -> EngineInfo:

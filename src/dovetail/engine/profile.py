@@ -1,7 +1,7 @@
 """What steps take on this machine, measured when the engine starts: a few dozen real steps over random tokens.
 
 The steps are those of the engine itself, drafting included, for a few batch sizes and numbers of drafts, and at one
-longer context; `CostTable.of` makes a table of them, which `gate.kept` keeps.
+longer context; `CostTable.of` makes a table of them, which `gate.cost_file` keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.engine.drafting.base import Around, Draft, Drafter
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, guarded
-from dovetail.gate import CostTable, Gate, Limits, Point, Track, kept
+from dovetail.gate import CostTable, Gate, Limits, Point, Track, cost_file
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Aimless(Around):
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
     """The table up to these sizes that is kept at `path`, or else measured with `loop`. None, and a warning, where it
     cannot be measured: whatever goes wrong in a profile is no reason not to serve."""
-    table = None if path is None else kept.read(path, batch, drafts)
+    table = None if path is None else cost_file.read(path, batch, drafts)
     if table is not None:
         return table
     try:

@@ -93,9 +93,9 @@ class Scheduler:
         self.running += ready
         budget = self._max_batched_tokens - len(decoding)
         drafts = budget // 2 if prompts or ready or self.waiting else budget
-        rooms = self._rooms(decoding)
+        allowed = self._allowed(decoding)
         for i, request in enumerate(decoding[: self._max_batched_tokens]):
-            room = min(rooms[i], max(0, drafts) // (len(decoding) - i))
+            room = min(allowed[i], max(0, drafts) // (len(decoding) - i))
             drafts -= room
             budget -= room
             self._take(Turn(request, 1, room), turns)
@@ -112,22 +112,23 @@ class Scheduler:
         self.plain = not prompts and len(turns) == len(decoding) == len(self.running)
         return list(turns.values())
 
-    def _rooms(self, decoding: Sequence[Request]) -> list[int]:
-        """What the gate chooses, or more where a constraint forces more: that takes no drafter, and nearly always
-        stands. A drafter keeps nothing of those that have become too long for it."""
+    def _allowed(self, decoding: Sequence[Request]) -> list[int]:
+        """Draft tokens for each request: as many as the gate allows, or as many as a constraint forces if more.
+
+        Forced tokens take no drafter and are nearly always accepted, so only the gate's limit of batch forbids them.
+        """
         if self._drafter is None:
             return [0] * len(decoding)
         caps = [request.draft_room() for request in decoding]
-        rooms = self.gate.choose([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
-        if self.gate.beyond:
-            for request in decoding:
-                if request.draft_tokens and self.gate.too_long(len(request.tokens)):
-                    self.undraft(request)
-        if self.gate.too_many(len(decoding)):
-            return rooms
+        decision = self.gate.decide([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
+        for i in decision.too_long:
+            if decoding[i].draft_tokens:
+                self.undraft(decoding[i])
         return [
-            max(room, len(forced(request, cap))) if room < cap and request.draft_tokens else room
-            for request, room, cap in zip(decoding, rooms, caps, strict=True)
+            max(allowed, len(forced(request, cap)))
+            if allowed < cap and request.draft_tokens and reason != "batch"
+            else allowed
+            for request, allowed, cap, reason in zip(decoding, decision.allowed, caps, decision.reasons, strict=True)
         ]
 
     @property
@@ -255,7 +256,7 @@ class Scheduler:
 
     def _begin(self, request: Request) -> int:
         found = self.tables.begin(request.id, request.tokens)
-        if self.gate.too_long(len(request.tokens)):
+        if self.gate.limits.too_long(len(request.tokens)):
             request.draft_tokens = 0
         if self._drafter is not None and request.draft_tokens:
             known = self._drafter.start(request, found)

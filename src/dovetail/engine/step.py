@@ -147,7 +147,7 @@ class StepLoop:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self.scheduler.remove(request_id)
                 plain = False
-        self.scheduler.gate.tell(self._drafted, time.perf_counter() - started if plain else None)
+        self.scheduler.gate.observe(self._drafted, time.perf_counter() - started if plain else None)
         return outcomes
 
     def _draft(self, turns: Sequence[Turn]) -> list[Draft]:

@@ -7,8 +7,9 @@ numbers of drafts that make the most tokens per second. `Gate` is what surrounds
 
 from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostTable, Point
+from dovetail.gate.decision import DECIDE_EVERY, Decision, Limits, Reason
 from dovetail.gate.forecast import Forecast, best
-from dovetail.gate.gate import DECIDE_EVERY, Gate, Limits, Reason
+from dovetail.gate.gate import Drafted, Gate
 from dovetail.gate.uniform import UniformGate
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "DECIDE_EVERY",
     "Acceptance",
     "CostTable",
+    "Decision",
+    "Drafted",
     "Forecast",
     "Gate",
     "Limits",

@@ -1,7 +1,7 @@
-"""Who surrounds the decision with what it needs, and with calm.
+"""The gate: asked before every step how much to draft, told afterwards what came of it.
 
-`Gate` decides every few steps, seldom where nothing changes, changes only for a gain, and now and then tries something
-else for a moment, since what is never done is never measured.
+`Gate` keeps what the pure `decision.decide` needs between steps: the last state and decision, acceptance, and step
+times. While a decision stands it is returned as it is, so most steps cost a few microseconds.
 """
 
 from __future__ import annotations
@@ -11,162 +11,125 @@ import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
 from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostTable
-from dovetail.gate.forecast import Forecast, weights
+from dovetail.gate.decision import (
+    Batch,
+    Clock,
+    Decision,
+    Limits,
+    Policy,
+    Reason,
+    State,
+    best_counts,
+    decide,
+    limited,
+    too_long_in,
+)
 
-Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
-"""Of a sequence's drafts in a step: as many as pay; none, which pays more; at or beyond the limit of context; more
-sequences than the limit of batch; the request's own cap allows none; to measure."""
-
-#: A decision stands for so many steps, unless the batch changes by more than an eighth before; twice as many when it
-#: was the same again, up to the most.
-DECIDE_EVERY, LONGEST_HOLD = 16, 64
-# A step that takes more than so many seconds counts as several: few of them are much to learn late from.
+# A step of more seconds than this counts as several: otherwise a slow engine would wait long for the next decision.
 _SLOW = 0.04
-# Drafts that a grammar made, for so many sequences one, do not change what a step takes.
+# Drafts from a grammar take no drafter. Where fewer than one in this many sequences has them, the time of the step is
+# still that of a drafted step.
 _FEW = 4
-# What a change must gain by a forecast.
-_GAIN = 1.01
-# What is tried, for how many steps, after how many steps at least: what was told of in fewer steps than `_UNKNOWN`, if
-# it is near by the forecast, or if only one number was ever told of at this batch and context; what is level, so that
-# it takes many drafts to tell; what is near; what is far.
-_UNKNOWN = 1.5
-_LEVEL, _NEAR = 0.95, 0.8
-_TRIALS = {"unknown": (3, 16), "level": (8, 128), "near": (6, 128), "far": (3, 512)}
 
+_NOTHING = Decision()
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What is never drafted, whatever pays: for sequences of `below_context` tokens or more; for any where more than
-    `up_to_batch` decode. None: no limit."""
-
-    below_context: int | None = None
-    up_to_batch: int | None = None
+Drafted = tuple[Track | None, int, int, int]
+"""The drafts of one sequence in a step: its track, or None where a grammar made some of them, which says nothing about
+the drafter; how many draft tokens were asked for; how many were made; how many were accepted."""
 
 
 class Gate:
-    """Chooses before every step, is told after it. `drafts` is the most it chooses; without a `table` always so many,
-    within `limits`."""
+    """Decides before every step and observes it afterwards.
+
+    `drafts`: the most tokens that a sequence drafts. Without a `table`, every sequence drafts as many, within `limits`.
+    """
+
+    policy: Policy = staticmethod(best_counts)
 
     def __init__(self, table: CostTable | None, limits: Limits, drafts: int) -> None:
         self.table = table
-        #: Whether the batch that was chosen for last has a sequence that is too long to draft for.
-        self.beyond = False
-        self._limits = limits
-        self._acceptance = Acceptance(drafts)
+        self.limits = limits
         self._drafts = drafts
-        self._reasons: Counter[Reason] = Counter()
-        # The batch that was chosen for last; what, and why; in each step since, how many drafts were asked for, how
-        # many made, and seconds.
+        self._acceptance = Acceptance(drafts)
+        self._state = State(usual=drafts)
+        self._steps = 0
+        self._observed = 0
+        # The standing decision, the batch it is for, and its reasons with their numbers of sequences.
+        self._decision = _NOTHING
         self._tracks: list[Track] = []
-        # What each of it might have at most, and whether that was less than what pays.
         self._caps: list[int] = []
-        self._clipped = False
-        self._held: list[tuple[Reason, int]] = []
-        self._chosen: list[int] = []
-        self._told: list[tuple[int, int, float]] = []
         self._context = 0.0
-        # The numbers have just changed: drafters catch up, or leave something for later, so this step's time is no
-        # measure.
-        self._changed = True
-        # What most sequences draft, for those that come; steps until the next decision; the batch of the last.
-        self._usual = drafts
-        self._left, self._hold, self._decided_at = 0, DECIDE_EVERY, 0
-        # What is tried, for how many more steps, and how many steps ago something was.
-        self._trial, self._trial_left, self._untried, self._ended = 0, 0, 0, False
+        self._standing_reasons: list[tuple[Reason, int]] = []
+        # Whether the time of the step that was decided for last is a measure of the standing decision.
+        self._timed = False
+        # Of each step with the standing decision: draft tokens asked for, draft tokens made, seconds.
+        self._times: list[tuple[int, int, float]] = []
+        self._reasons: Counter[Reason] = Counter()
 
-    def choose(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> list[int]:
-        """How many tokens to draft for each of the sequences that decode in the next step. ``contexts[i]``: how many
-        tokens sequence i has; ``caps[i]``: the most that it may draft, 0 or more."""
-        if not tracks:
-            self._changed = True  # what such a step takes says nothing of the batch before it
-            return []
-        below = self._limits.below_context
-        self.beyond = beyond = below is not None and max(contexts) >= below
-        self._left -= 1
-        self._untried += 1
-        self._changed = False
-        same = caps == self._caps or (not self._clipped and all(map(operator.le, self._chosen, caps)))
-        held = self._left > 0 and same and tracks == self._tracks
-        if held and not (beyond and any(k and self.too_long(at) for k, at in zip(self._chosen, contexts, strict=True))):
-            self._count()
-            return self._chosen
-        self._settle()
-        self._tracks, self._caps = list(tracks), list(caps)
-        self._context = sum(contexts) / len(contexts)
-        for track, context in zip(tracks, contexts, strict=True):
-            track.context = bisect_right(CONTEXTS, context) - 1
-        barred: Reason | None = None
-        if self.too_many(len(tracks)):
-            caps, barred = [0] * len(caps), "batch"
-        elif beyond:
-            caps = [0 if self.too_long(context) else cap for context, cap in zip(contexts, caps, strict=True)]
-        if self.table is not None and barred is None:
-            self._decide_when_due(self.table, tracks, contexts, caps)
-        elif self._left <= 0:
-            self._left = DECIDE_EVERY
-        chosen, reasons, clipped = list[int](), list[Reason](), False
-        for track, context, cap in zip(tracks, contexts, caps, strict=True):
-            if track.drafts is None:
-                track.drafts = self._usual
-            drafts = self._trial if self._trial_left else track.drafts
-            if cap:
-                reasons.append("probe" if self._trial_left else "draft" if drafts else "cost")
-            else:
-                reasons.append(barred or ("context" if self.too_long(context) else "request"))
-            chosen.append(drafts if drafts < cap else cap)
-            clipped = clipped or drafts > cap
-        self._clipped = clipped
-        self._chosen, self._held = chosen, list(Counter(reasons).items())
-        self._count()
-        return chosen
+    def decide(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
+        """How many tokens the sequences that decode in the next step may draft.
 
-    def tell(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
-        """After a step: of each sequence that was to be drafted for, how many drafts were asked for, made, and stood;
-        and how long the step took, None where it did other things besides. No track where a grammar made them, or the
-        first of them: that says nothing of the drafter.
-
-        What was asked for and not made (lookups often find nothing) did not stand, and took as long as it took.
+        ``contexts[i]``: how many tokens sequence i has; ``caps[i]``: the most that its request lets it draft.
         """
-        total, others, found, seen, made = 0, 0, 0, self._acceptance.seen, self._acceptance.drafted
-        for track, asked, count, accepted in drafted:
-            total += asked
-            found += count
+        if not tracks:
+            self._timed = False  # the time of such a step says nothing about the batch before it
+            return _NOTHING
+        self._steps += 1
+        too_long = too_long_in(contexts, self.limits) if self.limits.below_context is not None else ()
+        if self._steps < self._state.due and self._stands(tracks, caps, too_long):
+            self._timed = True
+            if too_long != self._decision.too_long:
+                self._decision = replace(self._decision, too_long=too_long)
+        else:
+            self._correct_table()
+            self._decision = self._new_decision(tracks, contexts, caps)
+            self._timed = not self._decision.changed
+            self._tracks, self._caps = list(tracks), list(caps)
+            self._context = sum(contexts) / len(contexts)
+            self._standing_reasons = list(Counter(self._decision.reasons).items())
+        for reason, count in self._standing_reasons:
+            self._reasons[reason] += count
+        return self._decision
+
+    def observe(self, drafted: Iterable[Drafted], seconds: float | None) -> None:
+        """Take in a step: the drafts of each sequence that was allowed some, and how long the step took.
+
+        `seconds` is None where the step did other things besides. Draft tokens that were asked for and not made
+        (lookups often find nothing) count as not accepted.
+        """
+        asked_in_all, asked_of_grammar, made_in_all = 0, 0, 0
+        accepted_counts, made_counts = self._acceptance.seen, self._acceptance.drafted
+        for track, asked, made, accepted in drafted:
+            asked_in_all += asked
+            made_in_all += made
             if track is None:
-                others += asked
+                asked_of_grammar += asked
                 continue
-            seen[track.context][asked][accepted] += 1
-            made[track.context][count] += 1
+            accepted_counts[track.context][asked][accepted] += 1
+            made_counts[track.context][made] += 1
             if self.table is not None:
                 track.fresh.append((asked, accepted))
-        # Without the drafter's own part drafts take less time than others so many; a few among many sequences are none.
-        alone = others == total and others * _FEW > len(self._tracks)
-        if self.table is not None and seconds is not None and not self._changed and not alone:
-            self._told.append((total, found, seconds))
-            self._left -= int(seconds / _SLOW)
-        if self._trial_left:
-            self._trial_left -= 1
-            if not self._trial_left:
-                self._left, self._ended = 0, True
-
-    def too_long(self, context: int) -> bool:
-        """Whether nothing is ever drafted for a sequence of `context` tokens."""
-        return self._limits.below_context is not None and context >= self._limits.below_context
-
-    def too_many(self, batch: int) -> bool:
-        """Whether nothing is drafted where so many sequences decode."""
-        return self._limits.up_to_batch is not None and batch > self._limits.up_to_batch
+        by_grammar = asked_of_grammar == asked_in_all and asked_of_grammar * _FEW > len(self._tracks)
+        state = self._state
+        if self.table is not None and seconds is not None and self._timed and not by_grammar:
+            self._times.append((asked_in_all, made_in_all, seconds))
+            if seconds >= _SLOW:
+                state = self._state = replace(state, due=state.due - int(seconds / _SLOW))
+        self._observed += 1
+        if state.trial is not None and state.trial.end == self._observed:
+            self._state = replace(state, due=self._steps)
 
     def counts(self, drafter: str) -> dict[str, float]:
         """Totals since start, named as in `Engine.gauges`."""
         counts: dict[str, float] = {
             f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in self._reasons.copy().items()
         }
-        counts["gate_draft_tokens"] = sum(self._chosen) / max(1, len(self._chosen))
+        allowed = self._decision.allowed
+        counts["gate_draft_tokens"] = sum(allowed) / max(1, len(allowed))
         for i, context in enumerate(CONTEXTS):
             drafted, accepted = self._acceptance.totals(i)
             for position in range(self._drafts):
@@ -176,69 +139,49 @@ class Gate:
                     counts[f"accepted_per_position_total{labels}"] = accepted[position]
         return counts
 
-    def _count(self) -> None:
-        for reason, count in self._held:
-            self._reasons[reason] += count
+    def _stands(self, tracks: Sequence[Track], caps: Sequence[int], too_long: tuple[int, ...]) -> bool:
+        """Whether the standing decision is right for this batch too."""
+        standing = self._decision
+        if tracks != self._tracks or (too_long and any(standing.allowed[i] for i in too_long)):
+            return False
+        return caps == self._caps or (not standing.capped and all(map(operator.le, standing.allowed, caps)))
 
-    def _settle(self) -> None:
-        """Take in what was told of the steps since the last choice that was another."""
-        if self.table is not None and self._told:
-            by_total: dict[int, dict[int, list[float]]] = {}
-            for total, found, seconds in self._told:
-                by_total.setdefault(total, {}).setdefault(found, []).append(seconds)
-            for total, by_found in by_total.items():
-                # Of steps alike the median, as some meet something else; of what was found now and then, the mean.
-                times = [(len(own), statistics.median_low(own)) for own in by_found.values()]
-                steps = sum(count for count, _ in times)
-                mean = sum(count * seconds for count, seconds in times) / steps
-                batch = len(self._tracks)
-                self.table.tell(batch, total / batch, self._context, mean, steps)
-        self._told.clear()
+    def _new_decision(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
+        state, clock = self._state, Clock(self._steps, self._observed)
+        for track, context in zip(tracks, contexts, strict=True):
+            track.context = bisect_right(CONTEXTS, context) - 1
+        counts = [state.usual if track.drafts is None else track.drafts for track in tracks]
+        batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
+        survivals: list[list[float]] | None = None
+        if self.table is not None and not self.limits.too_many(len(tracks)) and state.is_due(clock, len(tracks)):
+            survivals = self._survivals(tracks, batch.caps)
+        self._state, decision = decide(state, clock, batch, self.limits, self.table, survivals, self.policy)
+        for track, count in zip(tracks, decision.counts, strict=True):
+            track.drafts = count
+        return decision
 
-    def _decide_when_due(
-        self, table: CostTable, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]
-    ) -> None:
-        moved = abs(len(tracks) - self._decided_at) * 8 > self._decided_at
-        if not moved and (self._left > 0 or self._trial_left):
-            return
-        self._changed = self._ended or self._trial_left > 0
-        self._trial_left, self._ended = 0, False
-        self._hold = DECIDE_EVERY if moved else min(2 * self._hold, LONGEST_HOLD)
-        self._left, self._decided_at = self._hold, len(tracks)
+    def _survivals(self, tracks: Sequence[Track], caps: Sequence[int]) -> list[list[float]]:
+        """For each sequence, the probabilities that its first drafts are all accepted, as `Policy` takes them."""
         self._acceptance.learn()
         for track in tracks:
             track.learn()
-        survivals = [
+        return [
             track.survivals(self._acceptance.likely[track.context][:cap])
             for track, cap in zip(tracks, caps, strict=True)
         ]
-        if not any(survivals):
-            return
-        forecast = Forecast(survivals, weights(contexts, table, self._usual), table, self._context)
-        drafts = [self._usual if track.drafts is None else track.drafts for track in tracks]
-        now, better = forecast.rate(drafts), forecast.best()
-        if (then := forecast.rate(better)) > _GAIN * now:
-            drafts, now, self._changed = better, then, True
-            self._left = self._hold = DECIDE_EVERY
-        for track, count in zip(tracks, drafts, strict=True):
-            track.drafts = count
-        self._usual = Counter(count for count, own in zip(drafts, survivals, strict=True) if own).most_common(1)[0][0]
-        self._try(table, forecast, now)
 
-    def _try(self, table: CostTable, forecast: Forecast, now: float) -> None:
-        """Perhaps begin a trial of another number of drafts than the usual one, where the rate is `now`."""
-        if self._untried < _TRIALS["unknown"][1]:
-            return
-        rates = {k: forecast.uniform(k) for k in range(forecast.depth + 1) if k != self._usual}
-        if not rates:
-            return
-        unknown = [k for k in rates if table.known(len(self._tracks), k, self._context) < _UNKNOWN]
-        hopeful = unknown if len(unknown) == len(rates) else [k for k in unknown if rates[k] > _NEAR * now]
-        trial = max(hopeful or rates, key=rates.__getitem__)
-        share = rates[trial] / now
-        kind = "unknown" if hopeful else "level" if share > _LEVEL else "near" if share > _NEAR else "far"
-        steps, every = _TRIALS[kind]
-        if hopeful:
-            self._left = self._hold = DECIDE_EVERY
-        if self._untried >= every:
-            self._trial, self._trial_left, self._untried, self._changed = trial, steps, 0, True
+    def _correct_table(self) -> None:
+        """Correct the table by the times of the steps with the standing decision."""
+        if self.table is not None and self._times:
+            by_asked: dict[int, dict[int, list[float]]] = {}
+            for asked, made, seconds in self._times:
+                by_asked.setdefault(asked, {}).setdefault(made, []).append(seconds)
+            for asked, by_made in by_asked.items():
+                # The median of steps that made as many drafts, since some steps meet something else; their mean over
+                # the numbers of drafts made, since a lookup finds something only now and then.
+                times = [(len(own), statistics.median_low(own)) for own in by_made.values()]
+                steps = sum(count for count, _ in times)
+                mean = sum(count * seconds for count, seconds in times) / steps
+                batch = len(self._tracks)
+                self.table.tell(batch, asked / batch, self._context, mean, steps)
+        self._times.clear()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 from vllm import LLM, SamplingParams
+
+from dovetail.gate import Decision
 
 
 class Watched:
@@ -20,8 +23,8 @@ class Watched:
         self._update, self._requests = scheduler.update_from_output, scheduler.requests
         scheduler.update_from_output = self.update_from_output
         if forced is not None:
-            self._forced, self._number, self._choose = forced, 0, scheduler.gate.gate.choose
-            scheduler.gate.gate.choose = self.choose
+            self._forced, self._number, self._decide = forced, 0, scheduler.gate.gate.decide
+            scheduler.gate.gate.decide = self.decide
 
     def update_from_output(self, output: Any, done: Any) -> Any:
         step = []
@@ -33,13 +36,13 @@ class Watched:
         self.steps.append(step)
         return self._update(output, done)
 
-    def choose(self, tracks: Any, contexts: Any, caps: Any) -> list[int]:
+    def decide(self, tracks: Any, contexts: Any, caps: Any) -> Decision:
         """Closed in the steps that a job names, whatever the gate says."""
         self._number += 1
         first, last = self._forced["closed"]
         most = 0 if first <= self._number < last else max(caps, default=0)
-        self._choose(tracks, contexts, [min(cap, most) for cap in caps])
-        return [min(cap, most) for cap in caps]
+        decision = self._decide(tracks, contexts, [min(cap, most) for cap in caps])
+        return replace(decision, allowed=tuple(min(cap, most) for cap in caps))
 
 
 def _place(name: str) -> int:

@@ -26,10 +26,10 @@ class Told(Gate):
         super().__init__(None, limits, K)
         self.told: list[tuple[list[tuple[int, int, int]], float | None]] = []
 
-    def tell(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
+    def observe(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
         rows = list(drafted)
         self.told.append(([row[1:] for row in rows], seconds))
-        super().tell(rows, seconds)
+        super().observe(rows, seconds)
 
 
 class Clock:

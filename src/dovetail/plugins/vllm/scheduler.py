@@ -27,7 +27,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from dovetail.gate import Gate, Limits, UniformGate, kept
+from dovetail.gate import Gate, Limits, UniformGate, cost_file
 from dovetail.plugins.vllm import gate_settings
 from dovetail.plugins.vllm.gate_report import GateReport
 from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
@@ -60,7 +60,7 @@ class GatedScheduler(Scheduler):
         if self.num_spec_tokens and settings.gate == "measured" and not stages:
             batch, context = self.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
             self._costs = _costs(vllm_config, (batch, self.num_spec_tokens, context))
-            table = kept.read(self._costs, batch, self.num_spec_tokens)
+            table = cost_file.read(self._costs, batch, self.num_spec_tokens)
             gate = UniformGate(table, limits, self.num_spec_tokens, batch=batch, context=context)
         self.gate = StepGate(gate)
         self._report = GateReport(self.gate, limits, str(vllm_config.parallel_config.data_parallel_index))
@@ -111,7 +111,7 @@ class GatedScheduler(Scheduler):
 
     def shutdown(self) -> None:
         if self._costs is not None and self.gate.gate.table is not None:
-            kept.write(self._costs, self.gate.gate.table)
+            cost_file.write(self._costs, self.gate.gate.table)
         super().shutdown()
 
     def _decoding(self, request: Request) -> Decoding:
@@ -150,5 +150,5 @@ def _costs(vllm_config: VllmConfig, sizes: tuple[int, ...]) -> Path:
     """Where what steps take is kept, below vLLM's own cache."""
     rank = vllm_config.parallel_config.data_parallel_index
     device = current_platform.get_device_name()
-    name = kept.name(vllm.__version__, vllm_config.compute_hash(), device, rank, *sizes)
+    name = cost_file.name(vllm.__version__, vllm_config.compute_hash(), device, rank, *sizes)
     return Path(envs.VLLM_CACHE_ROOT) / "dovetail" / name

@@ -76,12 +76,12 @@ class StepGate:
             self._tracks = {name: track for name, track in self._tracks.items() if name in alive}
             self._asked = {name: count for name, count in self._asked.items() if name in alive}
         tracks = [self._tracks.setdefault(each.name, Track()) for each in decoding]
-        chosen = self.gate.choose(tracks, [each.context for each in decoding], [each.cap for each in decoding])
-        choice = tuple(each.name for each in decoding), tuple(chosen)
+        decision = self.gate.decide(tracks, [each.context for each in decoding], [each.cap for each in decoding])
+        choice = tuple(each.name for each in decoding), decision.allowed
         if choice != (self.names, self._chosen):
             (self.names, self._chosen), self._choice = choice, self._choice + 1
         self._asked.update(zip(*choice, strict=True))
-        self.depth = max(chosen, default=0)
+        self.depth = max(decision.allowed, default=0)
         self.shortest = min((each.context for each in decoding), default=0)
         self._steps.append(_Step(asked, verifies, self._choice))
 
@@ -100,4 +100,4 @@ class StepGate:
             if name in outcomes:
                 verified, accepted = outcomes[name]
                 drafted.append((track, asked, min(verified, asked), min(accepted, asked)))
-        self.gate.tell(drafted, seconds)
+        self.gate.observe(drafted, seconds)
