@@ -1,4 +1,4 @@
-"""JSON and text from files and standard input, with an error that names the file."""
+"""Text and JSON from files and standard input, with errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dovetail lint`: which keywords of tools' schemas a grammar does not enforce, and which schemas are refused."""
+"""`dovetail lint`: what a grammar does not enforce in the schemas of tools, and which schemas are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dovetail.grammar import Grammar
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.lint import ToolLint, lint
 
-FOUND = 1
+PROBLEMS = 1  # the exit code if any tool is not enforced in full
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,18 +29,18 @@ def run(arguments: argparse.Namespace) -> int:
     fmt = dovetail.format(named) if named else None
     writers: tuple[Writer, ...] = get_args(Writer) if arguments.writer == "both" else (arguments.writer,)
     tools = _tools(arguments.tools)
-    found = [_lint(tool, fmt, writers) for tool in tools]
+    results = [_lint(tool, fmt, writers) for tool in tools]
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(results), indent=2).decode())
     else:
-        _show(found, Console(highlight=False))
-    return 0 if all(each.clean for each in found) else FOUND
+        _show(results, Console(highlight=False))
+    return 0 if all(result.clean for result in results) else PROBLEMS
 
 
 def _tools(path: str) -> list[dict[str, Any]]:
-    """The tools in a file: a list, or the body of a request."""
-    held = read_json(path)
-    tools = held.get("tools") if isinstance(held, dict) else held
+    """The tools in a file, which holds a list of them or the body of a request."""
+    content = read_json(path)
+    tools = content.get("tools") if isinstance(content, dict) else content
     if not isinstance(tools, list):
         raise InvalidRequest(f"{path} must hold a JSON list of tools, or an object with `tools`")
     check_tool_types(tools)
@@ -48,46 +48,46 @@ def _tools(path: str) -> list[dict[str, Any]]:
 
 
 def _lint(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...]) -> ToolLint:
-    """As a server takes the tool whose level is `schema`."""
+    """The lint of `tool`, treated as a server does at the level `schema`."""
     function = tool["function"]
     try:
         check_tools([{"type": "function", "function": function}])
     except InvalidRequest as refusal:
         return ToolLint(function["name"], {}, {}, refusal.message.removeprefix("tools[0].function."))
     strict = function.get("strict") is True
-    held, left_out = usable(Tool(function["name"], parameters=function.get("parameters"), strict=strict))
-    schema = {"type": "object", **(held.parameters or {})}
+    usable_tool, left_out = usable(Tool(function["name"], parameters=function.get("parameters"), strict=strict))
+    schema = {"type": "object", **(usable_tool.parameters or {})}
     if not strict:
-        schema["type"] = "object"  # or it may be null, say
+        schema["type"] = "object"  # the schema itself may allow null, for example
 
     def grammar() -> Grammar:
         assert fmt is not None
-        said = {**function, "parameters": schema, "strict": True}
-        made = fmt.grammar([{"type": "function", "function": said}], tool_choice="required")
-        assert made is not None
-        return made
+        strict_function = {**function, "parameters": schema, "strict": True}
+        grammar = fmt.grammar([{"type": "function", "function": strict_function}], tool_choice="required")
+        assert grammar is not None
+        return grammar
 
-    return lint(held.name, schema, writers, grammar if fmt else None, left_out)
+    return lint(usable_tool.name, schema, writers, grammar if fmt else None, left_out)
 
 
-def _show(found: list[ToolLint], console: Console) -> None:
+def _show(results: list[ToolLint], console: Console) -> None:
     table = Table("tool", "where", "what", box=None, pad_edge=False, header_style="bold")
-    for each in found:
-        if each.problem is not None:
-            pointer, _, why = each.problem.partition(": ")
-            if not (why and pointer.startswith("#")):
-                pointer, why = "", each.problem  # of the tool, or a sentence with the pointer in it
-            table.add_row(visible(each.tool), Text(visible(pointer)), Text(f"refused: {visible(why)}", PROBLEM))
-        for pointer in dict.fromkeys(pointer for pointers in each.unenforced.values() for pointer in pointers):
-            writers = [writer for writer, pointers in each.unenforced.items() if pointer in pointers]
-            by = "" if len(writers) == len(each.unenforced) > 1 else f" by {_LIBRARIES[writers[0]]}"
-            left_out = pointer in each.left_out
-            then = f"left out, because it {each.left_out[pointer]}" if left_out else "checked afterwards"
-            table.add_row(visible(each.tool), Text(visible(pointer)), f"not enforced{by}: {then}")
+    for result in results:
+        if result.problem is not None:
+            pointer, _, reason = result.problem.partition(": ")
+            if not (reason and pointer.startswith("#")):  # about the whole tool, or a sentence with the pointer in it
+                pointer, reason = "", result.problem
+            table.add_row(visible(result.tool), Text(visible(pointer)), Text(f"refused: {visible(reason)}", PROBLEM))
+        for pointer in dict.fromkeys(pointer for pointers in result.unenforced.values() for pointer in pointers):
+            writers = [writer for writer, pointers in result.unenforced.items() if pointer in pointers]
+            by = "" if len(writers) == len(result.unenforced) > 1 else f" by {_LIBRARIES[writers[0]]}"
+            left_out = pointer in result.left_out
+            then = f"left out, because it {result.left_out[pointer]}" if left_out else "checked afterwards"
+            table.add_row(visible(result.tool), Text(visible(pointer)), f"not enforced{by}: {then}")
     if table.row_count:
         console.print(table)
-    clean = sum(each.clean for each in found)
-    console.print(f"{clean} of {len(found)} tools are enforced in full", style="dim")
+    clean = sum(result.clean for result in results)
+    console.print(f"{clean} of {len(results)} tools are enforced in full", style="dim")
 
 
 _LIBRARIES: dict[Writer, str] = {"lark": "llguidance", "structural_tag": "xgrammar"}

@@ -1,4 +1,4 @@
-"""`dovetail parse`: a model's whole output, read as the gateway would read it."""
+"""`dovetail parse`: the message that the gateway would make of a model's whole output."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from dovetail.plan import Plan, resolve
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.emit import emitted
 from dovetail.plan.emit.command import comment
+from dovetail.plan.options import BY_NAME
 
-_ENGINES = {"k8s": "vllm"}  # that of a form, where it is not called like it
-_NOT_SETTINGS = {"command", "model", "config", "recipe", "json", "emit", "all"}
+_ENGINES = {"k8s": "vllm"}  # form of --emit -> its engine, where the names differ
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # A command for another engine is for a plan on one, where nobody says which.
+    # Without --engine, --emit plans for the engine whose command it prints.
     engine = _ENGINES.get(arguments.emit, arguments.emit)
     plan = resolved(arguments, engine=engine)
     if arguments.emit:
@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def resolved(arguments: argparse.Namespace, *, engine: str | None = None) -> Plan:
-    """The plan that the arguments of `serve` or `plan` ask for; on `engine` where nobody says one."""
-    options = {name: value for name, value in vars(arguments).items() if name not in _NOT_SETTINGS}
+    """The plan for the arguments of `serve` or `plan`. `engine`: the engine if no layer of the plan sets one."""
+    options = {name: value for name, value in vars(arguments).items() if name in BY_NAME}
     if arguments.config == "":
         raise PlanError("--config is empty: name a file, or leave it out")
     config = None if arguments.config is None else Path(arguments.config)
@@ -41,9 +41,12 @@ def resolved(arguments: argparse.Namespace, *, engine: str | None = None) -> Pla
 
 
 def _emitted(plan: Plan, form: str) -> str:
-    """The plan in that form, its warnings as comments. Raises `PlanError` for a drafter that the engine cannot run."""
-    why = None if plan.drafter is None else cannot_run(plan.drafter, _ENGINES.get(form, form))
-    if plan.drafter is not None and why is not None:
-        raise PlanError(f"--emit {form} with {plan.drafter.path}: {why}. Another drafter, or --drafter none")
+    """The plan as the command or manifest `form`, with its warnings as comments.
+
+    Raises `PlanError` for a drafter that the engine cannot run.
+    """
+    reason = None if plan.drafter is None else cannot_run(plan.drafter, _ENGINES.get(form, form))
+    if plan.drafter is not None and reason is not None:
+        raise PlanError(f"--emit {form} with {plan.drafter.path}: {reason}. Another drafter, or --drafter none")
     warnings = [line for each in plan.told("warning") for line in comment(f"warning: {each.message}")]
     return "".join(f"{line}\n" for line in warnings) + emitted(plan.carried, form)

@@ -1,4 +1,4 @@
-"""A plan as a person reads it: what runs, every setting and where it came from, the fit, what to know and to gain."""
+"""A plan as text: what runs, the settings with their sources, the use of memory, warnings, notes and advice."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Row = tuple[str, str, str]
 
 
 def show(plan: Plan, console: Console, *, everything: bool) -> None:
-    """All there is to say; of settings those that somebody said or that have a value, or, on demand, `everything`."""
+    """Print the whole plan. Settings that are left to the engine are shown only with `everything`."""
     introduce(plan, console, everything=everything)
     if plan.fit is not None:
         console.print()
         labelled(console, _fit(plan, plan.fit))
-    _tell(plan, console, "advice")
+    _print_advice(plan, console, "advice")
 
 
 def introduce(plan: Plan, console: Console, *, everything: bool = False) -> None:
-    """What runs in one line, the settings, and what there is to know of them."""
+    """Print what runs in one line, the settings, warnings and notes."""
     console.print(Text(visible(headline(plan)), "bold"))
     console.print()
     _table(console, ("setting", "value", "from"), list(_settings(plan, everything=everything)))
@@ -41,24 +41,24 @@ def introduce(plan: Plan, console: Console, *, everything: bool = False) -> None
         rows = [_row(name, setting) for name, setting in plan.variables.items()]
         _table(console, ("environment", "value", "from"), rows)
     for level in ("warning", "note"):
-        _tell(plan, console, level)
+        _print_advice(plan, console, level)
 
 
 def headline(plan: Plan) -> str:
-    """`Kimi-K2.5 on vLLM, 8x B200 (tensor 8), eagle3 drafts 3 a step`"""
+    """What runs in one line, such as `Kimi-K2.5 on vLLM, 8x B200 (tensor 8), eagle3 drafts 3 a step`."""
     engine = plan.value("engine")
-    what = [f"{plan.value('served_model_name')} on {NAMES.get(engine, engine)}"]
+    parts = [f"{plan.value('served_model_name')} on {NAMES.get(engine, engine)}"]
     sizes = {name: plan.value(name) or 1 for name in SIZES}
     words = {name: name.removesuffix("_parallel_size").replace("_", " ") for name in SIZES}
     degrees = [f"{words[name]} {size}" for name, size in sizes.items() if size > 1]
     if engine != "embedded" and (plan.gpus is not None or degrees):
         machine = str(plan.gpus) if plan.gpus else f"{math.prod(sizes[name] for name in GPUS)} GPUs"
-        what.append(f"{machine} ({', '.join(degrees)})" if degrees else machine)
-    return ", ".join([*what, *_drafting(plan)])
+        parts.append(f"{machine} ({', '.join(degrees)})" if degrees else machine)
+    return ", ".join([*parts, *_drafting(plan)])
 
 
 def _drafting(plan: Plan) -> Iterator[str]:
-    """Who drafts, how much, and within which limits, where the engine keeps to them."""
+    """The method, how much it drafts, and the limits that the embedded engine keeps to."""
     tokens, method = plan.value("draft_tokens"), plan.value("method")
     if not tokens or not method:
         yield "nothing drafts"
@@ -87,7 +87,7 @@ def _row(name: str, setting: Setting[Any]) -> Row:
 
 
 def _table(console: Console, head: Row, rows: list[Row]) -> None:
-    """Three columns; a value that is too long for its own has lines to itself."""
+    """Print three columns. A value that is too long for its column has lines of its own."""
     names, sources = (max(cell_len(row[i]) for row in (head, *rows)) for i in (0, 2))
     width = max(console.width - names - sources - 2 * len(_GAP), len(head[1]))
     for i, (name, value, source) in enumerate((head, *rows)):
@@ -98,13 +98,14 @@ def _table(console: Console, head: Row, rows: list[Row]) -> None:
             labelled(console, [("", value)], text="cyan", indent=2)
 
 
-def _tell(plan: Plan, console: Console, level: Literal["warning", "note", "advice"]) -> None:
+def _print_advice(plan: Plan, console: Console, level: Literal["warning", "note", "advice"]) -> None:
     if plan.told(level):
         console.print()
         labelled(console, ((level, each.message) for each in plan.told(level)), label=_STYLES[level])
 
 
 def _fit(plan: Plan, fit: Fit) -> Iterator[tuple[str, str]]:
+    """The rows on the model and on what it takes of each GPU's memory."""
     target, drafter, each = plan.target, plan.drafter, fit.each
     assert target is not None
     active = f", {_count(fit.active)} active" if target.experts else ""
@@ -116,9 +117,9 @@ def _fit(plan: Plan, fit: Fit) -> Iterator[tuple[str, str]]:
         attention = f" of {drafter.attention.word}" if drafter.attention and layers else ""
         where = {"speculators": ", in the speculators format", "inside the target": ", inside the target"}
         yield "drafter", f"{drafter.method}{layers}{attention}{where.get(drafter.written_as, '')}"
-    reckoned = ", reckoned from its shape" if fit.weights_from == "shape" else ""
+    estimated = ", reckoned from its shape" if fit.weights_from == "shape" else ""
     more = f"; the drafter's {_bytes(fit.drafter_weights)}" if fit.drafter_weights else ""
-    yield "weights", f"{_bytes(fit.weights)}{reckoned}{more}"
+    yield "weights", f"{_bytes(fit.weights)}{estimated}{more}"
     if each is not None:
         drafter_takes = f"the drafter {_bytes(each.drafter)}, " if each.drafter else ""
         yield (
@@ -135,8 +136,8 @@ def _fit(plan: Plan, fit: Fit) -> Iterator[tuple[str, str]]:
         yield "KV cache", f"{fit.cache_per_token:,.0f} bytes a token{device}{room}"
 
 
-def _number(number: int, of: str) -> str:
-    return f"{number:,} {of}{'' if number == 1 else 's'}"
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _count(parameters: int) -> str:

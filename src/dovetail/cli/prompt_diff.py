@@ -1,4 +1,4 @@
-"""`dovetail render --diff`: a prompt beside the one that a chat template makes of the same conversation."""
+"""`dovetail render --diff`: the difference between a prompt and that of a chat template for the same request."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from dovetail.formats.template import Template, pattern
 from dovetail.gateway.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
 
-DIFFERENT = 1  # the exit code, as `diff` has it
+DIFFERENT = 1  # the exit code, as in `diff`
 
-#: What templates call the switch that lets the model reason.
-_SWITCHES = ("thinking", "enable_thinking", "reasoning")
+#: The names under which templates have the option that turns reasoning on.
+_THINKING_OPTIONS = ("thinking", "enable_thinking", "reasoning")
 
 _STYLES = {"-": "red", "+": "green", " ": "", "@": "cyan"}
 
 
 class Line(NamedTuple):
-    """A line of a unified diff: - in the format's prompt only, + in the template's only, or neither."""
+    """A line of a unified diff. `sign`: - for the format's prompt only, + for the template's only, a space for both."""
 
     sign: str
     text: str
     control: bool = False
 
     def __str__(self) -> str:
-        # Control tokens stand out by standing further left.
+        # Control tokens are not indented, so that they stand out without colour.
         return self.sign + ("" if self.control or self.sign == "@" else "  ") + visible(self.text).replace("\n", "⏎")
 
 
-def template(where: str, model: str | None, *, tools: bool) -> Template:
-    """The chat template in the file `where`, or, if that is "model", the checkpoint's own for requests with `tools`."""
+def template(source: str, model: str | None, *, tools: bool) -> Template:
+    """The chat template to compare with. `source`: a file, or "model" for the own template of the checkpoint `model`.
+
+    `tools`: whether the request has any, for which a checkpoint may have another template.
+    """
     checkpoint = TokenizerFiles(Path(model)) if model else None
     special = checkpoint.special if checkpoint else {}
-    if checkpoint is None or where != "model":
-        return Template(read_text(where), special)
+    if checkpoint is None or source != "model":
+        return Template(read_text(source), special)
     if not checkpoint.templates:
         raise InvalidRequest(f"{model} has no chat template to compare with: give a file to --diff")
     return Template(checkpoint.template_for(tools=tools).source, special)
@@ -55,8 +58,8 @@ def template(where: str, model: str | None, *, tools: bool) -> Template:
 def by_template(
     template: Template, request: TurnRequest, fmt: Format, messages: Messages, controls: Iterable[str]
 ) -> Prompt:
-    """The prompt that `template` makes of the request, in place of `fmt`. `controls`: the tokenizer's."""
-    options = {**fmt.template_variables(request.tools), **dict.fromkeys(_SWITCHES, request.thinking)}
+    """The prompt of `request` by `template` and not by `fmt`. `controls`: the tokenizer's control tokens."""
+    options = {**fmt.template_variables(request.tools), **dict.fromkeys(_THINKING_OPTIONS, request.thinking)}
     options |= request.template_options(template.options)
     options = {name: value for name, value in options.items() if name in template.options}
     mark = rest = ""
@@ -73,7 +76,7 @@ def by_template(
 
 
 def show(prompt: Prompt, other: Prompt, names: tuple[str, str], *, as_json: bool) -> int:
-    """Print how the prompts called `names` differ, and return the exit code that says whether they do."""
+    """Print the difference of two prompts, whose names are `names`. Returns the exit code."""
     lines = [] if prompt == other else list(_unified(prompt, other))
     if as_json:
         shown = {
@@ -108,7 +111,7 @@ def _unified(prompt: Prompt, other: Prompt) -> Iterator[Line]:
 
 
 def _lines(prompt: Prompt) -> list[Segment]:
-    """One for each control token and each line of the text between them."""
+    """A segment for each control token, and for each line of the text between control tokens."""
     return [
         Segment(line, control)
         for text, control in prompt.segments

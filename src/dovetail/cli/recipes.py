@@ -60,8 +60,8 @@ def _show(recipe: Recipe, console: Console) -> None:
         labelled(console, (("-", note) for note in recipe.notes))
 
 
-def _value(value: object, otherwise: str) -> str:
-    return otherwise if value is None else shown(value)
+def _value(value: object, unset: str) -> str:
+    return unset if value is None else shown(value)
 
 
 def _reasoned(console: Console, name: str, value: str, reason: str) -> None:

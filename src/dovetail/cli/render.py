@@ -1,4 +1,4 @@
-"""`dovetail render`: the prompt that a chat completions request becomes, as the gateway would make it."""
+"""`dovetail render`: the prompt that the gateway would make of a chat completions request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dovetail.gateway.turn_request import TurnRequest
 def run(arguments: argparse.Namespace) -> int:
     if arguments.model is None and (arguments.ids or arguments.diff == "model"):
         option = "--ids" if arguments.ids else "--diff model"
-        raise InvalidRequest(f"{option} needs --model: a format by name has no tokenizer and no template of its own")
+        raise InvalidRequest(f"{option} needs --model: a format's name alone gives no tokenizer and no template")
     fmt = dovetail.format(arguments.model or arguments.format)
     request = _request(arguments)
     off = request.extension.repairs_off(()) | listed_kinds(arguments.no_repair)
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif sys.stdout.isatty():
         Console(highlight=False).print(prompt_text(prompt), soft_wrap=True)
     else:
-        sys.stdout.write(prompt.text)  # to the byte
+        sys.stdout.write(prompt.text)  # without a line break at the end
     return 0
 
 
@@ -64,5 +64,5 @@ def _request(arguments: argparse.Namespace) -> TurnRequest:
         body["add_generation_prompt"] = False
     if arguments.continue_final_message:
         body["continue_final_message"] = True
-    # Which model answers does not matter to a prompt, so a request to render need not name one.
+    # The prompt does not depend on the name of the model, so the request may leave it out.
     return turn_request(decode(json.dumps({"model": "", **body}).encode()))

@@ -1,4 +1,4 @@
-"""What a person sees: labelled texts, prompts, a curl command that works when pasted, and the colours of things."""
+"""Output for a terminal: styles, labelled texts, prompts, and a curl command that can be pasted."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ _WEATHER = {
 }
 
 
-# A prompt is somebody else's text: shown as it is, it could move the cursor or rename the window.
+#: Control characters -> the signs that stand for them, because raw ones in a prompt could control the terminal.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def visible(text: str) -> str:
-    """`text` with signs in place of control characters, except tabs and line breaks."""
+    """`text` with visible signs in place of control characters, except for tabs and line breaks."""
     return text.translate(_VISIBLE)
 
 
 def prompt_text(prompt: Prompt) -> Text:
-    """A prompt in which control tokens stand out."""
+    """`prompt` with its control tokens in colour."""
     return Text.assemble(*((visible(text), CONTROL if control else "") for text, control in prompt.segments))
 
 
 def labelled(
     console: Console, rows: Iterable[tuple[str, str]], *, label: str = "bold", text: str = "", indent: int = 0
 ) -> None:
-    """Labels, and texts that wrap beside them; `label` and `text` are styles."""
-    rows = [(visible(name), visible(said)) for name, said in rows]
+    """Print rows of a label and a text, which wraps beside its label. `label` and `text` are styles."""
+    rows = [(visible(name), visible(content)) for name, content in rows]
     names = max((cell_len(name) for name, _ in rows), default=0)
     gap = indent + (names + 2 if names else 0)
-    for name, said in rows:
+    for name, content in rows:
         head = Text(" " * indent).append(set_cell_size(name, gap - indent), label)
-        for line in Text(said, text).wrap(console, max(console.width - gap, 1)) or [Text()]:
+        for line in Text(content, text).wrap(console, max(console.width - gap, 1)) or [Text()]:
             line.rstrip()
             console.print(head.append_text(line), soft_wrap=True)
             head = Text(" " * gap)
 
 
 def url_of(host: str, port: int) -> str:
-    """The URL at which a server that listens on `host` is reached from its own machine."""
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+    """The URL of a server that listens on `host`, as seen from its own machine."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def curl(plan: Plan) -> str:
-    """A shell command that asks the plan's server for a tool call."""
+    """A shell command that requests a tool call from the plan's server."""
     body = {
         "model": plan.value("served_model_name"),
         "temperature": 0,
@@ -76,7 +76,7 @@ def curl(plan: Plan) -> str:
     if plan.value("api_key_file") is not None:
         lines.append(f'-H "Authorization: Bearer $(cat {shlex.quote(plan.value("api_key_file"))})"')
     lines.append("-H 'Content-Type: application/json'")
-    # One field a line; JSON does not mind line breaks between its fields, nor does the shell inside quotes.
+    # One field per line, which JSON allows between fields and the shell inside quotes.
     fields = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in body.items())
     lines.append(f"-d {shlex.quote('{' + fields + '}')}")
     return " \\\n  ".join(lines)

@@ -1,5 +1,8 @@
-"""What /metrics shows, and the only place that counts. Labels take values from the code, never from a request: but for
-the names of tools, of which there are no more than `_MOST_TOOLS`."""
+"""What /metrics shows, and the only place that counts.
+
+Labels have values from the code and never from a request, except for the names of tools, of which at most `_MOST_TOOLS`
+become labels.
+"""
 
 from __future__ import annotations
 
@@ -22,42 +25,42 @@ _MOST_TOOLS = 64
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _INTER_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-#: What an engine's own numbers are, where their names do not say.
+#: The help text of an engine's own metrics, by name.
 _ENGINE_HELP = {
     "up": "Whether the engine can complete anything now",
-    "server_up": "Whether this server of several answers, and is well",
-    "resent_total": "Requests that were sent again, as their server was lost before a token came",
+    "server_up": "Whether this server is up and in use",
+    "resent_total": "Requests sent again because their server was lost before the first token",
     "waiting_for_server": "Requests that wait for a server to come back",
-    "running": "Requests that run",
+    "running": "Running requests",
     "waiting": "Requests that wait to run",
-    "kv_cache_usage": "Share of the KV cache that is in use, from 0 to 1",
+    "kv_cache_usage": "Share of the KV cache in use, from 0 to 1",
     "steps_total": "Steps of the engine",
-    "drafts_total": "Sequences' steps with draft tokens, which steps of the engine have several of",
-    "restarts_total": "Times that the engine was started again after it died",
-    "free_blocks": "Blocks of KV cache that no running request holds",
-    "total_blocks": "Blocks of KV cache",
-    "preemptions_total": "Requests that gave their KV cache up to others, to be computed again",
-    "prompt_tokens_total": "Tokens of prompts that were begun",
-    "prompt_tokens_cached_total": "Of those, tokens found in the KV cache and not computed",
+    "drafts_total": "Verifications of draft tokens: one for each sequence and step with draft tokens",
+    "restarts_total": "Restarts of the engine after it died",
+    "free_blocks": "Blocks of the KV cache that no running request uses",
+    "total_blocks": "Blocks of the KV cache",
+    "preemptions_total": "Requests that gave their KV cache up to others, to be computed again later",
+    "prompt_tokens_total": "Prompt tokens of requests that have started",
+    "prompt_tokens_cached_total": "Prompt tokens found in the KV cache and not computed",
     "drafted_total": "Draft tokens verified",
     "accepted_total": "Draft tokens accepted",
-    "forced_total": "Of the draft tokens verified, those that a grammar forced",
-    "forced_accepted_total": "Of these, those accepted",
-    "drafting_failures_total": "Steps in which the drafter failed, whose requests went on without drafts",
-    "drafted_per_position_total": "Draft tokens verified, but for a sequence's last step and for those that begin with "
-    "what a grammar forces, by their place among a step's drafts (the first is 0), by who drafted, and by context (a "
-    "bucket's lower end, in tokens)",
-    "accepted_per_position_total": "Of those, draft tokens accepted",
-    "gate_decisions_total": "What sequences were allowed to draft in a step, by reason (draft: as much as pays; cost: "
-    "nothing, as it does not pay; context: nothing, at or beyond speculate_below_context; batch: nothing, more "
-    "sequences than speculate_up_to_batch; request: nothing, by its own cap or what is left of its max_tokens; probe: "
-    "more or less than pays, to measure)",
-    "gate_draft_tokens": "Draft tokens that the gate last chose, per decoding sequence",
+    "forced_total": "Draft tokens verified that a grammar forced",
+    "forced_accepted_total": "Draft tokens accepted that a grammar forced",
+    "drafting_failures_total": "Steps in which the drafter failed; their requests continued without drafts",
+    "drafted_per_position_total": "Draft tokens verified by their position in a step (the first is 0), by drafter, and "
+    "by context (the lower end of a bucket, in tokens); without a sequence's last step, and without drafts that begin "
+    "with forced tokens",
+    "accepted_per_position_total": "Draft tokens accepted, by the same labels",
+    "gate_decisions_total": "Decisions of the gate, one for each sequence and step, by reason (draft: as much as pays "
+    "off; cost: nothing, because it does not pay off; context: nothing, at or above speculate_below_context; batch: "
+    "nothing, above speculate_up_to_batch; request: nothing, because of its own limit or the rest of its max_tokens; "
+    "probe: more or less than pays off, as a measurement)",
+    "gate_draft_tokens": "Draft tokens that the gate chose last, per decoding sequence",
 }
 
 
 class Metrics:
-    """The counters of one app, in a registry of their own."""
+    """The metrics of one app, in their own registry."""
 
     def __init__(self, engine_gauges: Callable[[], Mapping[str, float]]) -> None:
         self._registry = registry = CollectorRegistry()
@@ -69,61 +72,71 @@ class Metrics:
         self._duration = _histogram("dovetail_request_seconds", "Arrival to last token", _REQUEST_SECONDS, registry)
         first = "dovetail_time_to_first_token_seconds"
         self._first = _histogram(first, "Arrival to first token", _FIRST_TOKEN_SECONDS, registry)
-        gap = "Time per token since the step before, one observation a step"
+        gap = "Time per token since the step before, observed once per step"
         self._gap = _histogram("dovetail_inter_token_seconds", gap, _INTER_TOKEN_SECONDS, registry)
         self._prompt = Counter("dovetail_prompt_tokens", "Prompt tokens", registry=registry)
         self._completion = Counter("dovetail_completion_tokens", "New tokens", registry=registry)
         self._steps = Counter("dovetail_completion_steps", "Engine steps, summed over sequences", registry=registry)
         self._drafted = Counter("dovetail_drafted_tokens", "Draft tokens verified", registry=registry)
         self._accepted = Counter("dovetail_accepted_tokens", "Draft tokens accepted", registry=registry)
-        forced = "Of the draft tokens verified, those that a grammar forced"
+        forced = "Draft tokens verified that a grammar forced"
         self._forced = Counter("dovetail_forced_tokens", forced, registry=registry)
-        self._defects = Counter("dovetail_defects", "What outputs had to be forgiven", ["kind"], registry=registry)
-        calls = "Finished calls, by tool (other: beyond so many names, or of no tool) and by what is wrong with them"
+        self._defects = Counter(
+            "dovetail_defects",
+            "Defects in outputs that the reader forgave, or that validation found",
+            ["kind"],
+            registry=registry,
+        )
+        calls = (
+            f"Finished calls, by tool (other: unknown tools, and all but the first {_MOST_TOOLS} names) and by fault"
+        )
         self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
-        unseen = "Of these, those of answers that were asked for again, which no client has seen"
+        unseen = "Finished calls of attempts that were dropped for a retry, which no client has seen"
         self._dropped_calls = Counter("dovetail_dropped_calls", unseen, ["tool", "fault"], registry=registry)
         self._tools: set[str] = set()
-        retries = "Answers asked for again as a call was not valid"
+        retries = "Retries of answers because of an invalid call"
         self._retries = Counter("dovetail_retries", retries, registry=registry)
-        dropped = "New tokens of answers that were asked for again, which are no completion tokens"
+        dropped = "New tokens of attempts that were dropped for a retry, which are not completion tokens"
         self._dropped = Counter("dovetail_dropped_tokens", dropped, registry=registry)
-        self._repairs = Counter("dovetail_repairs", "What histories had to be mended", ["kind"], registry=registry)
+        self._repairs = Counter("dovetail_repairs", "Repairs of histories", ["kind"], registry=registry)
 
     def response(self, status: int) -> None:
+        """Count an HTTP response."""
         self._responses.labels(str(status)).inc()
 
     def request(self) -> RequestMetrics:
-        """Starts the clock of one chat completion."""
+        """The metrics of one chat completion, which starts now."""
         return RequestMetrics(self)
 
     def _tool(self, name: str | None) -> str:
-        """A label for one of a request's tools."""
+        """The label for a tool of a request."""
         if name is not None and len(self._tools) < _MOST_TOOLS:
             self._tools.add(name)
         return name if name is not None and name in self._tools else "other"
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class RequestMetrics:
-    """The counts of one chat completion, as it goes."""
+    """Counts one chat completion while it runs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._arrived = time.perf_counter()
-        self._last: dict[int, float] = {}  # of each choice
-        self._prompt = 0  # until its first step: a prompt that the engine refuses does not count
+        self._last: dict[int, float] = {}  # choice -> time of its last step with tokens
+        self._prompt = 0  # counted with the first step: a prompt that the engine refuses does not count
         self._finish: FinishReason = "stop"
 
     def prepared(self, prompt_tokens: int, repairs: Iterable[Repair]) -> None:
+        """Count a turn that is ready to run."""
         self._prompt = prompt_tokens
         for repair in repairs:
             self._metrics._repairs.labels(repair.kind).inc()
 
     def step(self, step: Step) -> None:
+        """Count a step of the turn."""
         metrics = self._metrics
         metrics._prompt.inc(self._prompt)
         self._prompt = 0
@@ -153,10 +166,11 @@ class RequestMetrics:
             self._finish = step.finish
 
     def finished(self) -> None:
-        """All is said; a request with several choices counts as its first."""
+        """The response is complete. A request with several choices counts by the finish reason of the first."""
         self._end(self._finish)
 
     def failed(self, error: Exception) -> None:
+        """The request ended with `error`."""
         if isinstance(error, EngineBusy):
             self._end("busy")
         elif isinstance(error, DovetailError) and error.status < 500:
@@ -165,6 +179,7 @@ class RequestMetrics:
             self._end("failed")
 
     def disconnected(self) -> None:
+        """The client disconnected."""
         self._end("disconnected")
 
     def _end(self, outcome: Outcome) -> None:
@@ -173,7 +188,7 @@ class RequestMetrics:
 
 
 class _EngineGauges:
-    """The engine's own numbers, read when someone looks."""
+    """The engine's own metrics, read when /metrics is requested."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
         self._gauges = gauges
@@ -182,35 +197,35 @@ class _EngineGauges:
         families: dict[str, Metric] = {}
         seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
         for name, value in sorted(self._gauges().items()):
-            base, labels = _read(name)
+            base, labels = _parsed(name)
             series = (base, frozenset(labels.items()))
-            if series in seen:  # two names that differ in what was replaced: one series twice is no page of metrics
+            if series in seen:  # two names may be equal after `_parsed`, and a duplicate would make the page invalid
                 continue
             seen.add(series)
             if base not in families:
-                # An engine counts too; Prometheus tells a counter by this ending.
+                # Prometheus recognizes a counter by this ending.
                 kind = CounterMetricFamily if base.endswith("_total") else GaugeMetricFamily
                 families[base] = kind(f"dovetail_engine_{base}", _ENGINE_HELP.get(base, f"The engine's {base}"))
             families[base].add_sample(f"dovetail_engine_{base}", labels, value)
         return families.values()
 
 
-_VALUE = r'"(?:[^"\\\n\ud800-\udfff]|\\[\\"n])*"'  # a lone surrogate cannot be encoded
-_LABEL = re.compile(rf"([a-zA-Z]\w*)=({_VALUE})", re.ASCII)  # those that start with __ are Prometheus' own
+_VALUE = r'"(?:[^"\\\n\ud800-\udfff]|\\[\\"n])*"'  # lone surrogates cannot be encoded
+_LABEL = re.compile(rf"([a-zA-Z]\w*)=({_VALUE})", re.ASCII)  # not __: Prometheus' own
 _LABELLED = re.compile(rf"(?P<name>[^{{]*)\{{(?P<labels>{_LABEL.pattern}(?:,{_LABEL.pattern})*)\}}", re.ASCII)
 _ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
-def _read(name: str) -> tuple[str, dict[str, str]]:
-    """A number's name, in characters that Prometheus allows, and its labels.
+def _parsed(name: str) -> tuple[str, dict[str, str]]:
+    """A metric's name, in characters that Prometheus allows, and its labels.
 
-    https://prometheus.io/docs/instrumenting/exposition_formats/ without spaces; what is written otherwise, or has a
-    label twice, is all name.
+    Labels are written as in https://prometheus.io/docs/instrumenting/exposition_formats/, without spaces. A name that
+    does not match, or that has a label twice, has no labels.
     """
     match = _LABELLED.fullmatch(name)
-    found = [] if match is None else _LABEL.findall(match["labels"])
-    labels = {label: re.sub(r"\\.", lambda each: _ESCAPES[each[0]], said[1:-1]) for label, said in found}
-    if match is not None and len(labels) == len(found):
+    pairs = [] if match is None else _LABEL.findall(match["labels"])
+    labels = {label: re.sub(r"\\.", lambda escape: _ESCAPES[escape[0]], quoted[1:-1]) for label, quoted in pairs}
+    if match is not None and len(labels) == len(pairs):
         name = match["name"]
     else:
         labels = {}
