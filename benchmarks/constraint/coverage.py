@@ -59,7 +59,7 @@ def dovetail_lark(schema: Any) -> Takes | None:
 def bare_llguidance(schema: Any) -> Takes | None:
     """The schema as it stands."""
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
-    vocabulary = matcher._vocabulary(_BYTES, _END)
+    vocabulary = matcher.vocabulary(_BYTES, _END)
     first = llguidance.LLMatcher(vocabulary.library, grammar, log_level=0)
     if first.is_error():
         return None

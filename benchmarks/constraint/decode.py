@@ -186,7 +186,7 @@ class _Pair:
         if way == "without":
             return [None] * len(answers)
         if way == "new":
-            matcher._compiled.cache_clear()
+            matcher.COMPILED.clear()
         return [matcher.compile(answer.grammar, self._tokenizer, self._eos_ids) for answer in answers]
 
     def answers(self, count: int) -> tuple[list[_Answer], float]:

@@ -45,7 +45,7 @@ class Dovetail(Library):
         return grammar
 
     def forget(self) -> None:
-        matcher._compiled.cache_clear()
+        matcher.COMPILED.clear()
 
     def start(self, request: Job) -> Sequence:
         return Sequence(matcher.compile(self._grammar(request), self._tokenizer, self._ends), self._row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.schemas import check
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.schemas.looks import Looks, width
 from tests.grammar.test_lark_schema import schemas
 from tests.grammar.walks import takes, walk
 
@@ -330,15 +328,6 @@ def test_where_it_is_affordable_it_is_checked() -> None:
     assert checker.fault(json.dumps([[]] * 5_000 + [[0, 2]])) is not None
 
 
-@given(schemas, st.booleans(), values)
-def test_what_is_not_counted_would_not_have_come_to_much(schema: dict[str, Any], unique: bool, value: Any) -> None:
-    """What a check costs is bounded by what it costs for a character."""
-    if unique:
-        schema = {"allOf": [schema, {"uniqueItems": True, "patternProperties": {"^a|b{2,9}$": schema}}]}
-    looks = Looks(schema, turning=unique)
-    assert looks.at(value, math.inf) <= looks.weight * (len(json.dumps(value)) + 1)
-
-
 def test_ordinary_arguments_are_checked_whatever_their_size() -> None:
     item = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string", "format": "date"}}}
     checker = Checker({"type": "object", "properties": {"a": {"items": {**item, "required": ["x", "y"]}}}}, "x")
@@ -374,28 +363,6 @@ def test_a_pattern_that_gives_up_has_not_said_no() -> None:
     assert Checker({"pattern": "^(?!c)[ab]+$"}, "x").fault('"ab"') is None
     fault = Checker({"pattern": "^(?!c)[ab]+$"}, "x").fault('"cab"')
     assert fault is not None and fault.kind == "schema_mismatch"
-
-
-@pytest.mark.parametrize(
-    ("regex", "places"),
-    [
-        ("abc", 3),
-        ("a{3}", 3),
-        ("a{2,5}b", 6),
-        ("(a{10}b){10}", 110),
-        ("((a{10}){10}){10}", 1000),
-        ("[a-z]{3}|x+", 4),
-        ("a{,3}", 5),
-        ("^a{1,99}", 1),
-        ("^[a-z]-.{1,99}b{3}c*$", 5),
-        ("^(a{99})$", 99),
-        ("^a|b{99}", 100),
-        ("[", 1),
-        ("", 0),
-    ],
-)
-def test_how_wide_a_regex_is(regex: str, places: int) -> None:
-    assert width(regex) == places
 
 
 def test_a_wide_pattern_is_one_of_a_length() -> None:

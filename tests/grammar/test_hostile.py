@@ -18,11 +18,11 @@ from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, SchemaRefused
 from dovetail.formats.registry import FAMILIES
 from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, culprit, matcher
-from dovetail.grammar.kept import Kept
+from dovetail.grammar.cache import Cache
 from dovetail.grammar.schemas import bounds
-from dovetail.grammar.schemas.endings import Endings
-from dovetail.grammar.schemas.growth import Grown
-from dovetail.grammar.schemas.mending import mended
+from dovetail.grammar.schemas.finite import FiniteSchemas
+from dovetail.grammar.schemas.merged_size import MergedSize
+from dovetail.grammar.schemas.repair import repaired
 from dovetail.tokens import Tokenizer
 from tests.grammar import hostile
 from tests.grammar.test_matcher import allowed
@@ -93,7 +93,7 @@ def everything(path: str) -> None:
     for name, (schemas, pointer) in ALL.items():
         print(name, flush=True)
         judged(name, tried(tokenizer, tools(schemas)), pointer)
-        if any(mended(schema).left_out for schema in schemas):
+        if any(repaired(schema).left_out for schema in schemas):
             judged(name, tried(tokenizer, [tool_that_does_not_say(tool) for tool in tools(schemas)]), None)
 
 
@@ -164,7 +164,7 @@ def test_a_refusal_is_remembered(small_tokenizer: Tokenizer, monkeypatch: pytest
 
 
 def test_the_same_grammar_at_once_is_compiled_once() -> None:
-    kept: Kept[object] = Kept(2, 100)
+    kept: Cache[object] = Cache(2, 100)
     begun, go = threading.Event(), threading.Event()
     made: list[object] = []
 
@@ -186,14 +186,14 @@ def test_the_same_grammar_at_once_is_compiled_once() -> None:
 
 
 def test_what_could_not_be_made_is_made_again() -> None:
-    kept: Kept[int] = Kept(2, 100)
+    kept: Cache[int] = Cache(2, 100)
     with pytest.raises(ZeroDivisionError):
         kept.get("k", 1, lambda: 1 // 0)
     assert kept.get("k", 1, lambda: 3) == 3
 
 
 def test_what_is_kept_is_bounded_by_number_and_by_size() -> None:
-    kept: Kept[int] = Kept(3, 100)
+    kept: Cache[int] = Cache(3, 100)
 
     def holds(*keys: str) -> bool:
         """Whether these are there; looking changes nothing but their order."""
@@ -209,7 +209,7 @@ def test_what_is_kept_is_bounded_by_number_and_by_size() -> None:
     assert holds("b", "c", "d") and not holds("a")
     kept.get("large", 1000, lambda: 0)
     assert holds("large")
-    kept.cache_clear()
+    kept.clear()
     assert not holds("large")
 
 
@@ -285,7 +285,7 @@ def parts(schema: Any) -> list[dict[str, Any]]:
 )
 def test_what_needs_itself_does_not_end(definition: dict[str, Any], ends: bool) -> None:
     schema = {"$defs": {"n": definition}}
-    assert Endings(iter(parts(schema)), resolved(schema)).ends(definition) is ends
+    assert (definition in FiniteSchemas(parts(schema), resolved(schema))) is ends
 
 
 def test_what_waits_is_looked_at_again_when_that_ends() -> None:
@@ -295,35 +295,35 @@ def test_what_waits_is_looked_at_again_when_that_ends() -> None:
     named = {"$defs": {str(i): it for i, it in schema["$defs"].items()}}
     looks = 0
 
-    class Counted(Endings):
-        def _whole(self, schema: Mapping[str, Any]) -> bool:
+    class Counted(FiniteSchemas):
+        def _is_finite(self, schema: Mapping[str, Any]) -> bool:
             nonlocal looks
             looks += 1
-            return super()._whole(schema)
+            return super()._is_finite(schema)
 
     for order in (list(parts(named)), list(parts(named))[::-1]):
         looks = 0
-        found = Counted(iter(order), resolved(named))
-        assert all(map(found.ends, chain))
+        finite = Counted(order, resolved(named))
+        assert all(link in finite for link in chain)
         assert looks <= 3 * len(order)
 
 
 def test_growth_is_what_a_merge_writes() -> None:
     """Of two unions that hold together one of all pairs, with what stands beside them in each."""
     union = {"anyOf": [{"required": [str(i)]} for i in range(10)]}
-    sole = Grown(lambda part: None, 10**6).of([hostile.copied(union)])
-    twice = Grown(lambda part: None, 10**6).of([hostile.copied({"allOf": [union, union]})])
+    sole = MergedSize(lambda part: None, 10**6).of([hostile.copied(union)])
+    twice = MergedSize(lambda part: None, 10**6).of([hostile.copied({"allOf": [union, union]})])
     beside = {**union, "properties": {str(i): {} for i in range(100)}}
     assert sole == 0
     assert 100 <= twice <= 1_000
-    assert 1_000 <= Grown(lambda part: None, 10**6).of([hostile.copied(beside)]) <= 2_000
+    assert 1_000 <= MergedSize(lambda part: None, 10**6).of([hostile.copied(beside)]) <= 2_000
     many = {"allOf": [union] * 9}
-    assert Grown(lambda part: None, 1_000).of([hostile.copied(many)]) > 1_000
+    assert MergedSize(lambda part: None, 1_000).of([hostile.copied(many)]) > 1_000
 
 
 def test_growth_of_what_holds_together_with_itself_comes_to_an_end() -> None:
     node: dict[str, Any] = {"allOf": [{"$ref": "n"}], "properties": {"a": {"$ref": "n"}, "b": {"$ref": "n"}}}
-    assert Grown(lambda part: node, 10**6).of([node, {"properties": {"a": node}}]) < 10**6
+    assert MergedSize(lambda part: node, 10**6).of([node, {"properties": {"a": node}}]) < 10**6
 
 
 def test_bounds_of_all_tools_together_name_the_one_that_is_too_much() -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar import Concat, Grammar, JsonSchema, culprit, lark_schema
-from dovetail.grammar.lark_schema import written
-from dovetail.grammar.other_keys import other_keys
-from dovetail.grammar.schemas import separate
+from dovetail.grammar import Grammar, JsonSchema
+from dovetail.grammar.lark_schema import spell
+from dovetail.grammar.patterns import other_texts
+from dovetail.grammar.schemas import exclusive
 from dovetail.grammar.schemas.check import Checker
 from dovetail.grammar.schemas.references import References
 from tests.grammar.walks import takes, walk
@@ -170,7 +168,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
         {"allOf": [{"patternProperties": {"^a": _INTEGER}}, {"patternProperties": {"^ab": {"minimum": 2}}}]},
         [{"ab": 3}],
         [{"ab": 1}],
-        ["#/allOf/0/patternProperties", "#/allOf/1/patternProperties"],
+        ["#/allOf/0/patternProperties", "#/allOf/1/patternProperties", "#/allOf"],
     ),
     ({"not": {"type": "string"}}, [1], ["x"], ["#/not"]),
     ({"not": False}, [1, "x"], [], []),
@@ -186,8 +184,8 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
     (
         {"properties": {"a": {"$ref": "#", "minProperties": 1}}},
         [{}, {"a": {"b": 1}}],
-        [{"a": {}}],
-        ["#/properties/a/minProperties"],
+        [{"a": {"a": {}}}],
+        ["#/properties/a/$ref"],
     ),
     (
         _OBJECT
@@ -216,7 +214,7 @@ def test_every_valid_value_is_taken_and_what_else_is_taken_is_listed(
     checker = Checker(schema, "here")
     assert [value for value in valid if checker.fault(json.dumps(value))] == []
     assert [value for value in invalid if not checker.fault(json.dumps(value))] == []
-    assert written(schema).unenforced == tuple(listed)
+    assert spell(schema).unenforced == tuple(listed)
     assert [value for value in valid if not takes(schema, json.dumps(value, ensure_ascii=False))] == []
     taken = [value for value in invalid if takes(schema, json.dumps(value, ensure_ascii=False))]
     assert bool(taken) <= bool(listed)
@@ -250,7 +248,7 @@ def without(schema: Any, pointers: tuple[str, ...]) -> Any:
 def test_what_is_not_listed_is_enforced(schema: dict[str, Any], rng: random.Random) -> None:
     """Whatever the weights: a blind walk validates against the schema without what is listed."""
     if (text := walk(schema, rng)) is not None:
-        kept = without(schema, written(schema).unenforced)
+        kept = without(schema, spell(schema).unenforced)
         assert Checker(kept, "here").fault(text) is None, text
 
 
@@ -325,7 +323,7 @@ def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rn
         assert "nsatisfiable" in refusal.message or "empty" in refusal.message
         return
     if text is not None:
-        kept = without(schema, written(schema).unenforced)
+        kept = without(schema, spell(schema).unenforced)
         jsonschema.validate(json.loads(text), kept, format_checker=jsonschema.FormatChecker())
 
 
@@ -365,14 +363,14 @@ def test_a_key_in_other_letters_is_the_same_key() -> None:
 
 @given(st.lists(st.text("ab-é\n", max_size=3), max_size=5, unique=True), st.text("ab-é\n", max_size=4))
 def test_other_keys_are_all_but_those(known: list[str], key: str) -> None:
-    regex = other_keys(known)
+    regex = other_texts(known)
     assert regex is not None
     assert (re.search(regex.replace("$", r"\Z"), key) is not None) == (key not in known)
 
 
 def test_there_are_keys_too_long_for_that() -> None:
-    assert other_keys(["a" * 101]) is None
-    assert other_keys([f"{i:050}" for i in range(50)]) is None
+    assert other_texts(["a" * 101]) is None
+    assert other_texts([f"{i:050}" for i in range(50)]) is None
 
 
 def test_the_librarys_own_keywords_are_none() -> None:
@@ -388,7 +386,7 @@ def test_every_schema_of_walle_is_taken_and_walks_through_it_are_valid(shared_da
         for line in path.read_text(encoding="utf-8").splitlines():
             schema = json.loads(line)
             text = walk(schema, rng, 400)
-            kept = without(schema, written(schema).unenforced)
+            kept = without(schema, spell(schema).unenforced)
             if text is not None:
                 assert Checker(kept, "here").fault(text) is None, (line, text)
 
@@ -398,115 +396,39 @@ def test_pointers_are_the_fields() -> None:
     assert list(Grammar(inner).unenforced("lark")) == [("field", "#/properties/a/not"), ("field", "#/$defs/x/not")]
 
 
-# -- what is left out because it cannot be merged, and how long that is looked for -----------------------------------
+# -- what the library cannot merge ------------------------------------------------------------------------------------
 
 
-def circular(number: int, count: int = 100) -> dict[str, Any]:
-    """Two properties that the library cannot merge, behind others that it can; not the same for two numbers."""
-    again = {name: {"properties": {"n": {"$ref": f"#/properties/{name}", "required": ["v"]}}} for name in ("r", "s")}
-    fine = {f"p{i}": {"$ref": "#/$defs/s", "maxLength": number * count + i} for i in range(count)}
-    return {"type": "object", "properties": {**fine, **again}, "$defs": {"s": {"type": "string"}}}
-
-
-CIRCULAR = ("#/properties/r/properties/n/$ref", "#/properties/s/properties/n/$ref")
-
-
-@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
-@settings(deadline=None)
-def test_few_are_those_that_are_needed(drawn: tuple[int, set[int]]) -> None:
-    """Whatever the number of trials, what is found is enough and no trial is beyond that number."""
-    count, needed = drawn
-    assert set(lark_schema._few(count, lambda some: needed <= {*some}, 10_000)) == needed
-    asked: list[set[int]] = []
-
-    def enough(some: Iterable[int]) -> bool:
-        asked.append({*some})
-        return needed <= asked[-1]
-
-    for trials in range(24):
-        asked.clear()
-        assert needed <= {*lark_schema._few(count, enough, trials)} <= {*range(count)}
-        assert len(asked) <= trials
-
-
-def test_where_nothing_is_enough_all_is_left_out_at_once() -> None:
-    asked: list[set[int]] = []
-
-    def enough(some: Iterable[int]) -> bool:
-        asked.append({*some})
-        return False
-
-    assert lark_schema._few(3, enough, 64) == [0, 1, 2]
-    assert asked == [{0, 1, 2}]
-
-
-def test_no_more_is_left_out_than_is_needed() -> None:
-    assert written(circular(1)).unenforced == CIRCULAR
-
-
-@pytest.mark.parametrize("trials", range(0, 20, 3))
-def test_with_fewer_trials_more_is_left_out_and_listed(trials: int) -> None:
-    schema = circular(2, 12)
-    found = written(schema, trials)
-    assert set(CIRCULAR) <= set(found.unenforced) <= set(written(schema, 0).unenforced)
-    said = json.loads(found.text)
-    for i in range(12):
-        if f"#/properties/p{i}/maxLength" not in found.unenforced:
-            assert said["properties"][f"p{i}"]["maxLength"] == 24 + i
-    assert not llguidance.LLMatcher.validate_grammar(
-        llguidance.LLMatcher.grammar_from_lark(f"start: %json {found.text}")
-    )
-
-
-def test_all_tools_share_their_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[int] = []
-    fits = lark_schema._fits_text
-
-    def counted(text: str) -> bool:
-        compiled.append(len(text))
-        return fits(text)
-
-    monkeypatch.setattr(lark_schema, "_fits_text", counted)
-    tools = Grammar(Concat(tuple(JsonSchema(circular(i), f"tools[{i}]") for i in range(20, 45))))
-    text = tools.lark()
-    once = sum(len(written(circular(i), 0).text) for i in range(20, 45))
-    assert sum(compiled) < 12 * once + lark_schema._LETTERS
-    # What they leave out is listed, and the same whenever it is asked for.
-    listed = list(tools.unenforced("lark"))
-    for kept in (lark_schema._KEPT, lark_schema._LOOSENED):
-        kept.cache_clear()
-    assert list(tools.unenforced("lark")) == listed
-    assert tools.lark() == text
-    assert {(f"tools[{i}]", at) for i in range(20, 45) for at in CIRCULAR} < set(listed)
-    # And one of them is alone what it would have been.
-    alone = Grammar(JsonSchema(circular(20), "tools[0]"))
-    assert [at for _, at in alone.unenforced("lark")] == list(CIRCULAR)
-
-
-def test_who_looks_for_a_culprit_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kept in ("_KEPT", "_LOOSENED"):
-        monkeypatch.setattr(lark_schema, kept, None)
-    low = {"type": "integer", "minimum": 5, "maximum": 3}
-    found = culprit.find({"type": "object", "properties": {"a": low}, "required": ["a"]})
-    assert found is not None and found[0].startswith("#/properties/a")
+def test_schemas_that_cannot_be_merged_lose_what_is_merged_into_them() -> None:
+    """Two of these references lead back to themselves. What the merged schemas say themselves is still enforced."""
+    circular = {"properties": {"n": {"$ref": "#/properties/r", "required": ["v"]}}}
+    schema = {
+        "type": "object",
+        "properties": {"p": {"$ref": "#/$defs/s", "maxLength": 3}, "r": circular, "q": {"type": "integer"}},
+        "$defs": {"s": {"type": "string"}},
+    }
+    assert spell(schema).unenforced == ("#/properties/p/$ref", "#/properties/r/properties/n/$ref")
+    assert takes(schema, '{"p": "abc", "r": {"n": {"v": 1}}, "q": 1}')
+    for text in ('{"p": "abcd"}', '{"r": {"n": {}}}', '{"q": "x"}'):
+        assert not takes(schema, text)
 
 
 def test_comparing_branches_is_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    read = separate._types
-    apart = separate._Compared._two_apart
+    read = exclusive._types
+    exclude = exclusive._Comparison._two_exclude
 
     def counted(self: Any, one: Any, other: Any, depth: int) -> bool:
         compared.append(depth)
-        return apart(self, one, other, depth)
+        return exclude(self, one, other, depth)
 
     def once(schema: Any) -> frozenset[str]:
         assert id(schema) not in seen  # a list of values is not read for every pair
         seen.add(id(schema))
         return read(schema)
 
-    monkeypatch.setattr(separate._Compared, "_two_apart", counted)
-    monkeypatch.setattr(separate, "_types", once)
+    monkeypatch.setattr(exclusive._Comparison, "_two_exclude", counted)
+    monkeypatch.setattr(exclusive, "_types", once)
     alike = {"type": "object", "required": ["x", "y"], "properties": {"x": _INTEGER, "y": _INTEGER}}
     last = [{**alike, "required": ["a", "b", "k"]} for _ in range(64)]
     branches = [
@@ -517,7 +439,7 @@ def test_comparing_branches_is_bounded_by_their_number(monkeypatch: pytest.Monke
         seen: set[int] = set()
         root: dict[str, Any] = {"$defs": {"o": alike}, "oneOf": branches[:number]}
         references = References(root)
-        found = separate.separate(references, references.root, root["oneOf"])
+        found = exclusive.are_exclusive(references, references.root, root["oneOf"])
         assert found == (number < 64)
         assert len(compared) <= 101 * number + 100
         compared.clear()

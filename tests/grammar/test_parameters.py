@@ -21,7 +21,7 @@ from dovetail.formats import flat_schemas as schemas
 from dovetail.formats.flat_schemas import NotSimpleError
 from dovetail.grammar import Grammar
 from dovetail.grammar.matcher import compile
-from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.schemas.keywords import kind_of
 from dovetail.grammar.schemas.references import References
 from dovetail.reading.tags import ParameterReader
 from tests.conftest import SHARED

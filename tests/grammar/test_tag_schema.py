@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.grammar import Grammar, JsonSchema
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.tag_schema import written
+from dovetail.grammar.tag_schema import spell
 from tests.grammar import test_lark_schema
 from tests.grammar.test_lark_schema import without
 from tests.grammar.walks import BYTES, END, blindly
@@ -171,8 +171,8 @@ def test_every_valid_value_is_taken_and_what_else_is_taken_is_listed(
     assert [value for value in valid if not takes(made, json.dumps(value, ensure_ascii=False))] == []
     taken = [value for value in invalid if takes(made, json.dumps(value, ensure_ascii=False))]
     if listed is not None:
-        assert written(schema).unenforced == tuple(listed)
-    assert bool(taken) <= bool(written(schema).unenforced)
+        assert spell(schema).unenforced == tuple(listed)
+    assert bool(taken) <= bool(spell(schema).unenforced)
 
 
 @given(test_lark_schema.schemas, st.lists(test_lark_schema._values, min_size=1, max_size=8))
@@ -188,7 +188,7 @@ def test_of_any_schema_every_valid_value_is_taken(schema: dict[str, Any], values
 @given(test_lark_schema.schemas, st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rng: random.Random) -> None:
-    if written(schema).schema is False:
+    if spell(schema).schema is False:
         return
     matcher = xgrammar.GrammarMatcher(compiled(schema))
     row = xgrammar.allocate_token_bitmask(1, BYTES.vocab_size)
@@ -202,7 +202,7 @@ def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rn
     except UnicodeDecodeError:  # xgrammar takes halves of characters for characters
         return
     if text is not None:
-        kept = without(schema, written(schema).unenforced)
+        kept = without(schema, spell(schema).unenforced)
         assert Checker(kept, "here").fault(text) is None, text
 
 
@@ -211,7 +211,7 @@ def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rn
     [{"enum": []}, {"anyOf": [False]}, _OBJECT | {"required": ["a"], "additionalProperties": False}, _ENDLESS_ROOT],
 )
 def test_what_no_value_fits_is_no_value(schema: Any) -> None:
-    assert written(schema).schema is False
+    assert spell(schema).schema is False
 
 
 def test_white_space_has_a_bound() -> None:
@@ -224,4 +224,4 @@ def test_white_space_has_a_bound() -> None:
 
 @pytest.mark.parametrize("wrong", [{"properties": 3}, {"type": 3}, {"enum": 3}, {"minimum": "x"}], ids=str)
 def test_what_is_no_schema_stays_for_others_to_refuse(wrong: Any) -> None:
-    assert written(wrong).schema == wrong
+    assert spell(wrong).schema == wrong

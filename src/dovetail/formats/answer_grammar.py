@@ -29,7 +29,7 @@ from dovetail.grammar import (
     TextUntil,
 )
 from dovetail.grammar.schemas import bounds
-from dovetail.grammar.schemas.mending import Budget
+from dovetail.grammar.schemas.repair import Budget
 from dovetail.tokens import Prompt
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from dovetail.grammar import (
     Node,
     Repeat,
     TextUntil,
-    kept,
+    cache,
 )
 from dovetail.reading import Reader
 from dovetail.reading.tags import ParameterReader
@@ -88,7 +88,7 @@ class CallEnvelope:
             return _written(family.write(Message(calls=tuple(Call(ID, NAME, each) for each in arguments))), ends)
 
         self._markup: parameter_grammar.Markup | None = None
-        self._kept: kept.Kept[Node] = kept.Kept(_KEPT_TOOLS, _KEPT_BYTES)
+        self._cache: cache.Cache[Node] = cache.Cache(_KEPT_TOOLS, _KEPT_BYTES)
         try:
             two = written(ARGUMENTS, ARGUMENTS)
         except RenderError:  # arguments are not written as they are
@@ -130,7 +130,7 @@ class CallEnvelope:
         # Taking a schema apart takes a tenth of a millisecond, and the same tools come with every turn.
         key = json.dumps((schema.origin, schema.schema))
         make = functools.partial(parameter_grammar.arguments, schema, markup)
-        return {**tool, ARGUMENTS: self._kept.get(key, len(key), make)}
+        return {**tool, ARGUMENTS: self._cache.get(key, len(key), make)}
 
 
 class NoGrammarError(Exception):

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, ASSERTIONS, COMPOUND, TYPES
-from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.schemas.exclusive import are_exclusive
+from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, ASSERTIONS, COMPOUND, TYPES, kind_of
 from dovetail.grammar.schemas.references import Place, References, pointer
-from dovetail.grammar.schemas.separate import separate
 
 KINDS = frozenset(TYPES)
 #: By the type of a value, what says something of it.
@@ -70,7 +69,7 @@ def overlapping(place: Place, references: References) -> Iterator[str]:
         seen.add(place.path)
         for keyword in ("allOf", "anyOf", "oneOf"):
             if isinstance(branches := place.schema.get(keyword), list):
-                if keyword == "oneOf" and not separate(references, place, branches):
+                if keyword == "oneOf" and not are_exclusive(references, place, branches):
                     yield pointer((*place.path, keyword))
                 pending += (references.below(place, keyword, i) for i in range(len(branches)))
         if (target := references.resolved(place, place.schema.get("$ref"))) is not None:

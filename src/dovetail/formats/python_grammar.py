@@ -44,12 +44,11 @@ from dovetail.grammar import (
     Repeat,
     RuleRef,
 )
-from dovetail.grammar.kept import Kept
-from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, TYPES
-from dovetail.grammar.schemas.kinds import kind_of
+from dovetail.grammar.cache import Cache
+from dovetail.grammar.schemas.exclusive import are_exclusive
+from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS, TYPES, kind_of
 from dovetail.grammar.schemas.references import Place, References, step
 from dovetail.grammar.schemas.references import pointer as pointer_to
-from dovetail.grammar.schemas.separate import separate
 
 _NOTHING = Concat(())
 _TRUE: Mapping[str, Any] = {}
@@ -68,7 +67,7 @@ _MOST_RULES, _MOST_MERGES, _MOST_MEMBERS = 30_000, 500, 1_000
 #: Names among which another key is looked for: characters of all of them, and of the longest.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
-_KEPT: Kept[tuple[Node, dict[str, Node]]] = Kept(1024, 4 * 2**20)
+_KEPT: Cache[tuple[Node, dict[str, Node]]] = Cache(1024, 4 * 2**20)
 
 
 def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
@@ -239,7 +238,7 @@ class _Writer:
                     whole = base
                     break
             return self.value(whole, pointer, keys)
-        if keyword == "oneOf" and not separate(self._references, Place(schema, (pointer,), ""), parts):
+        if keyword == "oneOf" and not are_exclusive(self._references, Place(schema, (pointer,), ""), parts):
             self.lost.append(f"{pointer}/{keyword}")
         merged = [self._merged(base, part, pointer) for part in parts]
         if any(part is None for part in merged):

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
-from dovetail.grammar.schemas.mending import Budget, mended
+from dovetail.grammar.schemas.repair import Budget, repaired
 
 Strict = Literal["off", "names", "schema"]
 
@@ -27,7 +27,7 @@ def usable(tool: Tool, budget: Budget | None = None) -> tuple[Tool, Mapping[str,
     """
     if tool.strict or tool.parameters is None:
         return tool, {}
-    parameters, left_out = mended(tool.parameters, budget)
+    parameters, left_out = repaired(tool.parameters, budget)
     return msgspec.structs.replace(tool, parameters=parameters), left_out
 
 

@@ -17,7 +17,7 @@ from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, 
 from dovetail.formats.tool_choice import usable
 from dovetail.gateway.turn_request import TurnRequest
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, checker
-from dovetail.grammar.schemas.mending import Budget
+from dovetail.grammar.schemas.repair import Budget
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 

@@ -1,4 +1,4 @@
-"""What a model may say next, as data, and its writers."""
+"""Grammars: what an answer may be, as data, and the writers for the libraries that enforce it."""
 
 from dovetail.grammar.grammar import Grammar
 from dovetail.grammar.nodes import (

@@ -1,7 +1,7 @@
-"""Which part of a schema it is that the library refuses: it says what is wrong, but not where.
+"""Finds the part of a schema that llguidance refuses. The library says what is wrong, but not where.
 
-Every part is tried by itself, with the schema's definitions, and then without each of its keywords. That takes a
-compile each, so it ends where it has come to when its time is up.
+Each part is compiled alone, together with the definitions, and then without each of its keywords. Every step is a
+compile, so the search stops after half a second with the innermost part that it has reached.
 """
 
 from __future__ import annotations
@@ -10,71 +10,61 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import llguidance
-
 from dovetail.grammar import lark_schema
-from dovetail.grammar.schemas.references import pointer
+from dovetail.grammar.schemas.references import Path, shortened_pointer, steps
 
 _SECONDS = 0.5
 _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = ("properties", "patternProperties", *_DEFINITIONS)
 _LISTS = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
-_ONE = ("items", "additionalProperties", "additionalItems")
-#: What is said of a part whose references lead out of it.
-_LEADS_OUT = ("Pointer", "Anchor", "Resource", "Failed to resolve")
-
-_Path = tuple[str, ...]
+_SINGLE = ("items", "additionalProperties", "additionalItems")
+#: How the library's complaint begins about a part whose references lead out of it.
+_DANGLING = ("Pointer", "Anchor", "Resource", "Failed to resolve")
 
 
 def find(schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The JSON pointer of what the library refuses, and why; None if it takes the schema."""
-    why = _complaint(schema)
-    if why is None:
+    """The JSON pointer of what the library refuses, and why; None if it accepts the schema."""
+    reason = _complaint(schema)
+    if reason is None:
         return None
     until = time.monotonic() + _SECONDS
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
-    path: _Path = ()
+    path: Path = ()
     part, seen = schema, {path}
     while time.monotonic() < until:
-        for place, inner in _inside(schema, path, part):
-            if not isinstance(inner, Mapping):  # no schema at all
-                return _told(place), why
-            said = _complaint({**definitions, **inner}) if place not in seen else None
-            if said is not None and (why.startswith(_LEADS_OUT) or not said.startswith(_LEADS_OUT)):
+        for place, inner in _parts(schema, path, part):
+            if not isinstance(inner, Mapping):  # not a schema at all
+                return shortened_pointer(place), reason
+            complaint = _complaint({**definitions, **inner}) if place not in seen else None
+            if complaint is not None and (reason.startswith(_DANGLING) or not complaint.startswith(_DANGLING)):
                 seen.add(place)
-                path, part, why = place, inner, said
+                path, part, reason = place, inner, complaint
                 break
             if time.monotonic() > until:
                 break
         else:
             path += _keyword({**definitions, **part}, part, until)
             break
-    return _told(path), why
-
-
-def _told(path: _Path) -> str:
-    told = pointer(tuple(key[:80] for key in path))
-    return told if len(told) <= 300 else f"{told[:150]}...{told[-147:]}"
+    return shortened_pointer(path), reason
 
 
 def first_line(error: str) -> str:
-    """What the library says, without where in the grammar."""
-    said, _, rest = error.partition("\n")
-    said = said.split("JSON schema: ")[-1]
-    if said.endswith("regex parse error:"):
-        detail = [line.removeprefix("error: ") for line in rest.split("\n") if line.startswith("error: ")]
-        said = " ".join((said, *detail[:1]))
-    return said
+    """The library's complaint, without the place in the grammar."""
+    line, _, rest = error.partition("\n")
+    line = line.split("JSON schema: ")[-1]
+    if line.endswith("regex parse error:"):
+        detail = [each.removeprefix("error: ") for each in rest.split("\n") if each.startswith("error: ")]
+        line = " ".join((line, *detail[:1]))
+    return line
 
 
 def _complaint(schema: Mapping[str, Any]) -> str | None:
-    grammar = llguidance.LLMatcher.grammar_from_lark(f"start: %json {lark_schema.once(schema)[0].text}")
-    error = llguidance.LLMatcher.validate_grammar(grammar)
+    error = lark_schema.complaint(lark_schema.spell_once(schema).schema)
     return first_line(error) if error else None
 
 
-def _keyword(schema: Mapping[str, Any], part: Mapping[str, Any], until: float) -> _Path:
-    """The keyword of `part` without which `schema` is fine, if there is one."""
+def _keyword(schema: Mapping[str, Any], part: Mapping[str, Any], until: float) -> Path:
+    """The keyword of `part` without which the library accepts `schema`, if there is one."""
     for keyword in part:
         if time.monotonic() > until:
             break
@@ -83,28 +73,28 @@ def _keyword(schema: Mapping[str, Any], part: Mapping[str, Any], until: float) -
     return ()
 
 
-def _inside(schema: Mapping[str, Any], path: _Path, part: Mapping[str, Any]) -> Iterator[tuple[_Path, Any]]:
-    """What stands for a schema right in `part`, which is at `path` of `schema`, and what that refers to, each with its
-    path. None of it is true or false."""
-    if (referred := _referred(schema, part.get("$ref"))) is not None:
-        yield referred
-    for keyword, held in part.items():
-        inner: Iterable[tuple[_Path, Any]] = ()
-        if keyword in _BY_NAME and isinstance(held, Mapping):
-            inner = (((keyword, name), it) for name, it in held.items())
-        elif keyword in _LISTS and isinstance(held, list):
-            inner = (((keyword, str(i)), it) for i, it in enumerate(held))
-        elif keyword in _ONE:
-            inner = (((keyword,), held),)
-        yield from (((*path, *step), it) for step, it in inner if not isinstance(it, bool))
+def _parts(schema: Mapping[str, Any], path: Path, part: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """The schemas directly in `part`, which is at `path` of `schema`, and the target of its `$ref`, each with its path.
+    Schemas that are true or false are left out."""
+    if (target := _target(schema, part.get("$ref"))) is not None:
+        yield target
+    for keyword, value in part.items():
+        inner: Iterable[tuple[Path, Any]] = ()
+        if keyword in _BY_NAME and isinstance(value, Mapping):
+            inner = (((keyword, name), each) for name, each in value.items())
+        elif keyword in _LISTS and isinstance(value, list):
+            inner = (((keyword, str(i)), each) for i, each in enumerate(value))
+        elif keyword in _SINGLE:
+            inner = (((keyword,), value),)
+        yield from (((*path, *keys), each) for keys, each in inner if not isinstance(each, bool))
 
 
-def _referred(schema: Mapping[str, Any], target: Any) -> tuple[_Path, Mapping[str, Any]] | None:
-    """What a plain reference within the schema leads to."""
-    if not isinstance(target, str) or not target.startswith("#/"):
+def _target(schema: Mapping[str, Any], reference: Any) -> tuple[Path, Mapping[str, Any]] | None:
+    """The path and the schema that a plain pointer within the schema leads to."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    keys = tuple(key.replace("~1", "/").replace("~0", "~") for key in target.split("/")[1:])
-    found: Any = schema
+    keys = steps(reference)
+    target: Any = schema
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return (keys, found) if isinstance(found, Mapping) else None
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return (keys, target) if isinstance(target, Mapping) else None

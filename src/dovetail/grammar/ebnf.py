@@ -1,6 +1,6 @@
-"""Writes rules in the EBNF that xgrammar reads inside a structural tag, which knows no rules otherwise.
+"""Writes `Rules` in xgrammar's EBNF, as one element of a structural tag. A tag has no other way to write rules.
 
-It has no JSON Schemas: in rules, one of strings, integers or numbers is written as its type.
+EBNF has no JSON Schemas. In rules, a schema of strings, integers or numbers is written as its type alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPERATORS = frozenset("|()")
 
 
 def write(node: Node) -> str:
-    """The grammar whose `root` is a `Rules`. Raises `ValueError` for what rules may not hold."""
+    """The EBNF of a `Rules` node. Raises `ValueError` for any other node, and for a node that rules cannot contain."""
     if not isinstance(node, Rules):
         _refuse(node)
     rules = {"root": node.item, **{f"rule_{name}": rule for name, rule in node.rules.items()}}
@@ -42,7 +42,7 @@ def write(node: Node) -> str:
 
 
 def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
-    """As `structural_tag.unenforced`, for a schema in rules."""
+    """JSON pointers of the keywords of a schema in rules that are not enforced: all but `type`."""
     yield from (f"#/{keyword}" for keyword in schema if keyword != "type")
 
 
@@ -74,21 +74,21 @@ def _refuse(node: Node) -> NoReturn:
 
 
 def _of_regex(regex: str) -> str:
-    """The words of `patterns` as EBNF, which has the same classes, groups and numbers of times."""
-    written = [""]  # a text that is not yet written, last
+    """A regex in the syntax of `patterns` as EBNF, which has the same classes, groups and repetitions."""
+    ebnf = [""]  # the last one is a text that has no quotes yet
     pieces = iter(_PIECE.findall(regex.replace("(?:", "(")))
     for piece in pieces:
         if piece in ("?", "*", "+", "{"):
             while piece[0] == "{" and piece[-1] != "}":
                 piece += next(pieces)
-            before, last = written[-1][:-1], written[-1][-1:]
-            written[-1:] = [*_quoted(before), *_quoted(last), ""]
-            written[-2] += piece
+            before, last = ebnf[-1][:-1], ebnf[-1][-1:]
+            ebnf[-1:] = [*_quoted(before), *_quoted(last), ""]
+            ebnf[-2] += piece
         elif piece in _OPERATORS or piece.startswith("["):
-            written[-1:] = [*_quoted(written[-1]), piece, ""]
+            ebnf[-1:] = [*_quoted(ebnf[-1]), piece, ""]
         else:
-            written[-1] += _CHARACTERS.get(piece) or piece.removeprefix("\\")
-    return " ".join((*written[:-1], *_quoted(written[-1])))
+            ebnf[-1] += _CHARACTERS.get(piece) or piece.removeprefix("\\")
+    return " ".join((*ebnf[:-1], *_quoted(ebnf[-1])))
 
 
 def _quoted(text: str) -> list[str]:

@@ -1,16 +1,16 @@
-"""A `Grammar`: data that a writer turns into a library's language. There are two, and they say the same.
+"""A `Grammar`: what an answer may be, as data. Two writers spell the same grammar for two libraries.
 
-The end of the turn is not part of a grammar: a model may end where the grammar is satisfied.
+The end of the turn is not part of a grammar: a model may end its turn wherever the grammar is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from dovetail.grammar import ebnf, lark, lark_schema, structural_tag
+from dovetail.grammar import ebnf, lark, structural_tag
 from dovetail.grammar.nodes import (
     Choice,
     Concat,
@@ -23,53 +23,50 @@ from dovetail.grammar.nodes import (
     Rules,
     TextUntil,
 )
+from dovetail.grammar.schemas.references import placed
 
 Writer = Literal["lark", "structural_tag"]
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """Everything that may be said from the start of the output on."""
+    """All texts that an answer may be, from its first token on."""
 
     root: Node
 
     def lark(self, control: Mapping[str, int] | None = None) -> str:
-        """The grammar for llguidance (embedded engine; vLLM's guidance backend).
+        """The grammar for llguidance (the embedded engine, and vLLM's guidance backend), in its Lark dialect.
 
-        `control` are the tokenizer's control tokens with their ids, for those that the dialect cannot name otherwise.
+        `control`: the ids of the tokenizer's control tokens. Only literals that are not in angle brackets need an id.
         """
-        return lark.write(self.root, control or {}, self._trials())
+        return lark.write(self.root, control or {})
 
     def structural_tag(self, control: Mapping[str, int]) -> dict[str, Any]:
         """The grammar for xgrammar (the default of vLLM and SGLang), as JSON data.
 
-        `control` are all the tokenizer's control tokens with their ids. Raises `ValueError` for one that is not there.
+        `control`: the ids of all the tokenizer's control tokens. Raises `ValueError` if the grammar has another one.
         """
         return structural_tag.write(self.root, control)
 
     def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:
-        """What a writer leaves to be checked afterwards, each once: the field of the request that a schema came from,
-        and a keyword in it by its JSON pointer."""
-        found: dict[tuple[str, str], None] = {}
-        trials = self._trials() if writer == "lark" else 0
-        written = lark if writer == "lark" else structural_tag
-        rules = {id(it) for node in self._nodes() if isinstance(node, Rules) for it in Grammar(node)._nodes()}
+        """What the grammar of a writer does not enforce, or only in part, each once: a field of the request, and the
+        JSON pointer of a keyword in it. The check after the call enforces these keywords."""
+        dialect = lark if writer == "lark" else structural_tag
+        unenforced: dict[tuple[str, str], None] = {}
+        in_rules = {id(node) for rules in self._nodes() if isinstance(rules, Rules) for node in Grammar(rules)._nodes()}
         for node in self._nodes():
             match node:
                 case JsonSchema(schema, origin, at):
-                    lost: Iterable[str]
-                    if writer == "lark":
-                        lost = lark.unenforced(schema, trials)
-                    else:
-                        lost = ebnf.unenforced(schema) if id(node) in rules else structural_tag.unenforced(schema)
-                    found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
+                    in_ebnf = writer == "structural_tag" and id(node) in in_rules
+                    pointers = ebnf.unenforced(schema) if in_ebnf else dialect.unenforced(schema)
+                    unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
                 case TextUntil(_, _, _, origin, at):
-                    lost = written.unenforced_of_text(node)
-                    found.update(((origin, _placed(pointer, at)), None) for pointer in lost)
+                    pointers = dialect.unenforced_in_text(node)
+                    unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
                 case Loosened(_, origin, pointers):
-                    found.update(((origin, pointer), None) for pointer in pointers)
+                    unenforced.update(((origin, pointer), None) for pointer in pointers)
                 case _:
                     pass
-        yield from found
+        yield from unenforced
 
     def schemas(self) -> Iterator[JsonSchema]:
         """Every JSON Schema in the grammar, in order."""
@@ -84,11 +81,8 @@ class Grammar(msgspec.Struct, frozen=True):
                 case _:
                     pass
 
-    def _trials(self) -> int:
-        return lark_schema.trials(node.schema for node in self._nodes() if isinstance(node, JsonSchema))
-
     def _nodes(self) -> Iterator[Node]:
-        """Each node once, wherever it stands."""
+        """Every node once, however many places it has."""
         pending: list[Node] = [self.root]
         seen: set[int] = set()
         while pending:
@@ -106,8 +100,3 @@ class Grammar(msgspec.Struct, frozen=True):
                     pending += [*reversed([*rules.values()]), child]
                 case _:
                     pass
-
-
-def _placed(pointer: str, at: str) -> str:
-    """A pointer into a schema that stands at a place, as one into the field. Definitions are the field's own."""
-    return pointer if pointer.startswith("#/$defs/") else at + pointer[1:]

@@ -1,4 +1,4 @@
-"""The lint before: what of a tool's schema a grammar does not enforce, and what keeps it from being used at all."""
+"""The lint of a tool's schema: which keywords a grammar does not enforce, and why a schema is refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from dovetail.grammar.schemas.check import Checker
 
 
 class ToolLint(msgspec.Struct, frozen=True):
-    """What was found in one tool's schema: JSON pointers to keywords that a writer's grammar does not keep, or not all
-    of them; which of these were `left_out` of the schema, and why; and why it is refused, None if it is not."""
+    """The lint of one tool.
+
+    `unenforced`: by writer, JSON pointers to the keywords that its grammar does not enforce, or only in part.
+    `left_out`: those that were removed from the schema because they are unusable, each with the reason.
+    `problem`: why the schema is refused; None if it is not.
+    """
 
     tool: str
     unenforced: Mapping[Writer, tuple[str, ...]]
@@ -36,18 +40,18 @@ def lint(
     grammar: Callable[[], Grammar] | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> ToolLint:
-    """The lint of one tool. `grammar` gives that of its calls in the family that will make them; without it the
-    arguments are taken to be JSON. `left_out` is what `schema` lacks of the tool's own.
+    """The lint of one tool. It raises nothing, whatever the schema is.
 
-    Raises nothing for whatever the schema is: that is what is told.
+    `grammar` makes the grammar of the tool's calls as a model family writes them; without it the arguments are JSON.
+    `left_out`: what was removed from the tool's own schema to make `schema`, with the reasons.
     """
     try:
         if (problem := _problem(schema)) is None:
-            said = Grammar(JsonSchema(schema, _ORIGIN)) if grammar is None else grammar()
-            bounds.check(said.schemas())
-            said = Grammar(Loosened(said.root, _ORIGIN, tuple(left_out or ())))
-            lost = {writer: tuple(dict.fromkeys(at for _, at in said.unenforced(writer))) for writer in writers}
-            return ToolLint(tool, lost, left_out or {})
+            calls = Grammar(JsonSchema(schema, _ORIGIN)) if grammar is None else grammar()
+            bounds.check(calls.schemas())
+            calls = Grammar(Loosened(calls.root, _ORIGIN, tuple(left_out or ())))
+            unenforced = {writer: tuple(dict.fromkeys(at for _, at in calls.unenforced(writer))) for writer in writers}
+            return ToolLint(tool, unenforced, left_out or {})
     except InvalidRequest as refusal:
         problem = refusal.message.partition(_REFUSES)[2] or refusal.message
     return ToolLint(tool, {}, {}, problem)
@@ -58,8 +62,9 @@ _REFUSES = " cannot be enforced: "
 
 
 def _problem(schema: Mapping[str, Any]) -> str | None:
-    """Why it can be nobody's. Raises `SchemaRefused` for the same."""
+    """Why llguidance refuses the schema; None if it does not. Raises `SchemaRefused` for one that is out of bounds, or
+    invalid."""
     bounds.check([JsonSchema(schema, _ORIGIN)])
     Checker(schema, _ORIGIN)
-    found = culprit.find(schema)
-    return None if found is None else ": ".join(found)
+    refused = culprit.find(schema)
+    return None if refused is None else ": ".join(refused)

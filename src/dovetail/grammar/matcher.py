@@ -19,9 +19,9 @@ import msgspec
 
 from dovetail.errors import CheckpointError, EngineError, SchemaRefused
 from dovetail.grammar import culprit
+from dovetail.grammar.cache import Cache
 from dovetail.grammar.culprit import first_line
 from dovetail.grammar.grammar import Grammar
-from dovetail.grammar.kept import Kept
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.references import placed
 from dovetail.tokens import Tokenizer
@@ -207,9 +207,9 @@ def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> M
     `SchemaRefused`, naming the request's field and the place in its schema, for a schema that is not valid, has a
     keyword that cannot be enforced, or is out of bounds.
     """
-    vocabulary = _vocabulary(tokenizer, tuple(eos_ids))
+    tokens = vocabulary(tokenizer, tuple(eos_ids))
     key = _said(grammar)
-    found = _compiled.get((vocabulary, key), len(key), lambda: _compile(grammar, vocabulary, tokenizer.control))
+    found = COMPILED.get((tokens, key), len(key), lambda: _compile(grammar, tokens, tokenizer.control))
     if isinstance(found, _Refused):
         raise SchemaRefused(found.message, param=found.param)
     return Matcher(found)
@@ -222,7 +222,7 @@ class _Refused(msgspec.Struct, frozen=True):
     param: str | None
 
 
-_compiled: Kept[Compiled | _Refused] = Kept(_CACHED_GRAMMARS, _CACHED_BYTES)
+COMPILED: Cache[Compiled | _Refused] = Cache(_CACHED_GRAMMARS, _CACHED_BYTES)
 
 
 def _said(grammar: Grammar) -> bytes:
@@ -255,6 +255,6 @@ def _blamed(grammar: Grammar, complaint: str) -> tuple[str, str]:
 
 
 @functools.lru_cache(_CACHED_VOCABULARIES)
-def _vocabulary(tokenizer: Tokenizer, eos_ids: tuple[int, ...]) -> Vocabulary:
+def vocabulary(tokenizer: Tokenizer, eos_ids: tuple[int, ...]) -> Vocabulary:
     """Made once: about a second for 160,000 tokens."""
     return Vocabulary(tokenizer, eos_ids)

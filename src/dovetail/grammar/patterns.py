@@ -90,7 +90,7 @@ def _ascii(piece: str) -> str:
     return f"[{_ASCII[piece]}]" if piece in _ASCII else piece
 
 
-def may_hold(pattern: str, character: str) -> bool:
+def may_contain(pattern: str, character: str) -> bool:
     """Whether a text that matches may have the character in it; True where that is not easily told."""
     return any(_takes(piece, character) for piece in _PIECE.findall(pattern) if piece not in _OPERATORS)
 
@@ -209,3 +209,35 @@ def _ranges(characters: Iterable[str]) -> str:
         few = end < start + 3
         said += "".join(map(_in_class, map(chr, range(start, end + 1)))) if few else f"{chr(start)}-{chr(end)}"
     return said
+
+
+#: Characters: of one text, and of all texts together.
+_LONGEST_TEXT, _ALL_TEXTS = 100, 2_000
+
+
+def other_texts(known: Iterable[str]) -> str | None:
+    """A regex, in llguidance's dialect, of all texts except those in `known`; None if these are too long for one."""
+    tree: dict[str, Any] = {}
+    size = 0
+    for text in known:
+        size += len(text)
+        if len(text) > _LONGEST_TEXT or size > _ALL_TEXTS or max(text, default="") > "\uffff":
+            return None
+        node = tree
+        for letter in text:
+            node = node.setdefault(letter, {})
+        node[""] = {}  # a known text ends here
+    return f"^{_outside(tree)}$"
+
+
+def _outside(node: dict[str, Any]) -> str:
+    """A regex of what may follow the letters that lead to `node`."""
+    letters = [letter for letter in node if letter]
+    options = [] if "" in node else [""]
+    options.append(f"[^{''.join(map(_escaped, letters))}][\\s\\S]*" if letters else "[\\s\\S]+")
+    options += (_escaped(letter) + _outside(node[letter]) for letter in letters)
+    return f"(?:{'|'.join(options)})"
+
+
+def _escaped(letter: str) -> str:
+    return letter if letter.isascii() and letter.isalnum() else f"\\u{ord(letter):04x}"

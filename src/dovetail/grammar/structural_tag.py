@@ -1,12 +1,11 @@
-"""Writes a grammar as a structural tag for xgrammar 0.2 (vLLM's and SGLang's default).
+"""Writes a grammar as a structural tag for xgrammar 0.2, the default of vLLM and SGLang.
 
-Control tokens are named by their ids, so that their spelling in ordinary tokens is none, and text takes any token but
-those. Arguments are JSON with white space and keys in the declared order, as the Lark writer has them.
+Control tokens are written by their ids, so ordinary tokens that spell the same characters are text. Free text is any
+token that is not a control token. `tag_schema` writes the JSON Schemas.
 
-What becomes of a schema is said by `tag_schema`.
-
-One thing a tag cannot say: no control token inside a JSON string. There xgrammar takes a token for what it spells, so
-`<think>` the token may stand for `<think>` the text, unless its vocabulary hides that (docs/decisions/0015).
+A tag cannot forbid control tokens inside a JSON string. There xgrammar reads a token as the characters that it spells,
+so the control token `<think>` may be written as text, unless the engine hides control tokens in xgrammar's vocabulary
+(docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -36,35 +35,37 @@ from dovetail.grammar.nodes import (
     TextUntil,
 )
 
-#: In a regex: boundaries, properties of characters, what looks around or has a name.
+#: What xgrammar refuses in a regex: boundaries, character properties, look-arounds and named groups.
 _REFUSED = re.compile(r"\\[bBpPk0-9]|\(\?[^:]")
-#: Of white space in a row: as pretty printers write it, a new line and 32. A model may be fond of it.
+#: A new line and 32 blanks, as pretty printers write. Without a bound, a model may write blanks until its context is
+#: full.
 _SPACE = {"max_whitespace_cnt": 33}
-#: What never ends, and so never matches. (A class of no characters is one of all beyond ASCII to xgrammar 0.2.7.)
+#: A rule that never ends, and so never matches. (xgrammar 0.2.7 reads an empty class as all characters beyond ASCII.)
 _NOTHING = {"type": "grammar", "grammar": 'root ::= root "x"\n'}
 
 
 def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
-    """The tag, as JSON data. `control` are all control tokens of the tokenizer with their ids.
+    """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens.
 
     Raises `ValueError` for a control token without an id.
     """
-    return {"type": "structural_tag", "format": _sequence(_optional(_roll_call(control)), _format(root, control))}
+    return {"type": "structural_tag", "format": _sequence(_optional(_all_tokens(control)), _format(root, control))}
 
 
-def _roll_call(control: Mapping[str, int]) -> dict[str, Any]:
-    """What never matches, and names all that `_format` names tokens by, in an order that is always the same.
+def _all_tokens(control: Mapping[str, int]) -> dict[str, Any]:
+    """A format that never matches and lists all control tokens in a fixed order. Every tag begins with it.
 
-    xgrammar 0.2.8 keeps masks of parts of grammars by their shape, in which a token is its place among those that the
-    grammar names: without this it takes the masks of one grammar for another's (tests/grammar/test_xgrammar_cache.py).
+    xgrammar 0.2.8 caches the masks of grammar parts by their shape, in which a token is a number in the order of first
+    use. Without this list two grammars of the same shape and with other tokens would share masks
+    (tests/grammar/test_xgrammar_cache.py).
     """
     tokens = [{"type": "token", "token": token} for token in sorted(control.values())]
     return _sequence(_NOTHING, *tokens, _format(FreeText(), control))
 
 
-def unenforced(schema: Any) -> tuple[str, ...]:
-    """JSON pointers of the keywords in a schema that a tag does not keep, or not all of it."""
-    return tag_schema.written(schema).unenforced
+def unenforced(schema: Any) -> Iterator[str]:
+    """JSON pointers of the keywords of a schema that a tag does not enforce, or only in part."""
+    yield from tag_schema.spell(schema).unenforced
 
 
 def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
         case OtherName(known):
             return {"type": "regex", "pattern": patterns.other_names(known)}
         case JsonSchema(schema):
-            return {"type": "json_schema", "json_schema": tag_schema.written(schema).schema} | _SPACE
+            return {"type": "json_schema", "json_schema": tag_schema.spell(schema).schema} | _SPACE
         case Regex(regex):
             return {"type": "regex", "pattern": regex}
         case Rules() | RuleRef():
@@ -107,36 +108,36 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _text_before(node: TextUntil) -> str:
-    """As a regex, and not as `any_text`, which takes control tokens for text even where they are hidden."""
-    kept = _kept_pattern(node)
-    text = patterns.without(node.without) if kept is None else kept
+    """A regex, and not `any_text`, because `any_text` allows control tokens even where the engine hides them."""
+    pattern = _pattern(node)
+    text = patterns.without(node.without) if pattern is None else pattern
     return f"(?:{'|'.join((*map(patterns.quoted, node.words), text))}){patterns.quoted(node.end)}"
 
 
-def _kept_pattern(node: TextUntil) -> str | None:
-    """The pattern that the text has to match; None: any. Two cannot be kept at once, and that the text holds none of
-    `without` goes before. Of what xgrammar refuses in patterns, nothing is kept."""
+def _pattern(node: TextUntil) -> str | None:
+    """The pattern of the schema of a text, if a tag can enforce it. A tag has one regex for a text: it cannot combine
+    two patterns, and it cannot combine a pattern with `without` unless no matching text has a `<`."""
     found = patterns.of_strings(node.schema)
-    if len(found) != 1 or _REFUSED.search(found[0]) or (node.without and patterns.may_hold(found[0], "<")):
+    if len(found) != 1 or _REFUSED.search(found[0]) or (node.without and patterns.may_contain(found[0], "<")):
         return None
     return found[0]
 
 
-def unenforced_of_text(node: TextUntil) -> Iterator[str]:
+def unenforced_in_text(node: TextUntil) -> Iterator[str]:
     """As `unenforced`, for the schema of a text."""
-    kept = _kept_pattern(node) is not None
-    yield from (f"#/{key}" for key in node.schema if key not in ("pattern", "format") or not kept)
+    has_pattern = _pattern(node) is not None
+    yield from (f"#/{key}" for key in node.schema if key not in ("pattern", "format") or not has_pattern)
 
 
 def _regular(node: Node) -> str | None:
-    """A regex for what patterns and literals make up, since engines bound how deep a tag may be; None if there is more
-    in it, or no pattern."""
-    found = _regex(node)
-    return found[0] if found is not None and found[1] else None
+    """One regex for a node that is made of regexes and exact texts; None for other nodes, and for one without a regex.
+    One regex in place of several formats, because engines bound the depth of a tag."""
+    regex = _regex(node)
+    return regex[0] if regex is not None and regex[1] else None
 
 
 def _regex(node: Node) -> tuple[str, bool] | None:
-    """A regex of `node`, and whether there is a pattern in it."""
+    """A regex for `node`, and whether there is a `Regex` in it; None if the node has other parts."""
     match node:
         case Regex(regex):
             return f"(?:{regex})", True
@@ -147,22 +148,21 @@ def _regex(node: Node) -> tuple[str, bool] | None:
         case Repeat(item, least, most):
             return _times(item, f"{{{least},{'' if most is None else most}}}")
         case Choice(children) | Concat(children):
-            found = [_regex(child) for child in children]
-            regexes = [each[0] for each in found if each is not None]
-            if len(regexes) < len(found):
+            regexes = [part for child in children if (part := _regex(child)) is not None]
+            if len(regexes) < len(children):
                 return None
             between = "|" if isinstance(node, Choice) else ""
-            return f"(?:{between.join(regexes)})", any(each is not None and each[1] for each in found)
+            return f"(?:{between.join(each for each, _ in regexes)})", any(has_regex for _, has_regex in regexes)
     return None
 
 
 def _times(item: Node, times: str) -> tuple[str, bool] | None:
-    found = _regex(item)
-    return None if found is None else (f"(?:{found[0]}){times}", found[1])
+    regex = _regex(item)
+    return None if regex is None else (f"(?:{regex[0]}){times}", regex[1])
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
-    """Without a sequence in it, or of one element: engines bound how deep a tag may be."""
+    """A sequence without sequences in it, because engines bound the depth of a tag. One element stays alone."""
     flat: list[dict[str, Any]] = []
     for element in elements:
         flat += element["elements"] if element["type"] == "sequence" else [element]

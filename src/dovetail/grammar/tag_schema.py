@@ -1,14 +1,15 @@
-"""A JSON Schema as xgrammar (0.2.7 and 0.2.8 as found) takes it: what it cannot enforce is left out, and listed.
+"""JSON Schemas in the dialect of xgrammar's structural tags, as xgrammar 0.2.7 and 0.2.8 implement it.
 
-xgrammar reads the first of `$ref`, `const`, `enum`, `anyOf`, `oneOf` and `allOf` that a schema has and nothing beside
-it, forbids keys and items that are not declared, ignores every keyword without a `type`, and refuses what no value
-fits. So it is given a schema that says the same in other words, with the keywords that it implements and no others.
-What is left out only widens the language. `tests/grammar/test_tag_schema.py` holds the list to it.
+xgrammar reads the first of `$ref`, `const`, `enum`, `anyOf`, `oneOf` and `allOf` in a schema and ignores what is beside
+it. It forbids keys and items that are not declared, ignores every keyword without a `type`, and refuses a schema that
+no value fits. The spelled schema therefore says the same in other words, and has only keywords that xgrammar
+implements. Keywords that it cannot enforce are dropped and listed. `tests/grammar/test_tag_schema.py` checks the list.
 
-Strings with a pattern, a format or a length take no escapes. So patterns are kept only where none is needed, and
-lengths never: what is too long is found afterwards, and what cannot be written is not. (A pattern of the JSON with its
-escapes takes 0.6 to 44 ms a mask, and a length of 200 a second: docs/decisions/0015.) -0 is no integer. A key that is
-declared may come again as one that is not, in escapes.
+xgrammar writes no escapes in a string with a pattern, a format or a length. A pattern is therefore kept only if no
+matching string needs an escape, and a length never: a string that is too long is found by the check after the call, but
+a string that cannot be written is lost. (A pattern of the JSON with its escapes takes 0.6 to 44 ms a mask, and a length
+of 200 takes a second: docs/decisions/0015.) -0 is not an integer to xgrammar. A declared key may be written again as
+another key, in escapes.
 """
 
 from __future__ import annotations
@@ -18,368 +19,309 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from dovetail.grammar import patterns
-from dovetail.grammar.kept import Kept
-from dovetail.grammar.schemas.endings import Endings
-from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, COMPOUND, TYPES, asserts, is_old
-from dovetail.grammar.schemas.kinds import kind_of
-from dovetail.grammar.schemas.references import Place, References, pointer, spelled
-from dovetail.grammar.schemas.separate import separate
+from dovetail.grammar.cache import Cache
+from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, COMPOUND, TYPES, asserts, kind_of
+from dovetail.grammar.schemas.references import Place, encoded
+from dovetail.grammar.schemas.walk import SchemaWalk, SpelledSchema
 
-_CACHED, _CACHED_CHARACTERS = 1024, 16 * 2**20
-#: Counts and integers beyond are refused.
-_MOST, _LARGEST = 2**31 - 1, 2**63 - 2
-#: Of bounds of numbers, which have six decimals to xgrammar and no exponent.
-_LEAST, _HIGHEST = 1e-6, 1e15
-#: Of integers, and between bounds.
-_DIVISOR, _MULTIPLES = 1_024, 9_999
-#: Objects and lists in a constant in which white space may be written, as engines bound how deep a tag may be; and such
-#: constants of one `enum`.
-_DEEPEST, _FEW = 4, 1_000
+_CACHED, _CACHED_BYTES = 1024, 16 * 2**20
+#: xgrammar refuses larger counts and integers.
+_MAX_COUNT, _LARGEST = 2**31 - 1, 2**63 - 2
+#: Bounds of numbers. xgrammar writes six decimals and no exponent.
+_SMALLEST_BOUND, _LARGEST_BOUND = 1e-6, 1e15
+#: Of `multipleOf`: the largest divisor, and the largest distance between the bounds.
+_MAX_DIVISOR, _MAX_RANGE = 1_024, 9_999
+#: A constant with more levels has no white space, because engines bound the depth of a tag. An `enum` with more such
+#: constants has none either.
+_MAX_LEVELS, _MAX_CONSTANTS = 4, 1_000
 
-_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-#: As xgrammar has them.
+#: xgrammar reads the first of these, and nothing beside it.
+_EXCLUSIVE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+#: Formats that xgrammar implements as JSON Schema defines them.
 _FORMATS = frozenset(("duration", "ipv6", "uri", "uri-reference", "uri-template"))
 _LABEL, _ATOM = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", r"[\w!#$%&'*+/=?^`{|}~-]+"
 _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
-#: Without their lengths, quoted names and what `xn--` is for.
-_IN_PART = {"hostname": _HOST, "email": rf"{_ATOM}(?:\.{_ATOM})*@{_HOST}"}
+#: Formats as patterns, without their maximum lengths, quoted names and `xn--` labels.
+_PARTIAL_FORMATS = {"hostname": _HOST, "email": rf"{_ATOM}(?:\.{_ATOM})*@{_HOST}"}
+
+_SPELLED: Cache[SpelledSchema] = Cache(_CACHED, _CACHED_BYTES)
 
 
-class Written(msgspec.Struct, frozen=True):
-    """A schema for xgrammar, and JSON pointers (`#/properties/a/not`) to what it leaves out, or keeps in part only."""
+def spell(schema: Any) -> SpelledSchema:
+    """The schema for xgrammar. What is not a schema stays as it is, so that compiling refuses it.
 
-    schema: Any
-    unenforced: tuple[str, ...]
-
-
-_KEPT: Kept[Written] = Kept(_CACHED, _CACHED_CHARACTERS)
-
-
-def written(schema: Any) -> Written:
-    """What is no schema at all stays as it is, for others to refuse. Raises `RecursionError` for one nested deeper than
-    `bounds` allows."""
-    asked = spelled(schema)
-    return _KEPT.get(asked, len(asked), lambda: _written(schema))
+    Raises `RecursionError` for a schema that is nested deeper than `bounds` allows.
+    """
+    key = encoded(schema)
+    return _SPELLED.get(key, len(key), lambda: _spell(schema))
 
 
-def _written(schema: Any) -> Written:
-    writing = _Writing(schema)
+def _spell(schema: Any) -> SpelledSchema:
+    walk = _TagWalk(schema)
     try:
-        return Written(writing.whole(), tuple(writing.lost))
-    except (AttributeError, LookupError, TypeError, ValueError):  # a keyword that has what it may not have
-        return Written(schema, ())
+        return SpelledSchema(walk.whole(), tuple(walk.unenforced))
+    except (AttributeError, LookupError, TypeError, ValueError):  # a keyword with a value of the wrong type
+        return SpelledSchema(schema, ())
 
 
-class _Writing:
-    def __init__(self, root: Any) -> None:
-        self._references = References(root)
-        self._old = is_old(root)
-        #: By path: the definitions that are referred to.
-        self._names: dict[tuple[str, ...], str] = {}
-        self._pending: list[Place] = []
-        #: Every schema that was written, and where it came from.
-        self._places: list[tuple[dict[str, Any], Place]] = []
-        #: In order, each once.
-        self.lost: dict[str, None] = {}
-
+class _TagWalk(SchemaWalk):
     def whole(self) -> Any:
-        said = self._schema(self._references.root)
-        definitions: dict[str, Any] = {}
-        while self._pending:
-            place = self._pending.pop()
-            definitions[self._names[place.path]] = self._schema(place)
-        if not self._end(said, definitions):
+        self.walk()
+        if not self._remove_infinite():
             return False
-        if definitions and isinstance(said, dict):
-            said["$defs"] = definitions
-        return {} if said is True else said
+        if self.definitions and isinstance(self.root, dict):
+            self.root["$defs"] = self.definitions
+        return {} if self.root is True else self.root
 
-    def _end(self, whole: Any, definitions: Mapping[str, Any]) -> bool:
-        """Leave out what no value fits, or none that comes to an end. False: the whole is such."""
-
-        def target(said: Mapping[str, Any]) -> Any:
-            return whole if said["$ref"] == "#" else definitions.get(said["$ref"].removeprefix("#/$defs/"))
-
-        endings = Endings((said for said, _ in self._places), target)
-        for said, place in self._places:
-            if "anyOf" in said:
-                said["anyOf"] = [it for it in said["anyOf"] if endings.ends(it)]
+    def _remove_infinite(self) -> bool:
+        """Remove the schemas that no finite value fits. Returns whether a finite value fits the whole."""
+        finite = self.finite()
+        for spelled, place in self.spelled:
+            if "anyOf" in spelled:
+                spelled["anyOf"] = [branch for branch in spelled["anyOf"] if branch in finite]
             for keyword in ("items", "additionalProperties"):
-                if keyword in said and not endings.ends(said[keyword]):
-                    said[keyword] = False
-            if "prefixItems" in said:
-                first = [endings.ends(it) for it in said["prefixItems"]]
+                if keyword in spelled and spelled[keyword] not in finite:
+                    spelled[keyword] = False
+            if "prefixItems" in spelled:
+                first = [item in finite for item in spelled["prefixItems"]]
                 if not all(first):
-                    said["prefixItems"], said["items"] = said["prefixItems"][: first.index(False)], False
-            if "properties" in said:
-                declared = {name: it for name, it in said["properties"].items() if endings.ends(it)}
-                if len(declared) < len(said["properties"]) and said.get("additionalProperties") is not False:
-                    self._lose(place, "properties")  # such a key may come as one that is not declared
-                said["properties"] = declared
-            if not all(map(endings.ends, said.get("patternProperties", {}).values())):
-                del said["patternProperties"]  # beside which no other keys are allowed
-        return endings.ends(whole)
+                    spelled["prefixItems"], spelled["items"] = spelled["prefixItems"][: first.index(False)], False
+            if "properties" in spelled:
+                declared = {name: each for name, each in spelled["properties"].items() if each in finite}
+                if len(declared) < len(spelled["properties"]) and spelled.get("additionalProperties") is not False:
+                    self.drop(place, "properties")  # the key may be written as one that is not declared
+                spelled["properties"] = declared
+            if not all(each in finite for each in spelled.get("patternProperties", {}).values()):
+                del spelled["patternProperties"]  # `additionalProperties` is false beside it
+        return self.root in finite
 
-    def _lose(self, place: Place, *keywords: str) -> None:
-        for keyword in keywords:
-            if keyword in place.schema:
-                self.lost[pointer((*place.path, keyword))] = None
-
-    def _schema(self, place: Place) -> Any:
+    def spell(self, place: Place) -> Any:
         schema = place.schema
         if not isinstance(schema, Mapping):
             return schema
-        asserted = [keyword for keyword in schema if asserts(schema, keyword)]
-        alone = next((keyword for keyword in _ALONE if keyword in schema), None)
+        keywords = self.keywords(schema)
+        asserted = [keyword for keyword in keywords if asserts(keywords, keyword)]
         if not asserted:
             return True
-        if alone is None:
-            return self._of_types(place, asserted)
-        kept = {alone}
-        if alone in ("const", "enum"):
-            kept.add("type")
-            said = self._values(place, [schema["const"]] if alone == "const" else schema["enum"])
-        elif alone == "$ref":
-            said = {"$ref": self._reference(place, schema["$ref"])}
-        elif alone == "allOf" and len(schema["allOf"]) == 1:
-            said = self._branches(place, "allOf")[0]
-        elif alone == "allOf":
-            kept = {*asserted} - {"allOf"}
-            said = self._of_types(place, [keyword for keyword in asserted if keyword != "allOf"])
+        exclusive = next((keyword for keyword in _EXCLUSIVE if keyword in schema), None)
+        if exclusive is None:
+            return self._of_types(place, keywords, asserted)
+        enforced = {exclusive}
+        spelled: Any
+        if exclusive in ("const", "enum"):
+            enforced.add("type")
+            spelled = self._values(place, [schema["const"]] if exclusive == "const" else schema["enum"])
+        elif exclusive == "$ref":
+            spelled = {"$ref": self.reference(place)}
+        elif exclusive == "allOf" and len(schema["allOf"]) == 1:
+            spelled = self.below(place, "allOf")[0]
+        elif exclusive == "allOf":
+            others = [keyword for keyword in asserted if keyword != "allOf"]
+            enforced = {*others}
+            spelled = self._of_types(place, keywords, others)
         else:
-            options = [it for it in self._branches(place, alone) if it is not False]
-            said = {"anyOf": options} if options else False
-            if alone == "oneOf" and not separate(self._references, place, schema["oneOf"]):
-                kept.clear()
-        self._lose(place, *(keyword for keyword in asserted if keyword not in kept))
-        return self._wrote(place, said)
+            branches = [branch for branch in self.below(place, exclusive) if branch is not False]
+            spelled = {"anyOf": branches} if branches else False
+            if exclusive == "oneOf" and not self.is_any_of(place):
+                enforced.clear()
+        self.drop(place, *(keyword for keyword in asserted if keyword not in enforced))
+        return self._add(place, spelled)
 
-    def _wrote(self, place: Place, said: Any) -> Any:
-        if isinstance(said, dict):
-            self._places.append((said, place))
-        return said
+    def _add(self, place: Place, spelled: Any) -> Any:
+        if isinstance(spelled, dict):
+            self.spelled.append((spelled, place))
+        return spelled
 
-    def _branches(self, place: Place, keyword: str) -> list[Any]:
-        return [self._schema(self._references.below(place, keyword, i)) for i in range(len(place.schema[keyword]))]
+    def _any_of(self, place: Place, options: list[Any]) -> Any:
+        if True in options:
+            return True
+        options = [option for option in options if option is not False]
+        if len(options) < 2:
+            return options[0] if options else False
+        return self._add(place, {"anyOf": options})
 
-    def _reference(self, place: Place, reference: Any) -> Any:
-        target = self._references.resolved(place, reference)
-        if target is None:
-            return reference  # which is refused
-        if not target.path:
-            return "#"
-        if target.path not in self._names:
-            self._names[target.path] = str(len(self._names))
-            self._pending.append(target)
-        return f"#/$defs/{self._names[target.path]}"
+    # -- constants ----------------------------------------------------------------------------------------------------
 
     def _values(self, place: Place, values: list[Any]) -> Any:
-        """One of some values, if it is of a type that the schema has."""
+        """Any of `values` that has a type of the schema."""
         types = _types(place.schema)
-        valid = [value for value in values if _is_of(value, types)]
-        few = sum(map(_is_said, valid)) <= _FEW
-        plain = [value for value in valid if not (few and _is_said(value))]
-        options = [self._wrote(place, {"enum": plain})] if plain else []
-        options += (self._constant(place, value) for value in valid if few and _is_said(value))
+        valid = [value for value in values if _has_type(value, types)]
+        few = sum(map(_is_rewritten, valid)) <= _MAX_CONSTANTS
+        plain = [value for value in valid if not (few and _is_rewritten(value))]
+        options = [self._add(place, {"enum": plain})] if plain else []
+        options += (self._constant(place, value) for value in valid if few and _is_rewritten(value))
         return self._any_of(place, options)
 
     def _constant(self, place: Place, value: Any) -> Any:
-        """Just this value, with white space in it, and no more digits than it has: xgrammar's own constants have no
-        space, and 17 digits."""
-        said: dict[str, Any] = {"enum": [value]}
-        if _is_short(value):
-            said = {"type": "number", "minimum": value, "maximum": value}
+        """One value, with white space in it and its own digits. xgrammar's constants have no space, and 17 digits."""
+        spelled: dict[str, Any] = {"enum": [value]}
+        if _is_short_fraction(value):
+            spelled = {"type": "number", "minimum": value, "maximum": value}
         if isinstance(value, Mapping):
-            members = {name: self._constant(place, it) for name, it in value.items()}
-            said = {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
+            members = {name: self._constant(place, each) for name, each in value.items()}
+            spelled = {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
         elif isinstance(value, list):
-            first = {"prefixItems": [self._constant(place, it) for it in value]} if value else {}
-            said = {"type": "array", **first, "items": False, "minItems": len(value)}
-        return self._wrote(place, said)
+            first = {"prefixItems": [self._constant(place, each) for each in value]} if value else {}
+            spelled = {"type": "array", **first, "items": False, "minItems": len(value)}
+        return self._add(place, spelled)
 
-    # -- values of some types -----------------------------------------------------------------------------------------
+    # -- values by type -----------------------------------------------------------------------------------------------
 
-    def _of_types(self, place: Place, asserted: list[str]) -> Any:
-        schema = place.schema
+    def _of_types(self, place: Place, keywords: dict[str, Any], asserted: list[str]) -> Any:
         if not asserted:
             return True
-        self._lose(place, *(keyword for keyword in asserted if keyword in ABOUT_ALL and keyword != "type"))
-        said: dict[str, Any] = {}
+        self.drop(place, *(keyword for keyword in asserted if keyword in ABOUT_ALL and keyword != "type"))
+        spelled: dict[str, Any] = {}
         types: list[str] = []
-        for kind in _types(schema):
-            own = [keyword for keyword in asserted if keyword in ABOUT[_plain(kind)]]
+        for kind in _types(keywords):
+            own = {each: keywords[each] for each in asserted if each in ABOUT[_number_or(kind)]}
             possible = True
             match kind:
                 case "integer" | "number":
-                    possible = self._number(place, own, said, whole=kind == "integer")
+                    possible = self._number(place, own, spelled, whole=kind == "integer")
                 case "string":
-                    possible = self._string(place, own, said)
+                    possible = self._string(place, own, spelled)
                 case "array":
-                    possible = self._array(place, own, said)
+                    possible = self._array(place, keywords, own, spelled)
                 case "object":
-                    possible = self._object(place, own, said)
+                    possible = self._object(place, keywords, own, spelled)
             if possible:
                 types.append(kind)
         if not types:
             return False
-        return self._wrote(place, {"type": types if len(types) > 1 else types[0], **said})
+        return self._add(place, {"type": types if len(types) > 1 else types[0], **spelled})
 
-    # Each of these adds what is said of one type, and gives False where no value of it is valid.
+    # Each of the next four methods spells the keywords `own`, which are about one type. It returns False if no value of
+    # this type is valid.
 
-    def _number(self, place: Place, own: list[str], said: dict[str, Any], *, whole: bool) -> bool:
-        """Of integers the bounds are integers, as xgrammar wants them to be."""
-        schema = place.schema
+    def _number(self, place: Place, own: dict[str, Any], spelled: dict[str, Any], *, whole: bool) -> bool:
+        """Integers get bounds that are integers, because xgrammar refuses others."""
         for keyword in ABOUT["number"][:4]:
-            bound = schema.get(keyword)
-            if isinstance(bound, bool):  # draft 4: a word about the bound beside it
-                bound = schema.get(keyword.replace("exclusiveM", "m")) if bound else None
-            elif schema.get(keyword.replace("m", "exclusiveM", 1)) is True:
-                continue  # said by that
+            bound = own.get(keyword)
             if bound is None:
                 continue
-            if abs(bound) > _LARGEST or not (whole or bound == 0 or _LEAST <= abs(bound) <= _HIGHEST):
-                self._lose(place, keyword)
+            if abs(bound) > _LARGEST or not (whole or bound == 0 or _SMALLEST_BOUND <= abs(bound) <= _LARGEST_BOUND):
+                self.drop(place, keyword)
             elif whole:
-                said[keyword] = (math.ceil if keyword in ("minimum", "exclusiveMaximum") else math.floor)(bound)
+                spelled[keyword] = (math.ceil if keyword in ("minimum", "exclusiveMaximum") else math.floor)(bound)
             else:
-                said[keyword] = bound
-        low, above = said.get("minimum", -math.inf), said.get("exclusiveMinimum", -math.inf)
-        high, below = said.get("maximum", math.inf), said.get("exclusiveMaximum", math.inf)
+                spelled[keyword] = bound
+        low, above = spelled.get("minimum", -math.inf), spelled.get("exclusiveMinimum", -math.inf)
+        high, below = spelled.get("maximum", math.inf), spelled.get("exclusiveMaximum", math.inf)
         least, most = (max(low, above + 1), min(high, below - 1)) if whole else (max(low, above), min(high, below))
-        divisor = schema.get("multipleOf", 1)
-        between = most - least
+        divisor = own.get("multipleOf", 1)
+        distance = most - least
         unbounded = least == -math.inf and most == math.inf
-        if whole and divisor % 1 == 0 and divisor <= _DIVISOR and (between <= _MULTIPLES or unbounded):
+        if whole and divisor % 1 == 0 and divisor <= _MAX_DIVISOR and (distance <= _MAX_RANGE or unbounded):
             if "multipleOf" in own:
-                said["multipleOf"] = int(divisor)
+                spelled["multipleOf"] = int(divisor)
             return bool(unbounded or least <= most // divisor * divisor)
         if "multipleOf" in own:
-            self._lose(place, "multipleOf")
-        return bool(between > 0 or (between == 0 and (whole or not (least == above or most == below))))
+            self.drop(place, "multipleOf")
+        return bool(distance > 0 or (distance == 0 and (whole or not (least == above or most == below))))
 
-    def _string(self, place: Place, own: list[str], said: dict[str, Any]) -> bool:
-        schema = place.schema
-        least, most = _count(schema.get("minLength", 0)), _count(schema.get("maxLength", math.inf))
-        kept: list[str] = []
-        if "format" in own and schema["format"] in patterns.FORMATS:
-            said["pattern"] = patterns.FORMATS[schema["format"]]
-            kept.append("format")
-        elif "format" in own and schema["format"] in _IN_PART:
-            said["pattern"] = _IN_PART[schema["format"]]
-        elif "format" in own and schema["format"] in _FORMATS:
-            said["format"] = schema["format"]
-            kept.append("format")
-        elif "pattern" in own and (pattern := patterns.of_plain_json(schema["pattern"])) is not None:
-            said["pattern"] = pattern
-            kept.append("pattern")
-        self._lose(place, *(keyword for keyword in own if keyword not in kept))
-        return least <= most
+    def _string(self, place: Place, own: dict[str, Any], spelled: dict[str, Any]) -> bool:
+        name, enforced = own.get("format", ""), ""
+        if name in patterns.FORMATS:
+            spelled["pattern"], enforced = patterns.FORMATS[name], "format"
+        elif name in _PARTIAL_FORMATS:
+            spelled["pattern"] = _PARTIAL_FORMATS[name]
+        elif name in _FORMATS:
+            spelled["format"], enforced = name, "format"
+        elif "pattern" in own and (pattern := patterns.of_plain_json(own["pattern"])) is not None:
+            spelled["pattern"], enforced = pattern, "pattern"
+        self.drop(place, *(keyword for keyword in own if keyword != enforced))
+        return _count(own.get("minLength", 0)) <= _count(own.get("maxLength", math.inf))
 
-    def _array(self, place: Place, own: list[str], said: dict[str, Any]) -> bool:
-        schema = place.schema
-        kept = ["items", "prefixItems", "additionalItems"]
-        leading, rest = "prefixItems", "items"
-        if isinstance(schema.get("items"), list):  # in drafts before 2020-12
-            leading, rest = "items", "additionalItems"
-        if "unevaluatedItems" in own and {rest, "contains", "if"}.isdisjoint(schema):
+    def _array(self, place: Place, keywords: dict[str, Any], own: dict[str, Any], spelled: dict[str, Any]) -> bool:
+        enforced = ["items", "prefixItems", "additionalItems"]
+        rest = "items"
+        if "unevaluatedItems" in own and {rest, "contains", "if"}.isdisjoint(keywords):
             rest = "unevaluatedItems"
-            kept.append(rest)
-        known = leading in schema and not (self._old and leading == "prefixItems")
-        first = self._branches(place, leading) if known else []
-        others = self._schema(self._references.below(place, rest)) if rest in schema else True
-        least, most = self._counts(place, said, kept, "minItems", "maxItems")
+            enforced.append(rest)
+        first = self.below(place, "prefixItems") if "prefixItems" in keywords else []
+        others = self.below(place, rest) if rest in keywords else True
+        least, most = self._counts(own, spelled, enforced, "minItems", "maxItems")
         if most <= len(first):
             first, others = first[: int(most)], False
-        if first:  # which xgrammar wants to be objects
-            said["prefixItems"] = [self._wrote(place, {}) if it is True else it for it in first]
-        said["items"] = others
-        self._lose(place, *(keyword for keyword in own if keyword not in kept))
+        if first:  # xgrammar wants them to be objects
+            spelled["prefixItems"] = [self._add(place, {}) if each is True else each for each in first]
+        spelled["items"] = others
+        self.drop(place, *(keyword for keyword in own if keyword not in enforced))
         return least <= most
 
-    def _object(self, place: Place, own: list[str], said: dict[str, Any]) -> bool:
-        schema = place.schema
-        kept = ["required", "additionalProperties"]
+    def _object(self, place: Place, keywords: dict[str, Any], own: dict[str, Any], spelled: dict[str, Any]) -> bool:
+        enforced = ["required", "additionalProperties"]
         rest = "additionalProperties"
-        if "unevaluatedProperties" in own and {rest, "if", "dependentSchemas", "dependencies"}.isdisjoint(schema):
+        if "unevaluatedProperties" in own and {rest, "if", "dependentSchemas", "dependencies"}.isdisjoint(keywords):
             rest = "unevaluatedProperties"
-            kept.append(rest)
-        others = self._schema(self._references.below(place, rest)) if rest in schema else True
-        declared, by_pattern = self._by_name(place, "properties"), self._by_name(place, "patternProperties")
-        required = [name for name in schema.get("required", ()) if isinstance(name, str)]
+            enforced.append(rest)
+        others = self.below(place, rest) if rest in keywords else True
+        declared, by_pattern = (
+            self.below(place, keyword) if keyword in keywords else {} for keyword in ("properties", "patternProperties")
+        )
+        required = [name for name in keywords.get("required", ()) if isinstance(name, str)]
         named = {*declared, *required}
         key = patterns.of_plain_json(*by_pattern) if len(by_pattern) == 1 else None
         if by_pattern and others is False and not named and key is not None:
             (value,) = by_pattern.values()
-            said["patternProperties"] = {key: value}
-            kept.append("patternProperties")
-        elif by_pattern:  # any key that is not declared may be one of those
-            kept.remove("additionalProperties")
+            spelled["patternProperties"] = {key: value}
+            enforced.append("patternProperties")
+        elif by_pattern:  # any key that is not declared may match one of the patterns
+            enforced.remove("additionalProperties")
             others = self._any_of(place, [*by_pattern.values(), others])
         if "propertyNames" in own and not named and not by_pattern and others is not False:
-            said |= self._key_names(place, kept)
+            spelled |= self._key_names(place, enforced)
         if named:
-            said["properties"] = declared | {name: others for name in required if name not in declared}
+            spelled["properties"] = declared | {name: others for name in required if name not in declared}
         if required:
-            said["required"] = required
-        said["additionalProperties"] = others
+            spelled["required"] = required
+        spelled["additionalProperties"] = others
         if others is False or not any(map(_needs_escapes, declared)):
-            kept.append("properties")  # else the same key may come as one that is not declared
-        least, most = self._counts(place, said, kept, "minProperties", "maxProperties")
-        closed = others is False and "patternProperties" not in said
+            enforced.append("properties")  # else the same key may be written as one that is not declared
+        least, most = self._counts(own, spelled, enforced, "minProperties", "maxProperties")
+        closed = others is False and "patternProperties" not in spelled
         if not closed and least > len({*required}) + 1:
-            kept.remove("minProperties")  # the same key may come twice
-        self._lose(place, *(keyword for keyword in own if keyword not in kept))
+            enforced.remove("minProperties")  # the same key may come twice
+        self.drop(place, *(keyword for keyword in own if keyword not in enforced))
         return max(least, len({*required})) <= (min(most, len(named)) if closed else most)
 
-    def _by_name(self, place: Place, keyword: str) -> dict[str, Any]:
-        names = place.schema.get(keyword, ())
-        return {name: self._schema(self._references.below(place, keyword, name)) for name in names}
-
-    def _any_of(self, place: Place, schemas: list[Any]) -> Any:
-        if True in schemas:
-            return True
-        options = [said for said in schemas if said is not False]
-        if len(options) < 2:
-            return options[0] if options else False
-        return self._wrote(place, {"anyOf": options})
-
-    def _key_names(self, place: Place, kept: list[str]) -> dict[str, Any]:
-        """What is said of all keys: a string, as xgrammar would take other values for keys, too."""
-        named = self._references.below(place, "propertyNames")
-        if not isinstance(named.schema, Mapping) or not named.schema.keys().isdisjoint(COMPOUND):
+    def _key_names(self, place: Place, enforced: list[str]) -> dict[str, Any]:
+        """`propertyNames` with the type string, because xgrammar would allow keys of other types."""
+        names = self.references.below(place, "propertyNames")
+        if not isinstance(names.schema, Mapping) or not names.schema.keys().isdisjoint(COMPOUND):
             return {}
-        said = self._schema(named._replace(schema={**named.schema, "type": "string"}))
-        if said is False:
+        spelled = self.spell(names._replace(schema={**names.schema, "type": "string"}))
+        if spelled is False:
             return {}
-        kept.append("propertyNames")
-        return {} if said == {"type": "string"} else {"propertyNames": said}
+        enforced.append("propertyNames")
+        return {} if spelled == {"type": "string"} else {"propertyNames": spelled}
 
     def _counts(
-        self, place: Place, said: dict[str, Any], kept: list[str], lower: str, upper: str
+        self, own: dict[str, Any], spelled: dict[str, Any], enforced: list[str], lower: str, upper: str
     ) -> tuple[float, float]:
         for keyword in (lower, upper):
-            if keyword in place.schema and (count := _count(place.schema[keyword])) <= _MOST:
-                said[keyword] = int(count)
-                kept.append(keyword)
-        return said.get(lower, 0), said.get(upper, math.inf)
+            if keyword in own and (count := _count(own[keyword])) <= _MAX_COUNT:
+                spelled[keyword] = int(count)
+                enforced.append(keyword)
+        return spelled.get(lower, 0), spelled.get(upper, math.inf)
 
 
-def _is_said(value: Any) -> bool:
-    """Whether a constant is said in other words than as a constant."""
-    return 0 < _depth(value) <= _DEEPEST or _is_short(value)
+def _is_rewritten(value: Any) -> bool:
+    """Whether a constant is spelled as something else than a constant."""
+    return 0 < _levels(value) <= _MAX_LEVELS or _is_short_fraction(value)
 
 
-def _is_short(value: Any) -> bool:
-    """Whether it is a fraction that bounds can say."""
-    return isinstance(value, float) and _LEAST <= abs(value) <= _HIGHEST and round(value, 6) == value and value % 1 != 0
+def _is_short_fraction(value: Any) -> bool:
+    """Whether a value is a fraction with at most six decimals, which bounds can express."""
+    in_range = isinstance(value, float) and _SMALLEST_BOUND <= abs(value) <= _LARGEST_BOUND
+    return in_range and round(value, 6) == value and value % 1 != 0
 
 
-def _depth(value: Any) -> int:
+def _levels(value: Any) -> int:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
+    return 0 if inner is None else 1 + max(map(_levels, inner), default=0)
 
 
 def _count(number: Any) -> float:
@@ -391,16 +333,16 @@ def _needs_escapes(name: str) -> bool:
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """The types that a schema has, each once; an integer is a number."""
-    named = schema.get("type", TYPES)
-    types = [named] if isinstance(named, str) else [*dict.fromkeys(named)]
+    """The types of a schema, each once. "number" includes "integer"."""
+    declared = schema.get("type", TYPES)
+    types = [declared] if isinstance(declared, str) else [*dict.fromkeys(declared)]
     return [kind for kind in types if kind != "integer" or "number" not in types]
 
 
-def _plain(kind: str) -> str:
+def _number_or(kind: str) -> str:
     return "number" if kind == "integer" else kind
 
 
-def _is_of(value: Any, types: list[str]) -> bool:
+def _has_type(value: Any, types: list[str]) -> bool:
     kind = kind_of(value)
     return kind in types or (kind == "number" and "integer" in types and value % 1 == 0)

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar.kept import Kept
+from dovetail.grammar.cache import Cache
 from dovetail.grammar.nodes import JsonSchema
-from dovetail.grammar.schemas import endings, growth
-from dovetail.grammar.schemas.references import Place, References, placed, pointer
+from dovetail.grammar.schemas.finite import FiniteSchemas
+from dovetail.grammar.schemas.merged_size import MergedSize
+from dovetail.grammar.schemas.references import Place, References, placed, shortened_pointer
 
 _CACHED = 1_024
 
@@ -40,7 +41,7 @@ MAX_BITS = 1_100  # of an integer: beyond, it is none to any reader of JSON
 #: 100,000 letters end the process.
 MAX_JOINED = 500_000
 #: Schemas that it has when it has merged those that hold together.
-MAX_GROWN = 10_000
+MAX_MERGED = 10_000
 #: States of the automata for `multipleOf`: for each divisor the least common multiple of all in its schema, which may
 #: hold at once. Of a divisor its digits count, without the zeros at its ends.
 MAX_STATES = 50_000
@@ -75,7 +76,7 @@ def check_once(schemas: Sequence[JsonSchema]) -> None:
         _within.get(said, 0, lambda: check(schemas))
 
 
-_within: Kept[None] = Kept(_CACHED, 0)
+_within: Cache[None] = Cache(_CACHED, 0)
 
 
 class _Counted:
@@ -84,7 +85,7 @@ class _Counted:
     def __init__(self) -> None:
         self._origin = self._at = ""
         self._properties = self._values = self._branches = self._states = 0
-        self._parts = self._letters = self._grown = 0
+        self._parts = self._letters = self._merged = 0
 
     def add(self, held: JsonSchema) -> None:
         self._origin, self._at = held.origin, held.at
@@ -198,23 +199,22 @@ class _Counted:
             return targets.get(id(schema))
 
         if referring:
-            found = endings.Endings((schema for schema, _ in schemas), resolve)
-            for schema, path in () if found.ends(root) else referring:
-                if isinstance(target := resolve(schema), Mapping) and not found.ends(target):
-                    self._refuse((path, "$ref"), "refers to what no value can come to the end of")
-        grown = growth.Grown(resolve, MAX_GROWN)
+            finite = FiniteSchemas((schema for schema, _ in schemas), resolve)
+            for schema, path in () if root in finite else referring:
+                if isinstance(target := resolve(schema), Mapping) and target not in finite:
+                    self._refuse((path, "$ref"), "refers to a schema of which every value is infinite")
+        merged_size = MergedSize(resolve, MAX_MERGED)
         for schema, path in schemas:
             if "$ref" in schema or any(key in schema for key in _UNIONS):
-                self._grown += grown.of([schema])
-                if self._grown > MAX_GROWN:
+                self._merged += merged_size.of([schema])
+                if self._merged > MAX_MERGED:
                     self._refuse(
-                        path, f"is where the tools' choices get to be more than {MAX_GROWN} when they are merged"
+                        path, f"is where the tools' choices get to be more than {MAX_MERGED} when they are merged"
                     )
 
     def _refuse(self, path: _Path, complaint: str) -> NoReturn:
-        told = placed(pointer(tuple(str(key)[:80] for key in _keys(path))), self._at)
-        told = told if len(told) <= 300 else f"{told[:150]}...{told[-147:]}"
-        raise SchemaRefused(f"{self._origin} cannot be enforced: {told} {complaint}", param=self._origin)
+        place = placed(shortened_pointer((*_keys(path),)), self._at)
+        raise SchemaRefused(f"{self._origin} cannot be enforced: {place} {complaint}", param=self._origin)
 
 
 def _targets(root: Any, referring: Iterable[tuple[Mapping[str, Any], _Path]]) -> dict[int, Any]:

@@ -1,10 +1,10 @@
-"""The check after: whether a call's arguments validate against its tool's schema, whatever let the model write them.
+"""The check after a call: whether its arguments are valid for the schema of its tool, whatever the grammar allowed.
 
-JSON Schema 2020-12, or the draft that `$schema` names, formats included; in a schema that names none, words of older
-drafts are read as these mean them. References to other documents are never fetched.
+Schemas are JSON Schema 2020-12, or the draft that `$schema` names, with formats. A schema that names no draft may use
+the words of older drafts. References to other documents are never fetched.
 
-Schemas come from clients and arguments from models, so the time is bounded: regexes are linear, or give up; and where a
-schema may look at one value many times over (references in the branches of a choice), the looks are counted first.
+Clients write the schemas and models write the arguments, so the time of a check is bounded. Regexes are linear or give
+up, and `ValidationCost` bounds the cost of a check before it starts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import jsonschema_rs
 import msgspec
 
 from dovetail.errors import SchemaRefused
-from dovetail.grammar.kept import Kept
+from dovetail.grammar.cache import Cache
 from dovetail.grammar.nodes import JsonSchema
 from dovetail.grammar.schemas import bounds, drafts
 from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
-from dovetail.grammar.schemas.looks import Looks
-from dovetail.grammar.schemas.references import Place, References, pointer, spelled
+from dovetail.grammar.schemas.references import Place, References, encoded, pointer
+from dovetail.grammar.schemas.validation_cost import PER_MICROSECOND, ValidationCost
 
 Kind = Literal["invalid_json", "schema_mismatch", "unchecked_arguments"]
-#: What each kind of fault says: the words are stable, as those of `reading.defects` are.
+#: The meaning of each kind of fault. The names are stable, like those of `reading.defects`.
 KINDS: Mapping[Kind, str] = {
     "invalid_json": "arguments, or content with a response_format, that are no JSON",
     "schema_mismatch": "arguments that the tool's schema does not allow, or content that the response_format does not",
@@ -37,42 +37,44 @@ KINDS: Mapping[Kind, str] = {
     "that would have to look at it too many times over",
 }
 
-_CACHED, _CACHED_CHARACTERS = 512, 8 * 2**20
-_LONGEST_DETAIL = 300
-_DEEPEST = 200  # levels of arguments
-_DIGITS = 400  # of a number
-#: Of a regex that is linear, and of one that is larger, or looks around or back, which may turn back so often; bytes.
-_REGEX_SIZE, _LARGEST_SIZE, _TURNS = 2**22, 2**26, 3_000
-_CACHE_SIZE = 2**21
-#: Microseconds: of the library, which lets no other thread run meanwhile, for one check; up to which it says where the
-#: fault is; and up to which nothing is counted, so that an event loop can wait for it.
-_MOST, _EXPLAINED, _QUICK = 5_000, 100, 1_000
-_LONGEST_EXPLAINED = 20_000  # characters; where a fault is takes longer to find than that there is one
+_CACHED, _CACHED_BYTES = 512, 8 * 2**20
+_MAX_DETAIL = 300  # characters
+_MAX_LEVELS = 200  # of the arguments
+_MAX_DIGITS = 400  # of a number
+#: Bytes of a compiled regex: of a linear one, and of one that may backtrack, because it is larger or looks around or
+#: back. The third number is how often it may backtrack.
+_REGEX_SIZE, _BACKTRACKING_REGEX_SIZE, _MAX_BACKTRACKS = 2**22, 2**26, 3_000
+_REGEX_CACHE_SIZE = 2**21
+#: Microseconds of validation, which lets no other thread run: the most for one check; the most for a check that also
+#: finds the place of the fault; the most for a check in an event loop.
+_MAX_TIME, _MAX_EXPLAINED_TIME, _MAX_QUICK_TIME = 5_000, 100, 1_000
+_MAX_EXPLAINED = 20_000  # characters; to find the place of a fault takes longer than to find that there is one
 
 _IDENTIFIER = re.compile(r"[^\s#<>\"{}|\\^`]+#?")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with arguments. `detail` names places by JSON pointer and holds no values."""
+    """A fault of arguments. `detail` names places by JSON pointer, and contains no values of the arguments."""
 
     kind: Kind
     detail: str
 
 
 class Checker:
-    """One schema, ready to check. Raises `SchemaRefused`, naming `origin` and a JSON pointer, for what is none."""
+    """Checks arguments against one schema. Raises `SchemaRefused`, with `origin` and a JSON pointer, for an invalid
+    one."""
 
     def __init__(self, schema: Any, origin: str) -> None:
         self._schema = schema
-        self._validator, self._turning = _validator(schema, origin)
-        self._looks = Looks(drafts.newest(schema), turning=self._turning)
+        self._validator, self._backtracks = _validator(schema, origin)
+        self._cost = ValidationCost(drafts.newest(schema), backtracking=self._backtracks)
 
     def is_quick(self, arguments: str) -> bool:
-        """Whether to wait for `fault` takes less than about a millisecond. Else it is for a thread."""
-        return self._looks.weight * len(arguments) <= _QUICK
+        """Whether `fault` takes less than about a millisecond. If it does not, call it in a thread."""
+        return self._cost.per_character * len(arguments) <= _MAX_QUICK_TIME * PER_MICROSECOND
 
     def fault(self, arguments: str) -> Fault | None:
-        """What is wrong with `arguments`, as JSON text; None: nothing."""
+        """The fault of `arguments`, a JSON text; None if they are valid."""
         try:
             value = json.loads(arguments, parse_int=_integer, parse_float=_float, parse_constant=_no_constant)
             if _UNPAIRED.search(arguments):
@@ -80,39 +82,39 @@ class Checker:
         except (RecursionError, _TooLong) as error:
             return Fault("unchecked_arguments", str(error) if isinstance(error, _TooLong) else "nested too deeply")
         except ValueError as error:
-            told = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-            return Fault("invalid_json", told)
-        if arguments.count("[") + arguments.count("{") > _DEEPEST and _deeper(value, _DEEPEST):
-            return Fault("unchecked_arguments", f"nested deeper than {_DEEPEST} levels")
+            place = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+            return Fault("invalid_json", place)
+        if arguments.count("[") + arguments.count("{") > _MAX_LEVELS and _is_deeper(value, _MAX_LEVELS):
+            return Fault("unchecked_arguments", f"nested deeper than {_MAX_LEVELS} levels")
         cost = 0.0
         if not self.is_quick(arguments):
-            cost = self._looks.at(value, _MOST)
-            if cost > _MOST:
-                return Fault("unchecked_arguments", "the schema would have to look at them too many times over")
+            cost = self._cost.of(value, _MAX_TIME * PER_MICROSECOND) / PER_MICROSECOND
+            if cost > _MAX_TIME:
+                return Fault("unchecked_arguments", "the schema would visit their values too many times")
         if self._validator.is_valid(value):
             return None
-        # A regex that gave up has not said no.
-        if not self._turning and (cost > _EXPLAINED or len(arguments) > _LONGEST_EXPLAINED):
+        # If a regex gave up, the arguments may be valid.
+        if not self._backtracks and (cost > _MAX_EXPLAINED_TIME or len(arguments) > _MAX_EXPLAINED):
             return Fault("schema_mismatch", "")
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
             if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
                 return Fault("unchecked_arguments", "a regex would take too long")
-            return Fault("schema_mismatch", _told(error, self._schema))
+            return Fault("schema_mismatch", _mismatch(error, self._schema))
         return None
 
 
 def is_regex(text: Any) -> bool:
-    """Whether it is one that a schema may have: ECMA-262's, as the library reads it."""
+    """Whether `text` is a regex that a schema may have: one of ECMA-262, as the validator reads it."""
     try:
         return isinstance(text, str) and _REGEX.is_valid(text)
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # half a surrogate pair
         return False
 
 
 def is_identifier(name: str) -> bool:
-    """Whether it is an `$id` that the library takes."""
+    """Whether the validator accepts `name` as an `$id`."""
     if not _IDENTIFIER.fullmatch(name):
         return False
     try:
@@ -124,33 +126,33 @@ def is_identifier(name: str) -> bool:
 
 _REGEX = jsonschema_rs.Draft202012Validator({"format": "regex"}, validate_formats=True, offline=True)
 
-_CHECKERS: Kept[Checker] = Kept(_CACHED, _CACHED_CHARACTERS)
+_CHECKERS: Cache[Checker] = Cache(_CACHED, _CACHED_BYTES)
 
 
 def checker(schema: Any, origin: str) -> Checker:
-    """The checker of a schema, made once. Raises `SchemaRefused` for what is none, or out of `bounds`."""
+    """The checker of a schema, from a cache. Raises `SchemaRefused` for a schema that is invalid or out of `bounds`."""
 
     def make() -> Checker:
         bounds.check([JsonSchema(schema, origin)])
         return Checker(schema, origin)
 
-    key = spelled(schema)
+    key = encoded(schema)
     return _CHECKERS.get((key, origin), len(key), make)
 
 
 def _validator(schema: Any, origin: str) -> tuple[Any, bool]:
-    """The library's validator, and whether it has regexes that are not linear."""
+    """The library's validator, and whether its regexes may backtrack."""
     if isinstance(schema, Mapping) and isinstance(name := schema.get("$id"), str) and not is_identifier(name):
         schema = {keyword: value for keyword, value in schema.items() if keyword != "$id"}
     names_draft = isinstance(schema, Mapping) and "$schema" in schema
     make: Any = jsonschema_rs.validator_for if names_draft else jsonschema_rs.Draft202012Validator
-    linear = jsonschema_rs.RegexOptions(_REGEX_SIZE, _CACHE_SIZE)
-    turning = jsonschema_rs.FancyRegexOptions(_TURNS, _LARGEST_SIZE, _CACHE_SIZE)
+    linear = jsonschema_rs.RegexOptions(_REGEX_SIZE, _REGEX_CACHE_SIZE)
+    backtracking = jsonschema_rs.FancyRegexOptions(_MAX_BACKTRACKS, _BACKTRACKING_REGEX_SIZE, _REGEX_CACHE_SIZE)
     first: jsonschema_rs.ValidationError | None = None
-    said = _without_dialects(drafts.newest(schema))
-    for may_turn, regexes in ((False, linear), (True, turning)):
+    translated = _without_dialects(drafts.newest(schema))
+    for may_backtrack, regexes in ((False, linear), (True, backtracking)):
         try:
-            return make(said, validate_formats=True, offline=True, pattern_options=regexes), may_turn
+            return make(translated, validate_formats=True, offline=True, pattern_options=regexes), may_backtrack
         except jsonschema_rs.ValidationError as error:
             first = first or error
         except (ValueError, TypeError, RecursionError) as error:
@@ -160,23 +162,23 @@ def _validator(schema: Any, origin: str) -> tuple[Any, bool]:
 
 
 def _without_dialects(schema: Any) -> Any:
-    """Without patterns in Python's or Rust's own words, such as `(?i)`, which JSON Schema does not have: a grammar may
-    know them, and only it can tell."""
+    """The schema without patterns that JSON Schema does not have but Python's `re` does, such as `(?i)`. The grammar
+    may enforce them, and the validator cannot check them."""
     if isinstance(schema, list):
         return [_without_dialects(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept: dict[str, Any] = {}
+    copy: dict[str, Any] = {}
     for key, value in schema.items():
         if key in BY_NAME and isinstance(value, Mapping):
-            kept[key] = {name: _without_dialects(inner) for name, inner in value.items()}
+            copy[key] = {name: _without_dialects(inner) for name, inner in value.items()}
         else:
-            kept[key] = value if key in VALUES else _without_dialects(value)
-    if isinstance(kept.get("pattern"), str) and not is_regex(kept["pattern"]):
+            copy[key] = value if key in VALUES else _without_dialects(value)
+    if isinstance(copy.get("pattern"), str) and not is_regex(copy["pattern"]):
         with contextlib.suppress(re.error):
-            re.compile(kept["pattern"])
-            del kept["pattern"]
-    return kept
+            re.compile(copy["pattern"])
+            del copy["pattern"]
+    return copy
 
 
 def _refused(schema: Any, error: jsonschema_rs.ValidationError) -> str:
@@ -189,7 +191,7 @@ def _refused(schema: Any, error: jsonschema_rs.ValidationError) -> str:
 
 
 def _dangling(references: References) -> Iterator[Place]:
-    """Every `$ref` that refers to nothing in the schema."""
+    """Every `$ref` that leads to nothing in the schema."""
     pending = [references.root]
     while pending:
         place = pending.pop()
@@ -201,8 +203,8 @@ def _dangling(references: References) -> Iterator[Place]:
             pending += (references.below(place, i) for i in range(len(place.schema)))
 
 
-def _told(error: jsonschema_rs.ValidationError, schema: Any) -> str:
-    """Where a value is wrong, and which keyword of `schema` says so."""
+def _mismatch(error: jsonschema_rs.ValidationError, schema: Any) -> str:
+    """The place of the invalid value, and of the keyword of `schema` that it does not satisfy."""
     where = "".join(f"/{_step(step)}" for step in error.instance_path) or "the arguments"
     path = drafts.as_sent(schema, tuple(map(str, error.schema_path)))
     return f"{_short(where)} against {_short(pointer(path))}"
@@ -213,11 +215,11 @@ def _step(step: str | int) -> str:
 
 
 def _short(text: str) -> str:
-    half = _LONGEST_DETAIL // 4
+    half = _MAX_DETAIL // 4
     return text if len(text) <= 2 * half + 3 else f"{text[:half]}...{text[-half:]}"
 
 
-#: Half a surrogate pair may be in what matches.
+#: What matches may contain half a surrogate pair.
 _UNPAIRED = re.compile(r"(?i)\\ud[89a-f]")
 
 
@@ -226,13 +228,13 @@ class _TooLong(Exception):
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise _TooLong(f"a number of more than {_DIGITS} digits")
+    if len(digits) > _MAX_DIGITS:
+        raise _TooLong(f"a number of more than {_MAX_DIGITS} digits")
     return int(digits)
 
 
 def _float(digits: str) -> float:
-    """What is beyond a double is the largest that there is, and not infinite, which is no number to the library."""
+    """A number beyond a double becomes the largest double, because the validator does not accept infinity."""
     number = float(digits)
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number)
 
@@ -241,7 +243,7 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
-def _deeper(value: Any, limit: int) -> bool:
+def _is_deeper(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit + 1):
         level = [

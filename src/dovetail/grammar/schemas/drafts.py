@@ -1,4 +1,5 @@
-"""The drafts of JSON Schema: which of them a schema is of, whether it is one, and older ones in the newest words."""
+"""The drafts of JSON Schema: which draft a schema names, whether it is valid in a draft, and the translation of older
+words into those of 2020-12."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from urllib.parse import quote, unquote
 import jsonschema_rs
 
 from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
-from dovetail.grammar.schemas.references import pointer, steps
+from dovetail.grammar.schemas.references import Path, pointer, steps
 
 NEWEST = "draft/2020-12"
 OLDEST = "draft-04"
 _NAMES = re.compile(r"https?://json-schema\.org/(draft/2019-09|draft/2020-12|draft-0[467])/schema#?")
-#: What a schema of a draft has to be.
+#: By draft, the validator of its schemas.
 _DRAFTS = {
     draft: validator({"$ref": f"{'https' if '/' in draft else 'http'}://json-schema.org/{draft}/schema"}, offline=True)
     for draft, validator in (
@@ -28,11 +29,9 @@ _DRAFTS = {
 }
 _REFERENCES = ("$ref", "$dynamicRef")
 
-Path = tuple[str, ...]
-
 
 def named(schema: Mapping[str, Any]) -> str | None:
-    """The draft that `$schema` names, None without one. Raises `ValueError` for another name."""
+    """The draft that `$schema` names, None without one. Raises `ValueError` for an unknown one."""
     name = schema.get("$schema")
     if name is None:
         return None
@@ -43,91 +42,90 @@ def named(schema: Mapping[str, Any]) -> str | None:
 
 
 def is_of(schema: Any, draft: str) -> bool:
-    """Whether it is a schema of a draft. Takes some microseconds, and lets no other thread run meanwhile."""
+    """Whether a schema is valid in a draft. Takes some microseconds, and lets no other thread run meanwhile."""
     return bool(_DRAFTS[draft].is_valid(schema))
 
 
 def newest(schema: Any) -> Any:
-    """A schema that names no draft, in the words of 2020-12: `items` as a list, with `additionalItems`, and
-    `exclusiveMinimum` as a word about `minimum` are older. What is no schema stays so, and a schema that names a draft
-    stays as it is."""
-    return _newest(schema, schema) if _names_none(schema) else schema
+    """A schema that names no draft, in the words of 2020-12. Older words are a list as `items`, with `additionalItems`,
+    and a boolean as `exclusiveMinimum` or `exclusiveMaximum`. A schema that names a draft stays as it is."""
+    return _newest(schema, schema) if _names_no_draft(schema) else schema
 
 
 def as_sent(schema: Any, path: Path) -> Path:
-    """The path in `schema` of what has this one in `newest(schema)`, where that is in it."""
-    return (*_renamed(schema, path, _BACK),) if _names_none(schema) else path
+    """The path in `schema` of a place that has the path `path` in `newest(schema)`."""
+    return (*_renamed(schema, path, _TO_OLD),) if _names_no_draft(schema) else path
 
 
-def in_newest_words(said: dict[str, Any]) -> None:
+def in_newest_words(keywords: dict[str, Any]) -> None:
     """As `newest`, for the keywords of one schema, in place."""
-    if isinstance(said.get("items"), list):
-        said["prefixItems"] = said.pop("items")
-        if "additionalItems" in said:
-            said["items"] = said.pop("additionalItems")
+    if isinstance(keywords.get("items"), list):
+        keywords["prefixItems"] = keywords.pop("items")
+        if "additionalItems" in keywords:
+            keywords["items"] = keywords.pop("additionalItems")
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(said.get(exclusive), bool):
-            is_meant = said.pop(exclusive) and isinstance(said.get(bound), int | float)
-            if is_meant and not isinstance(said[bound], bool):
-                said[exclusive] = said.pop(bound)
+        if isinstance(keywords.get(exclusive), bool):
+            applies = keywords.pop(exclusive) and isinstance(keywords.get(bound), int | float)
+            if applies and not isinstance(keywords[bound], bool):
+                keywords[exclusive] = keywords.pop(bound)
 
 
-def _names_none(schema: Any) -> bool:
+def _names_no_draft(schema: Any) -> bool:
     return isinstance(schema, Mapping) and "$schema" not in schema
 
 
 def _newest(schema: Any, resource: Any) -> Any:
-    """`resource`: what pointers in references start from."""
+    """`resource`: the schema that the JSON pointers of references start from."""
     if isinstance(schema, list):
         return [_newest(each, resource) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     if isinstance(identifier := schema.get("$id"), str) and not identifier.startswith("#"):
         resource = schema
-    said: dict[str, Any] = {}
-    for keyword, held in schema.items():
-        if keyword in BY_NAME and isinstance(held, Mapping):
-            said[keyword] = {name: _newest(it, resource) for name, it in held.items()}
-        elif keyword in _REFERENCES and isinstance(held, str) and held.startswith("#/"):
-            said[keyword] = _moved(held, resource)
-        elif keyword != "$schema":  # a part's own draft is that of the whole
-            said[keyword] = held if keyword in VALUES else _newest(held, resource)
-    in_newest_words(said)
-    return said
+    keywords: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in BY_NAME and isinstance(value, Mapping):
+            keywords[keyword] = {name: _newest(inner, resource) for name, inner in value.items()}
+        elif keyword in _REFERENCES and isinstance(value, str) and value.startswith("#/"):
+            keywords[keyword] = _moved(value, resource)
+        elif keyword != "$schema":  # the draft of the whole applies to its parts
+            keywords[keyword] = value if keyword in VALUES else _newest(value, resource)
+    in_newest_words(keywords)
+    return keywords
 
 
 def _moved(reference: str, resource: Any) -> str:
-    """A pointer to the same place in the newest words, with everything escaped that a URI may not have."""
+    """A pointer to the same place in the translated schema, with escapes for what a URI may not contain."""
     try:
         path = steps(unquote(reference[1:], errors="strict"))
-        return "#" + quote(pointer((*_renamed(resource, path, _FORTH),))[1:], safe="/~!$&'()*+,;=:@?")
-    except ValueError:  # half a character
+        return "#" + quote(pointer((*_renamed(resource, path, _TO_NEW),))[1:], safe="/~!$&'()*+,;=:@?")
+    except ValueError:  # half a surrogate pair
         return reference
 
 
-_FORTH = {"items": "prefixItems", "additionalItems": "items"}
-#: The keyword in the schema as it was sent, by that in the newest words.
-_BACK = {"prefixItems": "items", "items": "additionalItems"}
+#: Keywords beside a list as `items`: by the old word the new one, and the other way round.
+_TO_NEW = {"items": "prefixItems", "additionalItems": "items"}
+_TO_OLD = {"prefixItems": "items", "items": "additionalItems"}
 
 
 def _renamed(schema: Any, path: Path, names: Mapping[str, str]) -> Iterator[str]:
-    """`path` with other names for the keywords beside a tuple as `items`. `schema` is as it was sent."""
-    held, is_named = schema, False
+    """`path` with the `names` of the keywords beside a list as `items`. `schema` is the one that the client sent."""
+    part, by_name = schema, False
     for i, step in enumerate(path):
-        if isinstance(held, list):
+        if isinstance(part, list):
             yield step
-            held = held[int(step)] if step.isdecimal() and int(step) < len(held) else None
-        elif not isinstance(held, Mapping):
+            part = part[int(step)] if step.isdecimal() and int(step) < len(part) else None
+        elif not isinstance(part, Mapping):
             yield from path[i:]
             return
-        elif is_named:
+        elif by_name:
             yield step
-            held, is_named = held.get(step), False
+            part, by_name = part.get(step), False
         else:
-            said = names.get(step, step) if isinstance(held.get("items"), list) else step
-            yield said
+            renamed = names.get(step, step) if isinstance(part.get("items"), list) else step
+            yield renamed
             if step in VALUES:
                 yield from path[i + 1 :]
                 return
-            held = held.get(said if names is _BACK else step)
-            is_named = step in BY_NAME and isinstance(held, Mapping)
+            part = part.get(renamed if names is _TO_OLD else step)
+            by_name = step in BY_NAME and isinstance(part, Mapping)

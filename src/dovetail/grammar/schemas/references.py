@@ -1,6 +1,6 @@
-"""Places in a JSON Schema, and what its references mean (JSON Schema 2020-12 core, 8.2; RFC 6901).
+"""Places in a JSON Schema, and the targets of its references (JSON Schema 2020-12 core, 8.2; RFC 6901).
 
-Only the schema itself is looked into: nothing is ever fetched.
+References lead only to places in the schema itself. Nothing is ever fetched.
 """
 
 from __future__ import annotations
@@ -13,58 +13,69 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
+#: The keys from the root of a schema to a place in it.
+Path = tuple[str, ...]
+
 
 class Place(NamedTuple):
-    """A schema in a schema. `base` is the URI that references in it start from."""
+    """A schema within a schema. `base` is the URI that its references are relative to."""
 
     schema: Any
-    path: tuple[str, ...]
+    path: Path
     base: str
 
 
-def pointer(path: tuple[str, ...]) -> str:
-    """A path as a JSON pointer in a URI's fragment, not percent-encoded: `#/properties/a~1b`."""
+def pointer(path: Path) -> str:
+    """A path as a JSON pointer in the fragment of a URI, not percent-encoded: `#/properties/a~1b`."""
     return "/".join(("#", *map(step, path)))
 
 
+def shortened_pointer(path: Path) -> str:
+    """A path as a JSON pointer for an error message: at most 80 characters of each key, and 300 in all."""
+    text = pointer(tuple(str(key)[:80] for key in path))
+    return text if len(text) <= 300 else f"{text[:150]}...{text[-147:]}"
+
+
 def step(key: str) -> str:
-    """A key as a step of a JSON pointer."""
+    """A key as one step of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def steps(pointer: str) -> tuple[str, ...]:
-    """The path that `pointer` wrote."""
+def steps(pointer: str) -> Path:
+    """The path of a JSON pointer: the inverse of `pointer`."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def placed(inner: str, at: str) -> str:
-    """A pointer into a schema that stands at a place, as one into the whole. Definitions are the whole's own."""
+    """A pointer into the schema at `at`, as a pointer into the whole field. Definitions belong to the whole field."""
     return inner if inner.startswith("#/$defs/") else at + inner[1:]
 
 
-def spelled(schema: Any) -> bytes:
-    """A schema as JSON, in a tenth of the time that `json` takes."""
+def encoded(schema: Any) -> bytes:
+    """A schema as JSON, for the key of a cache. Ten times as fast as `json.dumps`."""
     try:
         return msgspec.json.encode(schema)
-    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits; half a character
+    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits; half a surrogate pair
         return json.dumps(schema).encode()
 
 
 class References:
+    """The places of one schema, with the targets of its references."""
+
     def __init__(self, root: Any) -> None:
         self.root = _entered(root, (), "")
         self._resources: dict[str, Place] | None = None
         self._anchors: dict[tuple[str, str], Place] = {}
 
     def below(self, place: Place, *keys: str | int) -> Place:
-        """What `place` holds under `keys`. Raises `LookupError` and `TypeError` where there is nothing."""
+        """The place under `keys` of `place`. Raises `LookupError` or `TypeError` if there is none."""
         schema, path, base = place
         for key in keys:
             schema, path, base = _entered(schema[key], (*path, str(key)), base)
         return Place(schema, path, base)
 
     def resolved(self, place: Place, reference: Any) -> Place | None:
-        """What a `$ref` at `place` refers to; None if it is not in the schema."""
+        """The target of a `$ref` at `place`; None if the target is not in the schema."""
         try:
             uri, fragment = urldefrag(urljoin(place.base, reference))
             fragment = unquote(fragment, errors="strict")
@@ -87,7 +98,7 @@ class References:
         return self.root if uri in ("", self.root.base) else self._index().get(uri)
 
     def _index(self) -> dict[str, Place]:
-        """Every schema with an identifier of its own, by its URI. Anchors are found on the way."""
+        """Every schema with an identifier of its own, by its URI. This fills `_anchors` too."""
         if self._resources is None:
             self._resources = {}
             pending = [self.root]
@@ -113,6 +124,6 @@ class References:
 def _entered(schema: Any, path: tuple[str, ...], base: str) -> Place:
     identifier = schema.get("$id") if isinstance(schema, Mapping) else None
     if isinstance(identifier, str) and not identifier.startswith("#"):
-        with contextlib.suppress(ValueError):  # no URI: nothing can refer to it
+        with contextlib.suppress(ValueError):  # not a URI, so nothing can refer to it
             base = urldefrag(urljoin(base, identifier)).url
     return Place(schema, path, base)

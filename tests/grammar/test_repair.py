@@ -17,14 +17,14 @@ from dovetail.errors import SchemaRefused
 from dovetail.grammar import matcher
 from dovetail.grammar.schemas import drafts
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.schemas.mending import Budget, mended
 from dovetail.grammar.schemas.references import pointer
+from dovetail.grammar.schemas.repair import Budget, repaired
 from dovetail.tokens import Tokenizer
 from tests.conftest import SHARED
 from tests.grammar import hostile
 
 FMT = dovetail.format("kimi_k25")
-RESTS = "rests on what is left out"
+RESTS = "depends on a part that is left out"
 
 
 def of(schema: Any, **beside: Any) -> dict[str, Any]:
@@ -177,29 +177,29 @@ AS_THEY_ARE: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("schema", "left", "lost"), SLOPPY, ids=lambda it: json.dumps(it)[:50])
 def test_what_nobody_can_use_is_left_out(schema: dict[str, Any], left: dict[str, Any], lost: list[str]) -> None:
     before = copy.deepcopy(schema)
-    found, left_out = mended(schema)
+    found, left_out = repaired(schema)
     assert (found, sorted(left_out)) == (left, sorted(lost))
     assert found is not None and schema == before
     Checker({"type": "object", **found}, "tools")
-    assert mended(found)[0] is found
+    assert repaired(found)[0] is found
 
 
 @pytest.mark.parametrize("name", ["properties", "$defs", "items", "anyOf", "type", "contains", "additionalProperties"])
 def test_a_parameter_may_be_called_like_a_keyword(name: str) -> None:
     schema = {"properties": {name: {"type": "any", "properties": {name: {"required": True}}}, "b": {"type": "string"}}}
     left = {"properties": {name: {"properties": {name: {}}}, "b": {"type": "string"}}}
-    assert mended(schema).schema == left
+    assert repaired(schema).schema == left
 
 
 @pytest.mark.parametrize("schema", AS_THEY_ARE, ids=str)
 def test_what_some_draft_has_stays(schema: dict[str, Any]) -> None:
-    assert mended(schema) == (schema, {})
-    assert mended(schema).schema is schema
+    assert repaired(schema) == (schema, {})
+    assert repaired(schema).schema is schema
 
 
 def test_of_a_root_that_is_no_schema_nothing_is_left() -> None:
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": True}
-    assert mended(schema) == (None, {"#": "is no JSON Schema"})
+    assert repaired(schema) == (None, {"#": "is no JSON Schema"})
 
 
 def test_schemas_of_others_are_well_formed() -> None:
@@ -210,7 +210,7 @@ def test_schemas_of_others_are_well_formed() -> None:
     assert len(lines) > 200
     for line in lines:
         # But for references from the top, which is elsewhere here, and identifiers with a fragment.
-        assert {at.rpartition("/")[2] for at in mended(of(json.loads(line))).left_out} <= {"$ref", "$id"}
+        assert {at.rpartition("/")[2] for at in repaired(of(json.loads(line))).left_out} <= {"$ref", "$id"}
 
 
 def test_schemas_of_others_that_are_none_are_served(small_tokenizer: Tokenizer) -> None:
@@ -311,7 +311,7 @@ def pairs() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 def test_what_is_left_out_only_widens_what_is_valid() -> None:
     rested = 0
     for schema, worse in pairs():
-        found, left_out = mended(worse)
+        found, left_out = repaired(worse)
         assert found is not None and left_out
         rested += RESTS in left_out.values()
         before, after = (Draft202012Validator(it, offline=True) for it in (schema, found))
@@ -322,8 +322,8 @@ def test_what_is_left_out_only_widens_what_is_valid() -> None:
 
 def test_what_is_listed_is_exactly_what_was_left_out() -> None:
     for schema, worse in pairs():
-        assert mended(schema).schema is schema
-        found, left_out = mended(worse)
+        assert repaired(schema).schema is schema
+        found, left_out = repaired(worse)
         kept, before = (set(map(pointer, places(it))) for it in (found, worse))
         assert kept <= before
         for at in before:
@@ -336,8 +336,8 @@ def test_what_is_listed_is_exactly_what_was_left_out() -> None:
 
 def test_what_is_left_can_be_used(small_tokenizer: Tokenizer) -> None:
     for _, worse in pairs():
-        found, _ = mended(worse)
-        assert found is not None and mended(found).schema is found
+        found, _ = repaired(worse)
+        assert found is not None and repaired(found).schema is found
         Checker({**found, "type": "object"}, "tools")
         usable(worse, small_tokenizer)
 
@@ -375,9 +375,9 @@ def test_whatever_it_is_the_check_takes_what_is_left() -> None:
     for _ in range(2_000):
         schema = any_schema(rng, 3)
         if isinstance(schema, dict):
-            found, left_out = mended(schema)
+            found, left_out = repaired(schema)
             assert found is not None and "#" not in left_out
-            assert mended(found).schema is found
+            assert repaired(found).schema is found
             Checker({**found, "type": "object"}, "tools")
 
 
@@ -430,7 +430,7 @@ LARGE: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("name", LARGE)
 def test_however_large_it_is_it_comes_to_an_end(name: str) -> None:
     schema, count = LARGE[name]
-    found, left_out = mended(schema)
+    found, left_out = repaired(schema)
     assert len(left_out) == count
     assert (found is schema) is (count == 0)
 
@@ -448,7 +448,7 @@ def test_all_schemas_of_a_request_are_looked_into_so_far_and_no_further(monkeypa
     for again in range(2):
         budget = Budget()
         sizes = [
-            len(mended({"title": f"{i}", **wide({"type": "any", "required": True}, 1_500)}, budget).left_out)
+            len(repaired({"title": f"{i}", **wide({"type": "any", "required": True}, 1_500)}, budget).left_out)
             for i in range(30)
         ]
         assert sizes[0] == 3_000 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 0, again
@@ -456,7 +456,7 @@ def test_all_schemas_of_a_request_are_looked_into_so_far_and_no_further(monkeypa
     assert looks < 150_000  # 450,000 without a budget
     usual = [of({"type": "string", "title": f"{i}", "minLength": "1"}) for i in range(1_000)]
     budget = Budget()
-    assert all(mended(schema, budget).left_out for schema in usual), "which are small"
+    assert all(repaired(schema, budget).left_out for schema in usual), "which are small"
 
 
 @pytest.mark.parametrize("name", [name for name, (_, count) in LARGE.items() if not count])
