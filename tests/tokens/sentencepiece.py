@@ -1,6 +1,6 @@
-"""Tokenizers in the manner of sentencepiece, trained on the spot: each a `tokenizer.json` as data.
+"""Small sentencepiece tokenizers, trained here, each as the data of a `tokenizer.json`.
 
-The kinds are those of real checkpoints; what is in their vocabularies does not matter.
+Their kinds are those of real checkpoints; the contents of their vocabularies do not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Spec = dict[str, Any]
 
 _TEXT = ["Hello world, the quick brown fox. <b>ünïcode</b> def f(x): return x\n\n  indented   <s> [INST] user text"] * 6
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-_ALWAYS_THERE = ["<unk>", "<s>", "</s>"]
+_BASE_TOKENS = ["<unk>", "<s>", "</s>"]
 
 _TO_SPACE = decoders.Replace("▁", " ")
 _FROM_SPACE = normalizers.Replace(" ", "▁")
@@ -28,7 +28,7 @@ def _bpe() -> str:
     trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     trained.normalizer = _FROM_SPACE
     trainer = trainers.BpeTrainer(
-        vocab_size=480, special_tokens=_ALWAYS_THERE + _BYTES, max_token_length=12, show_progress=False
+        vocab_size=480, special_tokens=_BASE_TOKENS + _BYTES, max_token_length=12, show_progress=False
     )
     trained.train_from_iterator(_TEXT, trainer)
     return json.dumps(json.loads(trained.to_str())["model"])
@@ -39,14 +39,14 @@ def _unigram() -> str:
     trained = Tokenizer(models.Unigram())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=_ALWAYS_THERE, unk_token="<unk>", show_progress=False
+        vocab_size=120, special_tokens=_BASE_TOKENS, unk_token="<unk>", show_progress=False
     )
     trained.train_from_iterator(_TEXT, trainer)
     return json.dumps(json.loads(trained.to_str())["model"])
 
 
 def _spec(model: str, added: list[tuple[str, Spec]], *, every: Spec | None = None, **parts: Any) -> Spec:
-    """`added` come behind the vocabulary unless they are in it; `every` is said of `_ALWAYS_THERE`."""
+    """`added` tokens are appended to the vocabulary unless they are in it. `every` are flags of `_BASE_TOKENS`."""
     whole = Tokenizer(models.BPE())
     for name, part in parts.items():
         setattr(whole, name, part)
@@ -55,10 +55,10 @@ def _spec(model: str, added: list[tuple[str, Spec]], *, every: Spec | None = Non
     if isinstance(vocabulary, list):
         vocabulary = {piece: token for token, (piece, _) in enumerate(vocabulary)}
     tokens: list[Spec] = []
-    behind = len(vocabulary)
-    for content, flags in [*((literal, every or {}) for literal in _ALWAYS_THERE), *added]:
-        token = vocabulary.get(content, behind)
-        behind += token == behind
+    next_id = len(vocabulary)
+    for content, flags in [*((literal, every or {}) for literal in _BASE_TOKENS), *added]:
+        token = vocabulary.get(content, next_id)
+        next_id += token == next_id
         plain = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
         tokens.append({"id": token, "content": content} | plain | flags)
     return spec | {"added_tokens": tokens}
@@ -74,7 +74,7 @@ def mistral(prepend: str) -> Spec:
 
 
 def gemma() -> Spec:
-    """White space of some lengths is an added token, whether in the vocabulary or not."""
+    """Whitespace of some lengths is an added token, in the vocabulary or outside of it."""
     text = {"special": False}
     added = [("\n\n", text), ("▁▁", text), ("<start_of_turn>", {}), ("▁" * 9, text), ("\n" * 9, text)]
     decoder = decoders.Sequence([_TO_SPACE, decoders.ByteFallback(), decoders.Fuse()])
@@ -83,7 +83,7 @@ def gemma() -> Spec:
 
 
 def phi3(**user: Any) -> Spec:
-    """Some control tokens take the white space beside them."""
+    """Some control tokens remove the whitespace beside them."""
     takes = {"rstrip": True}
     added = [
         ("<|user|>", takes | user),
@@ -100,7 +100,7 @@ def unigram(prepend: str) -> Spec:
 
 
 def byte_level() -> Spec:
-    """GPT-2's, with a space in front of every text, and runs of spaces added behind control tokens."""
+    """GPT-2's kind, with a space before every text, and with added tokens for runs of spaces."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()

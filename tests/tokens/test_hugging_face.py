@@ -1,4 +1,4 @@
-"""tokenizer.json: ids and texts are the library's own, and text is never a control token."""
+"""Ids and texts of a tokenizer.json equal those of the library, and text is never a control token."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def prompts(tokenizer: Tokenizer) -> st.SearchStrategy[Prompt]:
 
 
 def markers(tokenizer: Tokenizer) -> dict[str, int]:
-    """Control tokens but the one that stands for what the vocabulary cannot spell."""
+    """All control tokens except the one for unknown text."""
     return {literal: token for literal, token in tokenizer.control.items() if literal != "<unk>"}
 
 
@@ -75,11 +75,11 @@ def test_ids_of_a_prompt_are_those_of_its_whole_text(pair: Pair, data: st.DataOb
     prompt = data.draw(prompts(ours))
     assume(all(clean(ours, segment.text) for segment in prompt.segments if not segment.control))
     expected = library.encode(prompt.text, add_special_tokens=False).ids
-    # With `normalized`, the library itself sees a control token only behind a space.
+    # With `normalized`, the library finds a control token only after a space.
     shown = [token for token in expected if token in markers(ours).values()]
     assume(shown == [ours.control[literal] for literal in prompt.pieces[1::2]])
     assert prompt.ids(ours) == expected
-    assert prompt.ids(ours) == expected  # from memory
+    assert prompt.ids(ours) == expected  # from the cache
 
 
 @given(texts)
@@ -116,7 +116,7 @@ def test_decoding_is_the_librarys(pair: Pair, data: st.DataObject) -> None:
 
 @given(st.data())
 def test_streaming_goes_on_where_the_prompt_ended(pair: Pair, data: st.DataObject) -> None:
-    """No space is taken away, no character comes in halves, and nothing that came is looked at again."""
+    """No space is removed, and no character comes in two parts."""
     ours, _ = pair
     text = data.draw(texts)
     ids = ours.prompt_ids([text])
@@ -126,7 +126,7 @@ def test_streaming_goes_on_where_the_prompt_ended(pair: Pair, data: st.DataObjec
     assert not detokenizer.finish()
 
 
-def test_a_byte_that_is_no_text_does_not_stop_the_stream(tmp_path: Path) -> None:
+def test_an_invalid_byte_does_not_stop_the_stream(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(sentencepiece.llama2()))
     tokenizer = dovetail.tokenizer(tmp_path)
     byte = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
@@ -137,8 +137,8 @@ def test_a_byte_that_is_no_text_does_not_stop_the_stream(tmp_path: Path) -> None
     assert detokenizer.feed([byte[b"\xe4"]]) == [] and detokenizer.finish() == [Segment("\ufffd", False)]
 
 
-def test_a_control_token_with_the_best_score_is_no_text(tmp_path: Path) -> None:
-    """In Unigram models control tokens stand in the vocabulary with a score that beats every real piece."""
+def test_text_never_becomes_a_control_token_with_the_best_score(tmp_path: Path) -> None:
+    """In Unigram models, a control token's score is higher than that of every real piece."""
     spec = sentencepiece.unigram("always")
     library = Library.from_str(json.dumps(spec | {"added_tokens": []}))
     assert library.token_to_id("<s>") in library.encode("<s>").ids
@@ -147,7 +147,7 @@ def test_a_control_token_with_the_best_score_is_no_text(tmp_path: Path) -> None:
     assert tokenizer.control["<s>"] not in tokenizer.encode("a <s> b")
 
 
-def test_a_merge_that_makes_a_control_token_is_none(tmp_path: Path) -> None:
+def test_no_merge_makes_a_control_token(tmp_path: Path) -> None:
     spec = sentencepiece.llama2()
     model = spec["model"]
     model["vocab"] |= {"<": model["vocab"]["<"], "s>": len(model["vocab"])}
@@ -164,7 +164,7 @@ def test_a_merge_that_makes_a_control_token_is_none(tmp_path: Path) -> None:
         assert tokenizer.control["<s>"] not in ids and tokenizer.decode(ids) == "<s>"
 
 
-def test_white_space_that_is_an_added_token_is_text(tmp_path: Path) -> None:
+def test_added_tokens_of_whitespace_are_text(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(sentencepiece.gemma()))
     tokenizer = dovetail.tokenizer(tmp_path)
     assert tokenizer.control.keys() == {"<unk>", "<s>", "</s>", "<start_of_turn>"}
@@ -172,7 +172,7 @@ def test_white_space_that_is_an_added_token_is_text(tmp_path: Path) -> None:
     assert len(tokenizer.encode("\n" * 9)) == 1
 
 
-def test_how_a_file_truncates_and_pads_is_of_no_account(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     library = Library.from_str(json.dumps(sentencepiece.llama2()))
     library.enable_truncation(2)
     library.enable_padding(length=50)

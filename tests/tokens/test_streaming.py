@@ -1,4 +1,4 @@
-"""Incremental detokenizing and stop strings."""
+"""A stream in pieces gives the same text as the whole: `Detokenizer` and `StopStrings`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_any_ids_read_the_same_in_any_pieces(small_tokenizer: Tokenizer, ids: li
     assert read(cut(ids, places)) == read([ids])
 
 
-def test_control_tokens_are_told_from_text_that_spells_them(small_tokenizer: Tokenizer) -> None:
+def test_a_control_token_differs_from_text_with_its_literal(small_tokenizer: Tokenizer) -> None:
     ids = [*small_tokenizer.encode("<think>"), small_tokenizer.control["<think>"]]
     assert Detokenizer(small_tokenizer).feed(ids) == [Segment("<think>", False), Segment("<think>", True)]
 

@@ -1,4 +1,4 @@
-"""Kimi's rank file: split as Kimi's own tokenizer splits, and nobody else's taken for it."""
+"""Kimi's rank file is split as Kimi's own tokenizer splits it, and other rank files are refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import CheckpointError
 from dovetail.tokens import Tokenizer
+from dovetail.tokens.tiktoken_ranks import split_long_text
 
 KIMI = {"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]}}
 
@@ -28,7 +29,7 @@ def write(folder: Path, **config: Any) -> Path:
 
 
 def kimis_parts(text: str, most: int, longest: int) -> Iterator[str]:
-    """A text as Kimi's tokenizer cuts it, character by character."""
+    """The parts of a text as Kimi's tokenizer makes them, character by character."""
     for begin in range(0, len(text), most):
         chunk = text[begin : begin + most]
         start = length = 0
@@ -43,12 +44,7 @@ def kimis_parts(text: str, most: int, longest: int) -> Iterator[str]:
 
 @given(st.text(alphabet="ab \n\u3000中\x1c", max_size=60), st.integers(1, 9), st.integers(1, 5))
 def test_long_texts_are_cut_where_kimis_own_tokenizer_cuts_them(text: str, most: int, longest: int) -> None:
-    from dovetail.tokens import tiktoken_ranks
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiktoken_ranks, "_MOST", most)
-        patch.setattr(tiktoken_ranks, "_LONGEST_RUN", longest)
-        assert list(tiktoken_ranks._parts(text)) == list(kimis_parts(text, most, longest))
+    assert list(split_long_text(text, most, longest)) == list(kimis_parts(text, most, longest))
 
 
 @pytest.mark.parametrize("run", [" ", "\n", "a", "!", "中", "a "])

@@ -1,11 +1,11 @@
-"""Between text and token ids: `Tokenizer`, `Prompt` (control and text segments), `Detokenizer`, `StopStrings`.
+"""Text to token ids and back: `Tokenizer`, `Prompt`, `Detokenizer` and `StopStrings`.
 
-The one rule of this room: text that a user wrote is encoded with control tokens off, so it can never become one.
+The rule of this package: text of a user is encoded without control tokens, so that it can never become one.
 """
 
 from dovetail.tokens.load import tokenizer
 from dovetail.tokens.prompt import CUT, Prompt, Segment
-from dovetail.tokens.streaming import Detokenizer, StopStrings, held_back
+from dovetail.tokens.streaming import Detokenizer, StopStrings
 from dovetail.tokens.tokenizer import Tokenizer
 
-__all__ = ["CUT", "Detokenizer", "Prompt", "Segment", "StopStrings", "Tokenizer", "held_back", "tokenizer"]
+__all__ = ["CUT", "Detokenizer", "Prompt", "Segment", "StopStrings", "Tokenizer", "tokenizer"]

@@ -1,7 +1,7 @@
-"""A `tokenizer.json`, byte-level or in the manner of sentencepiece, by the `tokenizers` library.
+"""A tokenizer from a `tokenizer.json`, byte-level or sentencepiece, by the `tokenizers` library.
 
-The library finds control tokens in text by what they are called. Here each one is given a name of its own making that
-nobody can spell, so text cannot hold one, and nothing else of the model's own splitting and normalizing is touched.
+The library finds control tokens in text by their literals. So each control token is renamed to a random secret that no
+user can write: text then never contains a control token, and the model's splitting and normalizing stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.tokens.tokenizer import Tokenizer
 
 Spec = dict[str, Any]
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
-_NAME = 40  # characters of a name
+_SECRET_LENGTH = 40  # characters of a control token's secret name
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -33,90 +33,92 @@ class HuggingFaceTokenizer(Tokenizer):
         self._spell, self._starts_with_space = _decoder(spec, path)
         markers = [token for token in spec.get("added_tokens") or () if not _is_text(token["content"])]
         normalizes = spec.get("normalizer") not in (None, {"type": "Sequence", "normalizers": []})
-        #: Control tokens that change the text in front of them, as far as it is white space.
-        self._reach_back = {
+        #: Control tokens that change whitespace before them.
+        self._change_text_before = {
             token["content"] for token in markers if token["lstrip"] or (normalizes and token["normalized"])
         }
-        reach_on = any(token["rstrip"] for token in markers)
-        self._names = _renamed(spec, [token["content"] for token in markers])
+        some_change_text_after = any(token["rstrip"] for token in markers)
+        self._secrets = _renamed(spec, [token["content"] for token in markers])
         spec |= {"post_processor": None, "truncation": None, "padding": None}
         self._library = tokenizers.Tokenizer.from_str(json.dumps(spec))
-        self._named = {name: self._id(name) for name in self._names.values()}
-        self.control = {literal: self._named[name] for literal, name in self._names.items()}
+        self._secret_ids = {secret: self._id(secret) for secret in self._secrets.values()}
+        self.control = {literal: self._secret_ids[secret] for literal, secret in self._secrets.items()}
         self.vocab_size = max(max(self.control.values(), default=-1) + 1, self._library.get_vocab_size())
 
         splitting = {part: spec.get(part) for part in ("normalizer", "pre_tokenizer")}
-        inside = {part: _unprefixed(it) for part, it in splitting.items()}
-        self._inside = self._library
-        if inside != splitting:
-            # The same model, for text in the middle of a text: without the space that is put in front of a beginning.
+        without_prefix = {part: _unprefixed(it) for part, it in splitting.items()}
+        self._inner_library = self._library
+        if without_prefix != splitting:
+            # The same model for text in the middle of a prompt: it adds no space at the beginning.
             empty = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
-            self._inside = tokenizers.Tokenizer.from_str(json.dumps(empty | inside))
-            self._inside.model = self._library.model
-            self._inside.add_tokens([token for _, token in sorted(self._library.get_added_tokens_decoder().items())])
-        # Whether text is encoded the same wherever it stands in a prompt.
-        self._anywhere = inside == splitting and not (self._reach_back or reach_on)
+            self._inner_library = tokenizers.Tokenizer.from_str(json.dumps(empty | without_prefix))
+            self._inner_library.model = self._library.model
+            self._inner_library.add_tokens(
+                [token for _, token in sorted(self._library.get_added_tokens_decoder().items())]
+            )
+        # Whether the ids of a text do not depend on its place in a prompt.
+        self._context_free = without_prefix == splitting and not (self._change_text_before or some_change_text_after)
 
-    def _id(self, name: str) -> int:
-        token = self._library.token_to_id(name)
-        assert token is not None  # it has just been told of it
+    def _id(self, secret: str) -> int:
+        token = self._library.token_to_id(secret)
+        assert token is not None  # it is one of the added tokens
         return token
 
     def _encode(self, text: str) -> list[int]:
-        return _ids(self._inside, text)
+        return _ids(self._inner_library, text)
 
     def _places(self, pieces: Sequence[str]) -> list[str]:
-        """The text between the names of its neighbours: the library then sees all that makes a difference."""
-        if self._anywhere:
+        """Each text between the secret names of the control tokens beside it, if these may change its ids."""
+        if self._context_free:
             return super()._places(pieces)
         places = []
         before = ""
         for text, literal in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):
-            name = self._names.get(literal, "")
-            places.append(before + text + (name if literal in self._reach_back else "") if text else "")
-            before = name
+            secret = self._secrets.get(literal, "")
+            places.append(before + text + (secret if literal in self._change_text_before else "") if text else "")
+            before = secret
         return places
 
     def _encode_place(self, place: str) -> list[int]:
         ids = _ids(self._library, place)
-        after = self._named.get(place[-_NAME:])
+        after = self._secret_ids.get(place[-_SECRET_LENGTH:])
         if after is not None and ids[-1:] != [after]:
-            # Where its normalizer puts something in front of a name, the library sees it only behind a space.
-            return self._encode_place(place[:-_NAME])
-        return ids[place[:_NAME] in self._named : len(ids) - (after is not None)]
+            # A normalizer that adds a prefix to a secret keeps the library from finding it, except after a space.
+            return self._encode_place(place[:-_SECRET_LENGTH])
+        return ids[place[:_SECRET_LENGTH] in self._secret_ids : len(ids) - (after is not None)]
 
     def _bytes(self, token: int) -> bytes:
         piece = self._library.id_to_token(token)
         return b"" if piece is None else self._spell(piece)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """As the library does it: the space that was put in front of a beginning is taken away."""
+        """As the library does it: without the space that the tokenizer adds to the beginning of a text."""
         text = super().decode(ids)
         return text.removeprefix(" ") if self._starts_with_space else text
 
 
 def _ids(library: Any, text: str) -> list[int]:
-    """By the library's call for many texts: that for one holds Python's lock, for seconds if the text is long."""
+    """The ids of `text`, by the library's batch call, because its call for one text holds Python's lock throughout."""
     ids: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
 def _is_text(content: str) -> bool:
-    """Whether an added token is white space or one byte: there to save tokens, and no marker."""
+    """Whether an added token is whitespace or one byte, so that it is ordinary text and not a control token."""
     return content.replace("▁", " ").isspace() or _BYTE.fullmatch(content) is not None
 
 
 def _renamed(spec: Spec, literals: Sequence[str]) -> dict[str, str]:
-    """Literal -> the name, `_NAME` characters long, that `spec` calls it by from here on, in all its parts."""
-    # Noncharacters at both ends, which no normalizer joins with what stands beside them.
+    """Rename control tokens everywhere in `spec`. Returns literal -> secret name, of `_SECRET_LENGTH` characters."""
+    # Noncharacters at both ends, which no normalizer merges with their neighbours.
     secret = secrets.token_hex(15)
     names = {literal: f"\ufdd0{secret}{number:08x}\ufdd1" for number, literal in enumerate(literals)}
     for token in spec.get("added_tokens") or ():
         token["content"] = names.get(token["content"], token["content"])
-        token["single_word"] = False  # a marker is one whatever stands beside it
+        token["single_word"] = False  # a control token counts next to any character
     model = spec["model"]
     vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):  # Unigram's: pieces with their scores
+    if isinstance(vocabulary, list):  # a Unigram model has pieces with scores
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
     elif not names.keys().isdisjoint(vocabulary):
         model["vocab"] = {names.get(piece, piece): token for piece, token in vocabulary.items()}
@@ -127,7 +129,7 @@ def _renamed(spec: Spec, literals: Sequence[str]) -> dict[str, str]:
 
 
 def _decoder(spec: Spec, path: Path) -> tuple[Callable[[str], bytes], bool]:
-    """What a piece of the vocabulary spells, and whether a text's first space is not part of the text."""
+    """Return a function for the bytes of a vocabulary piece, and whether the tokenizer adds a space before a text."""
     kind = spec.get("model", {}).get("type", "BPE")
     parts = list(_parts(spec.get("decoder")))
     kinds = " ".join(part["type"] for part in parts)
@@ -163,12 +165,12 @@ def _speller(replaced: Sequence[tuple[str, str]], by_bytes: bool) -> Callable[[s
 def _spell_byte_level(piece: str) -> bytes:
     try:
         return bytes(_BYTE_OF_CHAR[c] for c in piece)
-    except KeyError:  # an added token, which is spelled as it stands
+    except KeyError:  # an added token, whose text is not encoded
         return piece.encode()
 
 
 def _byte_chars() -> dict[str, int]:
-    """The visible character that stands for each byte in byte-level vocabularies (the GPT-2 table), inverted."""
+    """The byte of each character in byte-level vocabularies: the GPT-2 table, inverted."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(b): b for b in printable}
     table.update({chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in set(printable))})
@@ -179,7 +181,7 @@ _BYTE_OF_CHAR = _byte_chars()
 
 
 def _parts(part: Spec | None) -> Iterator[Spec]:
-    """A decoder's parts, one by one."""
+    """The parts of a decoder, which may be a sequence of decoders."""
     if part is not None and part["type"] == "Sequence":
         for inner in part["decoders"]:
             yield from _parts(inner)
@@ -194,7 +196,7 @@ _NO_PREFIX: dict[str, Spec] = {
 
 
 def _unprefixed(part: Spec | None) -> Spec | None:
-    """A normalizer or pre-tokenizer that puts no space in front of a text."""
+    """The same normalizer or pre-tokenizer, except that it adds no space to the beginning of a text."""
     if part is None or part["type"] == "Prepend":
         return None
     for name in ("normalizers", "pretokenizers"):

@@ -1,4 +1,4 @@
-"""`Prompt`: the texts of a prompt and the control tokens between them."""
+"""`Prompt`: a prompt before tokenizing, as texts and the control tokens between them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """A piece of a prompt or of an output: a control token's literal, or ordinary text."""
+    """A piece of a prompt or an output: the literal of a control token, or ordinary text."""
 
     text: str
     control: bool
 
 
-#: In place of a control token: nothing is there, but the texts on both sides are encoded apart.
+#: Takes the place of a control token where there is none, to encode the texts on both sides separately.
 CUT = ""
 
 
 class Prompt:
-    """What a model is shown, before tokenizing: texts and the control tokens between them.
+    """What a model is shown, before tokenizing.
 
-    `pieces` is a text, the control token after it (or `CUT`), a text, and so on; texts may be empty. `text` is the
-    string a model would see, control tokens spelled out.
+    `pieces`: alternately a text, which may be empty, and the control token (or `CUT`) after it.
+    `text`: the whole prompt as one string with the literals of the control tokens.
     """
 
     __slots__ = ("pieces", "text")
@@ -42,7 +42,7 @@ class Prompt:
 
     @classmethod
     def alternating(cls, pieces: list[str]) -> Prompt:
-        """From `pieces` themselves, which are taken over. Raises `TypeError` if one is no string."""
+        """The prompt with these `pieces`. It keeps the list itself. Raises `TypeError` if a piece is not a string."""
         prompt = cls.__new__(cls)
         prompt._set(pieces)
         return prompt
@@ -55,11 +55,14 @@ class Prompt:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The same as segments, without the empty ones."""
+        """The pieces as segments, without empty ones."""
         return tuple(Segment(piece, bool(i % 2)) for i, piece in enumerate(self.pieces) if piece)
 
     def ids(self, tokenizer: Tokenizer) -> list[int]:
-        """Token ids. Raises `RenderError` for a control token the tokenizer lacks or text that is not valid Unicode."""
+        """The token ids.
+
+        Raises `RenderError` for a control token that the tokenizer lacks and for text that is not valid Unicode.
+        """
         return tokenizer.prompt_ids(self.pieces)
 
     def __eq__(self, other: object) -> bool:

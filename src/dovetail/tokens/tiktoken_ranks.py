@@ -1,4 +1,4 @@
-"""A `tiktoken.model` rank file beside a `tokenizer_config.json` with its control tokens: Kimi's layout."""
+"""Kimi's tokenizer: the rank file `tiktoken.model`, and its control tokens in `tokenizer_config.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.checkpoints.tokenizer_files import read_tokenizer_config
 from dovetail.errors import CheckpointError
 from dovetail.tokens.tokenizer import Tokenizer
 
-#: How Kimi's own tokenizer splits text: Han runs, then words, numbers of up to 3 digits, marks.
+#: The regex with which Kimi's own tokenizer splits text: runs of Han, then words, numbers of up to 3 digits, marks.
 KIMI_PATTERN = "|".join(
     (
         r"[\p{Han}]+",
@@ -25,19 +25,19 @@ KIMI_PATTERN = "|".join(
         r"\s+",
     )
 )
-#: The same name of a file stands for other splittings too (Kimi-Audio's is Qwen's), and only the checkpoint's own code
-#: says which. So it is looked at whose code that is.
+#: Other models split text differently and name their file the same (Kimi-Audio splits like Qwen). The regex is in the
+#: checkpoint's own code, so the name of its tokenizer class tells which one it is.
 _KIMI_CLASS = "tokenization_kimi.TikTokenTokenizer"
-_RESERVED = 256  # control tokens behind the ranks; those that the configuration does not name are called by their ids
+_RESERVED = 256  # control tokens after the ranks; those that the configuration does not name are named by their ids
 
-# As Kimi's own tokenizer: no more characters at once, and no longer runs of white space or of anything else. The
-# library overflows its stack on some that are longer.
-_MOST, _LONGEST_RUN = 400_000, 25_000
+# As in Kimi's own tokenizer: the most characters in one call of the library, and in one run of whitespace or of other
+# characters. The library overflows its stack on some longer runs.
+_MAX_LENGTH, _MAX_RUN = 400_000, 25_000
 _RUN = re.compile(r"\s+|\S+")
 
 
 class TiktokenTokenizer(Tokenizer):
-    """Raises `CheckpointError` where the splitting is not Kimi's, or not known."""
+    """Raises `CheckpointError` if the checkpoint's tokenizer class is not Kimi's."""
 
     def __init__(self, path: Path) -> None:
         import tiktoken
@@ -47,12 +47,12 @@ class TiktokenTokenizer(Tokenizer):
         if not config_path.is_file():
             raise CheckpointError(f"{config_path} is missing: the control tokens of {path.name} are declared there")
         config = read_tokenizer_config(path.parent)
-        own = (config.auto_map or {}).get("AutoTokenizer") or config.tokenizer_class
-        name = own[0] if isinstance(own, list) else own
-        if not str(name).endswith(_KIMI_CLASS):  # in front of it there may be a repository's name
+        declared_class = (config.auto_map or {}).get("AutoTokenizer") or config.tokenizer_class
+        name = declared_class[0] if isinstance(declared_class, list) else declared_class
+        if not str(name).endswith(_KIMI_CLASS):  # a repository's name may precede it
             raise CheckpointError(
-                f"{path}: how the tokenizer class {name} splits text is not known; of rank files, those of Kimi's "
-                f"{_KIMI_CLASS} are supported (a tokenizer.json says itself how it splits)"
+                f"{path}: how the tokenizer class {name} splits text is not known. Rank files are supported for Kimi's "
+                f"{_KIMI_CLASS} only; a tokenizer.json contains its own rules and is supported for any model"
             )
         ranks = load_tiktoken_bpe(str(path))
         declared = {i: token.content for i, token in config.added_tokens_decoder.items()}
@@ -62,9 +62,13 @@ class TiktokenTokenizer(Tokenizer):
         self.vocab_size = max(self.control.values()) + 1
 
     def _encode(self, text: str) -> list[int]:
-        if len(text) <= _LONGEST_RUN:
+        if len(text) <= _MAX_RUN:
             return self._library.encode_ordinary(text)
-        return [token for part in _parts(text) for token in self._library.encode_ordinary(part)]
+        return [
+            token
+            for part in split_long_text(text, _MAX_LENGTH, _MAX_RUN)
+            for token in self._library.encode_ordinary(part)
+        ]
 
     def _bytes(self, token: int) -> bytes:
         try:
@@ -73,12 +77,13 @@ class TiktokenTokenizer(Tokenizer):
             return b""
 
 
-def _parts(text: str) -> Iterator[str]:
-    for start in range(0, len(text), _MOST):
-        chunk = text[start : start + _MOST]
-        begun = 0
+def split_long_text(text: str, max_length: int, max_run: int) -> Iterator[str]:
+    """The parts of a text of at most `max_length` characters, in which no run is longer than `max_run`."""
+    for start in range(0, len(text), max_length):
+        chunk = text[start : start + max_length]
+        start_of_part = 0
         for run in _RUN.finditer(chunk):
-            for cut in range(run.start() + _LONGEST_RUN, run.end(), _LONGEST_RUN):
-                yield chunk[begun:cut]
-                begun = cut
-        yield chunk[begun:]
+            for cut in range(run.start() + max_run, run.end(), max_run):
+                yield chunk[start_of_part:cut]
+                start_of_part = cut
+        yield chunk[start_of_part:]

@@ -1,4 +1,4 @@
-"""`Tokenizer`: token ids for text and bytes for token ids, whatever library is behind it; and what it remembers."""
+"""`Tokenizer`: text to token ids and token ids to bytes, by any library, with a cache of encoded texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from dovetail.tokens.prompt import CUT
 
 
 class Tokenizer(ABC):
-    """`control` maps each control token's literal to its id; `vocab_size` is the highest id plus one."""
+    """A model's tokenizer. Subclasses implement `_encode` and `_bytes` with a library.
+
+    `control`: the literal of each control token -> its id.
+    `vocab_size`: the highest token id plus one.
+    """
 
     control: Mapping[str, int]
     vocab_size: int
@@ -25,8 +29,10 @@ class Tokenizer(ABC):
     def _bytes(self, token: int) -> bytes: ...
 
     def _places(self, pieces: Sequence[str]) -> list[str]:
-        """For each text of a prompt's pieces, what `_encode_place` has to know of it: the text, and what is around it
-        where that makes a difference. Ids are remembered by that."""
+        """The argument of `_encode_place` for each text of a prompt's pieces, which is also its key in the cache.
+
+        A tokenizer that encodes a text differently beside some control tokens adds these to the text.
+        """
         return list(pieces[::2])
 
     def _encode_place(self, place: str) -> list[int]:
@@ -34,12 +40,12 @@ class Tokenizer(ABC):
 
     @functools.cached_property
     def control_literals(self) -> Mapping[int, str]:
-        """Control token id -> literal."""
+        """The id of each control token -> its literal."""
         return {token: literal for literal, token in self.control.items()}
 
     @functools.cached_property
     def longest_token(self) -> int:
-        """The most bytes that one token stands for: text of n bytes is at least ``n / longest_token`` tokens."""
+        """The most bytes of one token. A text of n bytes has at least ``n / longest_token`` tokens."""
         return max(len(self.token_bytes(token)) for token in range(self.vocab_size))
 
     @functools.cached_property
@@ -47,22 +53,22 @@ class Tokenizer(ABC):
         return {}
 
     @functools.cached_property
-    def _texts(self) -> dict[int, str]:
-        """The text of every ordinary token that was met so far and stands for whole characters only."""
+    def text_cache(self) -> dict[int, str]:
+        """The text of tokens that are neither control tokens nor parts of a character, filled by `Detokenizer`s."""
         return {}
 
     @functools.cached_property
-    def _memory(self) -> Memory:
-        return Memory(self.vocab_size)
+    def _id_cache(self) -> IdCache:
+        return IdCache(self.vocab_size)
 
     def encode(self, text: str) -> list[int]:
-        """Ids that spell `text` wherever it stands; a control token's literal in it is ordinary characters."""
+        """The token ids of `text`, in which literals of control tokens are ordinary characters."""
         return _checked(self._encode, text)
 
     def prompt_ids(self, pieces: Sequence[str]) -> list[int]:
-        """Ids of a prompt's pieces (see `Prompt`), as the model's own tokenizer makes them of the whole.
+        """The token ids of a prompt's pieces (see `Prompt`), equal to those of the model's own tokenizer for the whole.
 
-        Those of its texts are remembered for a while: a conversation that grows is made of the texts it had before.
+        The ids of each text are cached, because a growing conversation repeats its earlier texts.
         """
         tokens = list(map(self.control.get, pieces[1::2]))
         if None in tokens:
@@ -71,9 +77,9 @@ class Tokenizer(ABC):
                 raise RenderError(
                     f"the tokenizer has no control token {unknown[0]!r}: is this the format's own tokenizer?"
                 )
-        texts = self._memory.ids(self._places(pieces), functools.partial(_checked, self._encode_place))
+        texts = self._id_cache.ids(self._places(pieces), functools.partial(_checked, self._encode_place))
         ids: list[int] = []
-        for text, token in zip(texts, tokens, strict=False):  # the last text may have no control token behind it
+        for text, token in zip(texts, tokens, strict=False):  # there may be no control token after the last text
             ids += text
             if token is not None:
                 ids.append(token)
@@ -82,73 +88,81 @@ class Tokenizer(ABC):
         return ids
 
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of one token (perhaps part of a character); b"" for an id outside the vocabulary."""
-        found = self._byte_cache.get(token)
-        if found is None and not 0 <= token < self.vocab_size:
+        """The UTF-8 bytes of one token, which may end inside a character; b"" for an id outside the vocabulary."""
+        cached = self._byte_cache.get(token)
+        if cached is not None:
+            return cached
+        if not 0 <= token < self.vocab_size:
             return b""
-        if found is None:
-            literal = self.control_literals.get(token)
-            found = literal.encode() if literal is not None else self._bytes(token)
-            self._byte_cache[token] = found
-        return found
+        literal = self.control_literals.get(token)
+        self._byte_cache[token] = literal.encode() if literal is not None else self._bytes(token)
+        return self._byte_cache[token]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a whole sequence; bytes that are not UTF-8 become U+FFFD."""
+        """The text of a whole sequence. Bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
 
 
 def _checked(encode: Callable[[str], list[int]], text: str) -> list[int]:
     try:
-        text.encode()  # one library replaces lone surrogates in silence, the other takes such text for no text
+        text.encode()  # refuses lone surrogates: one library replaces them silently, the other raises a TypeError
         return guarded(encode, text)
     except UnicodeEncodeError as error:
         raise RenderError("text holds a lone surrogate, which is not valid Unicode") from error
     except LibraryPanic as error:
-        raise RenderError("text that the tokenizer cannot split: a run of one kind is too long") from error
+        raise RenderError("the tokenizer cannot split the text: a run of one kind of character is too long") from error
 
 
-class Memory:
-    """Token ids of the texts that were used lately, up to a number of bytes.
+class IdCache:
+    """A cache of the token ids of recently used texts, bounded by its size in bytes.
 
-    In two generations: what is used goes into the younger, and when that is full it becomes the older, and the one
-    before is forgotten. So a look-up moves nothing and needs no lock, and a text that is used in every turn stays.
+    It has two generations. A text that is used enters the young one. When that is full, it becomes the old one, and the
+    previous old one is dropped. So a look-up changes nothing and needs no lock, and texts that are used in every turn
+    stay.
     """
 
-    MOST = 64 * 1024 * 1024  # bytes of texts and ids together: 15 to 20 million characters of long texts
-    _ENTRY = 128  # bytes that an entry takes beside its text and its ids, at most
+    _ENTRY_OVERHEAD = 128  # the most bytes of an entry besides its text and its ids
 
-    def __init__(self, vocab_size: int) -> None:
-        self._numbers = tuple(range(vocab_size))  # an id is one object however often it is remembered
+    def __init__(self, vocab_size: int, max_bytes: int = 64 * 1024 * 1024) -> None:
+        """`max_bytes` bounds texts and ids together; the default is enough for 15 to 20 million characters."""
+        self._max_bytes = max_bytes
+        self._id_objects = tuple(range(vocab_size))  # all entries share one object per id
         self._young: dict[str, tuple[int, ...]] = {}
         self._old: dict[str, tuple[int, ...]] = {}
-        self._bytes = 0  # of the younger
+        self._young_bytes = self._old_bytes = 0
         self._lock = threading.Lock()
 
-    def ids(self, texts: Sequence[str], encode: Callable[[str], Iterable[int]]) -> Sequence[tuple[int, ...]]:
-        """Ids of each text, by `encode` where they are not remembered. What `encode` raises is raised."""
-        found = list(map(self._young.get, texts))
-        for i, ids in enumerate(found):
-            if ids is None:
-                found[i] = self._look_again(texts[i], encode)
-        return found  # type: ignore[return-value]  # none is None any more
+    @property
+    def size(self) -> int:
+        """The bytes of all entries."""
+        return self._young_bytes + self._old_bytes
 
-    def _look_again(self, text: str, encode: Callable[[str], Iterable[int]]) -> tuple[int, ...]:
-        ids = self._young.get(text)  # twice in one prompt
+    def ids(self, texts: Sequence[str], encode: Callable[[str], Iterable[int]]) -> Sequence[tuple[int, ...]]:
+        """The ids of each text. `encode` makes those that are not cached; its exceptions are passed on."""
+        cached = list(map(self._young.get, texts))
+        for i, ids in enumerate(cached):
+            if ids is None:
+                cached[i] = self._old_or_new_ids(texts[i], encode)
+        return cached  # type: ignore[return-value]  # no item is None any more
+
+    def _old_or_new_ids(self, text: str, encode: Callable[[str], Iterable[int]]) -> tuple[int, ...]:
+        ids = self._young.get(text)  # the text occurs twice in this prompt
         if ids is None:
             ids = self._old.get(text)
             if ids is None:
-                ids = tuple(map(self._numbers.__getitem__, encode(text)))
-            self._keep(text, ids)
+                ids = tuple(map(self._id_objects.__getitem__, encode(text)))
+            self._add(text, ids)
         return ids
 
-    def _keep(self, text: str, ids: tuple[int, ...]) -> None:
-        size = sys.getsizeof(text) + sys.getsizeof(ids) + self._ENTRY
-        if size > self.MOST // 8:
+    def _add(self, text: str, ids: tuple[int, ...]) -> None:
+        size = sys.getsizeof(text) + sys.getsizeof(ids) + self._ENTRY_OVERHEAD
+        if size > self._max_bytes // 8:
             return
         with self._lock:
             if text in self._young:
                 return
-            if self._bytes + size > self.MOST // 2:
-                self._old, self._young, self._bytes = self._young, {}, 0
+            if self._young_bytes + size > self._max_bytes // 2:
+                self._old, self._old_bytes = self._young, self._young_bytes
+                self._young, self._young_bytes = {}, 0
             self._young[text] = ids
-            self._bytes += size
+            self._young_bytes += size
