@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -258,11 +258,16 @@ def run(core: LLMCore, completions: dict[str, Completion], late: dict[int, str] 
 
 
 def load_core(
-    target: Path, drafter: Path | str | None = None, *, tokenizer: Tokenizer | None = None, **settings: Any
+    target: Path,
+    drafter: Path | str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
 ) -> LLMCore:
     """A core in one thread, which drafts nothing unless `settings` give draft_tokens."""
     chosen = EngineSettings(**{"draft_tokens": 0, "threads": 1} | settings)
-    return LLMCore.load(target, drafter, tokenizer or ByteTokenizer(), chosen)
+    return LLMCore.load(target, drafter, tokenizer or ByteTokenizer(), chosen, progress)
 
 
 def _random(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:

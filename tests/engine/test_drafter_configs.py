@@ -74,7 +74,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a default vocabulary": (layer(vocab_size=None), "vocab_size is 32000, the target's vocab_size is 97"),
     "draft vocabulary": (config(draft_vocab_size=98), "draft_vocab_size is 98, the target's vocab_size is 97"),
     "aux layers": (config(eagle_aux_hidden_state_layer_ids=[1, 29]), r"\[1, 29\], the target has 3 layers"),
-    "negative aux layers": (config(eagle_aux_hidden_state_layer_ids=[-1, 2]), r"\[-1, 2\], the target has 3 layers"),
+    "negative aux layers": (config(eagle_aux_hidden_state_layer_ids=[-1, 2]), r"layer numbers from 0, found \[-1, 2\]"),
     "no aux layers": (config(eagle_aux_hidden_state_layer_ids=None), "aux_layers"),
     "aux layers by name": (config(eagle_aux_hidden_state_layer_ids=["low"]), "aux_layers"),
     "count of aux layers": (
