@@ -19,7 +19,7 @@ from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.history import HistoryRules, Repair
 from dovetail.formats.tool_choice import Strict
 from dovetail.grammar import ControlToken, ExactText, Grammar, Node
-from dovetail.reading import Asked, CallReader, Reader
+from dovetail.reading import CallReader, Reader, ReaderOptions
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
 #: The generation prompt opens it, or the model writes all of it, or there is none.
@@ -224,8 +224,8 @@ class Format(ABC):
         if thinking is None:
             thinking = self.reasoning == "opened"
         calls = tool_choice != "none"
-        asked = Asked(parameters_by_name(tools), thinking, calls, repair_arguments, call_prefix, structured)
-        return self._reader(asked, tokenizer)
+        options = ReaderOptions(parameters_by_name(tools), thinking, calls, repair_arguments, call_prefix, structured)
+        return self._reader(options, tokenizer)
 
     def parse(
         self,

@@ -165,7 +165,7 @@ class TagCalls(Declaration):
         own["text_openers"] = tuple(tag for tag in (in_text(tagged),) if not is_control(tag))
         own["inner"] = tuple(filter(is_control, (end, call_end, parameter[1], parameter_end)))
         own["newline_before_value"] = "\n{value}" in self.parameter
-        own["says_string"] = "{is_string}" in self.parameter
+        own["declares_string"] = "{is_string}" in self.parameter
         return (EqualsTagReader if tagged[2] == "=" else TagReader), own
 
 

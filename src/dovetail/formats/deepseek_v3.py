@@ -65,11 +65,11 @@ class DeepSeekV3Reader(CallReader):
                 return
 
     def _call(self) -> Script[None]:
-        kind, marker = yield from self._hold(LONGEST_HEADER, "{", "[", *self.controls)
+        kind, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *self.controls)
         separated = marker == SEPARATOR
         header = kind
         if separated:
-            header, marker = yield from self._hold(LONGEST_HEADER, "{", "[", *self.controls)
+            header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *self.controls)
         if marker not in ("{", "[", CALL_END):
             if marker:
                 self._unread()
@@ -105,7 +105,7 @@ class DeepSeekV3Reader(CallReader):
         """The call's name, and what is neither name nor markup, by what stands before and behind the separator."""
         named, fence, rest = _FENCED.fullmatch(header).groups()  # type: ignore[union-attr]  # it matches everything
         named = named.strip()
-        tools = self._asked.tools
+        tools = self._options.tools
         behind = named and (kind == TYPE or (kind not in tools and (self.fenced or named in tools)))
         if behind or not kind:
             name = named

@@ -37,7 +37,7 @@ from dovetail.formats.harmony_prompt import (
     render,
 )
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
-from dovetail.reading import Asked, CallReader, Script
+from dovetail.reading import CallReader, ReaderOptions, Script
 from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 
@@ -96,9 +96,9 @@ class HarmonyReader(CallReader):
     #: What ends a message, what comes where an end is missing, and what a header holds.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._told: set[Kind] = set()  # what a message has given text to
-        super().__init__(asked, tokenizer)
+        super().__init__(options, tokenizer)
 
     def _read(self) -> Script[None]:
         first = True
@@ -121,7 +121,7 @@ class HarmonyReader(CallReader):
         following = yield from self._peek()
         if following in ("", START, *self._in_headers):
             return False
-        kind: Kind = Reasoning if self._asked.thinking else Content
+        kind: Kind = Reasoning if self._options.thinking else Content
         if following not in self._message_ends:
             self._told.add(kind)
             if kind is Content:
@@ -176,7 +176,7 @@ class HarmonyReader(CallReader):
             self._unread()
         kind: Kind = Reasoning if header.channel == ANALYSIS else Content
         if header.recipient not in ("", *_PEOPLE):
-            if not self._asked.calls:
+            if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
                 yield from self._call(header, marker)
@@ -191,7 +191,7 @@ class HarmonyReader(CallReader):
         header, parts, opener = Header(), [""], START
         left = LONGEST_HEADER
         while True:
-            text, marker = yield from self._hold(left, "{", *self.controls)
+            text, marker = yield from self._read_up_to(left, "{", *self.controls)
             header.add(opener, text)
             parts.append(text)
             if marker not in (CHANNEL, CONSTRAIN):
@@ -220,7 +220,7 @@ class HarmonyReader(CallReader):
         if header.rest:
             self._events.append(Content(header.rest))
         name = header.recipient
-        if name.startswith(FUNCTIONS) and name not in self._asked.tools:
+        if name.startswith(FUNCTIONS) and name not in self._options.tools:
             name = name.removeprefix(FUNCTIONS)
         elif "." not in name and name != "python":  # a built-in tool's name stands as it is
             self._defect("missing_prefix", name)

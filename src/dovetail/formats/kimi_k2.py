@@ -27,7 +27,7 @@ from dovetail.formats.kimi_k2_prompt import (
     THINK_END,
 )
 from dovetail.grammar import Concat, ExactText, Index, Node
-from dovetail.reading import Asked, CallReader, Script
+from dovetail.reading import CallReader, ReaderOptions, Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.tokens import Prompt, Tokenizer
 
@@ -42,9 +42,9 @@ class KimiReader(CallReader):
     inner = (SECTION_END, ARGUMENTS, CALL_END)
     ends = (END,)
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._free: dict[str, int] = {}  # by name: no index below this one is tried again
-        super().__init__(asked, tokenizer)
+        super().__init__(options, tokenizer)
 
     def _section(self, opener: str) -> Script[None]:
         if opener == CALL:
@@ -65,7 +65,7 @@ class KimiReader(CallReader):
                 return
 
     def _call(self) -> Script[None]:
-        header, marker = yield from self._hold(LONGEST_HEADER, "{", *self.controls)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
         if marker not in ("{", ARGUMENTS, CALL_END):
             self._unread()
             self._abandon(header, {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments"))
@@ -105,12 +105,12 @@ class KimiReader(CallReader):
     def _name_and_index(self, header: str) -> tuple[str, int | None]:
         indexed = _INDEXED.fullmatch(header)
         name, index = (indexed[1], int(indexed[2])) if indexed else (header, None)
-        if index is None and header.isdecimal() and len(self._asked.tools) == 1:
+        if index is None and header.isdecimal() and len(self._options.tools) == 1:
             self._defect("missing_name", header)
-            return next(iter(self._asked.tools)), int(header[:9])
+            return next(iter(self._options.tools)), int(header[:9])
         if indexed is None:
             self._defect("missing_index", header)
-        if name.startswith("functions.") and name not in self._asked.tools:
+        if name.startswith("functions.") and name not in self._options.tools:
             name = name.removeprefix("functions.")
         elif header:
             self._defect("missing_prefix", header)

@@ -63,14 +63,14 @@ class KimiK3Reader(ParameterReader):
         return (_ARGUMENT_END, _ARGUMENT, _CALL_END, _CALL, _TOOLS_END, _TOOLS, _MESSAGE_END, *self.ends)
 
     def _read(self) -> Script[None]:
-        inside = "think" if self._asked.thinking else "response"
+        inside = "think" if self._options.thinking else "response"
         while True:
             kind = Reasoning if inside == "think" else Content
             stops = (*self.tags, *self.ends)
             marker = yield from (self._prose(kind, *stops) if inside else self._between(*stops))
             if marker is None:
                 return
-            if marker in self.openers and self._asked.calls:
+            if marker in self.openers and self._options.calls:
                 self._leave(inside, marker)
                 yield from self._section(marker)
                 inside = ""
@@ -85,7 +85,7 @@ class KimiK3Reader(ParameterReader):
             elif marker in self.ends:
                 inside = ""
             else:
-                self._defect("stray_marker" if self._asked.calls else "call_not_allowed", marker)
+                self._defect("stray_marker" if self._options.calls else "call_not_allowed", marker)
 
     def _leave(self, inside: str, marker: str) -> None:
         """Another tag opens; what is still open ends."""
@@ -213,7 +213,7 @@ class KimiK3Reader(ParameterReader):
         if following not in (*WHITESPACE,):
             self._defect("missing_separator")
             return Tag({}, "", "", following or None)
-        tag, stop = yield from self._hold(LONGEST_HEADER, SEP, *self.tags, *self.ends)
+        tag, stop = yield from self._read_up_to(LONGEST_HEADER, SEP, *self.tags, *self.ends)
         if stop != SEP:
             self._unread()
             self._defect("missing_separator" if stop != "" else "endless_header", tag)

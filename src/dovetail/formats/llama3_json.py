@@ -38,7 +38,7 @@ class LlamaReader(JsonCallReader):
     unmarked = r"\{"
 
     def _content_begins(self) -> Script[None]:
-        if not self._asked.calls or self._asked.structured:
+        if not self._options.calls or self._options.structured:
             return
         raw = [(yield from self._skip(WHITESPACE, MOST_SPACE))]
         if (yield from self._peek()) == "{":

@@ -46,11 +46,11 @@ class MistralReader(JsonCallReader):
 
     def _named_call(self) -> Script[str | None]:
         """`NAME[ARGS]{…}`, `NAME[CALL_ID]ID[ARGS]{…}` or `NAME{…}`."""
-        header, marker = yield from self._hold(LONGEST_HEADER, "{", self.text_end, *self.controls)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", self.text_end, *self.controls)
         name, call_id = header.strip(), ""
         if marker == CALL_ID:
-            call_id, marker = yield from self._hold(LONGEST_HEADER, "{", *self.controls)
-        if marker not in ("{", ARGUMENTS) and (name not in self._asked.tools or not marker):
+            call_id, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
+        if marker not in ("{", ARGUMENTS) and (name not in self._options.tools or not marker):
             defect = {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments")
             self._abandon(header + call_id, defect)
             return marker

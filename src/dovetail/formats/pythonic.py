@@ -63,7 +63,7 @@ class PythonicReader(PythonReader):
     ends = (CALLS_END, LIQUID_END, *TURN_ENDS)
 
     def _read(self) -> Script[None]:
-        place: type[Reasoning] | type[Content] = Reasoning if self._asked.thinking else Content
+        place: type[Reasoning] | type[Content] = Reasoning if self._options.thinking else Content
         markers = (CALLS, LIQUID, TAG, THINK, THINK_END, *self.ends)
         # In text, what is held to see whether it is a call is no longer than the longest name.
         longest = self._longest_name + 1
@@ -75,24 +75,24 @@ class PythonicReader(PythonReader):
                 while (yield from self._first_list(expected)):
                     expected = False
                 expected = False
-            may_be_called = self._asked.calls and not self._asked.structured
-            in_text = place is Content and may_be_called and self._asked.tools
+            may_be_called = self._options.calls and not self._options.structured
+            in_text = place is Content and may_be_called and self._options.tools
             marker = yield from self._prose(place, *markers, *("[",) * bool(in_text))
             begins = marker != "["
             if marker is None:
                 return
             if marker == "[":
-                begins = yield from self._list(longest, self._asked.tools.__contains__)
+                begins = yield from self._list(longest, self._options.tools.__contains__)
             elif marker in (THINK, THINK_END):
                 if marker == THINK_END and place is Content:
                     self._stray_marker(marker)
                 place = Reasoning if marker == THINK else Content
             elif marker in (CALLS, LIQUID, TAG):
-                if not self._asked.calls:
+                if not self._options.calls:
                     self._defect("call_not_allowed", marker)
                 elif place is Reasoning:
                     self._defect("reasoning_not_closed")
-                place, marked, expected = Content, marker != TAG, self._asked.calls
+                place, marked, expected = Content, marker != TAG, self._options.calls
             else:
                 if marker in (CALLS_END, LIQUID_END) and not marked:
                     self._stray_marker(marker)
@@ -101,7 +101,7 @@ class PythonicReader(PythonReader):
     def _first_list(self, expected: bool) -> Script[bool]:
         """Read the list that stands here, with whitespace before it, which is markup; False if there is none."""
         space = yield from self._skip(SPACE, MOST_SPACE)
-        may_be_called = self._asked.calls and (expected or not self._asked.structured)
+        may_be_called = self._options.calls and (expected or not self._options.structured)
         bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space)):
             return True
@@ -119,7 +119,7 @@ class PythonicReader(PythonReader):
     def _list(self, longest: int, is_name: Callable[[str], object], space: str = "") -> Script[bool]:
         """Read the list of calls behind a `[`; False if it is none, and text."""
         inside = yield from self._skip(SPACE, MOST_SPACE)
-        name, stop = yield from self._hold(longest, *_AFTER_NAME, *self.controls)
+        name, stop = yield from self._read_up_to(longest, *_AFTER_NAME, *self.controls)
         if stop != "(" or not is_name(name):
             self._unread()
             self._events.append(Content(f"{space}[{inside}{name}"))
@@ -137,7 +137,7 @@ class PythonicReader(PythonReader):
         yield from self._skip(SPACE)
         if (yield from self._next_is("]")):
             return ""
-        name, stop = yield from self._hold(_LONGEST_NAME, *_AFTER_NAME, *self.controls)
+        name, stop = yield from self._read_up_to(_LONGEST_NAME, *_AFTER_NAME, *self.controls)
         if stop == "(" and _NAME.fullmatch(name):
             if not comma:
                 self._defect("missing_comma", name)
@@ -151,7 +151,7 @@ class PythonicReader(PythonReader):
         if outcome == "ended":
             self._end_call()
             return
-        self._let_go()
+        self._flush()
         following = yield from self._peek()
         if not following:
             self._truncated_call()

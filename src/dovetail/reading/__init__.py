@@ -1,6 +1,6 @@
 """The machine under every reader: alphabet -> script -> events."""
 
 from dovetail.reading.calls import CallReader
-from dovetail.reading.reader import Asked, Reader, Script
+from dovetail.reading.reader import Reader, ReaderOptions, Script
 
-__all__ = ["Asked", "CallReader", "Reader", "Script"]
+__all__ = ["CallReader", "Reader", "ReaderOptions", "Script"]

@@ -1,8 +1,7 @@
-"""The alphabet that readers work in: ordinary characters, and one character for each control token.
+"""The alphabet that readers work in: ordinary characters, and one extra character for each control token.
 
-A control token becomes a lone surrogate, which no decoded text can hold. So a marker such as `</｜DSML｜parameter>`,
-whose middle is a control token and whose ends are ordinary text, is an ordinary string here; and text that merely
-spells the control token is another one.
+A control token becomes a lone surrogate, which decoded text never contains. A marker such as `</｜DSML｜parameter>`,
+whose middle is a control token, is then an ordinary string, and differs from text that only spells the control token.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ Search: TypeAlias = Callable[[str, int], "re.Match[str] | None"]
 
 
 class Literals:
-    """Finds the first of some literals in a text, or the beginning of one at its very end.
+    """Finds the first of some literals in a text, or the beginning of a literal at the end of the text.
 
-    No literal may be the beginning of another: which of the two it is would depend on how the text was cut.
+    No literal may begin another, because then the cuts of the text would decide which of the two is found.
     """
 
     def __init__(self, literals: Sequence[str], *, controls: bool) -> None:
         for literal in literals:
             if any(other != literal and other.startswith(literal) for other in literals):
                 raise ValueError(f"{literal!r} is the beginning of another literal")
-        #: Called as ``search(text, from)``. A group is set for a whole literal (or, with `controls`, for any control
-        #: token that does not begin one) and none for a beginning.
+        #: Called as ``search(text, start)``. The match has a group if it is a whole literal (or, with `controls`, a
+        #: control token that begins no literal), and no group if it is only the beginning of a literal.
         self.search = re.compile(_pattern(literals, controls), re.DOTALL).search
 
 
 def _pattern(literals: Sequence[str], controls: bool) -> str:
     firsts = sorted({literal[0] for literal in literals if literal})
-    # A class of first characters in front lets the regex engine skip everything else at the speed of a scan.
+    # With a class of first characters in front, the regex engine skips all other text fast.
     first = "".join(map(re.escape, firsts)) + ("\ud800-\udfff" if controls else "")
     if not first:
         return r"(?!)()"
     whole = [f"(?<={re.escape(f)}){_alternatives([s[1:] for s in literals if s[0] == f])}" for f in firsts]
     begun = [f"(?<={re.escape(f)}){_beginning([s[1:] for s in literals if s[0] == f])}" for f in firsts]
-    found = [f"(?:{'|'.join(whole)})()", f"(?:{'|'.join(begun)})\\Z"] if firsts else []
-    if controls:  # behind the beginnings, because a literal may begin with a control token
-        found.append(f"(?<={_SURROGATE})()")
-    return f"[{first}](?:{'|'.join(found)})"
+    patterns = [f"(?:{'|'.join(whole)})()", f"(?:{'|'.join(begun)})\\Z"] if firsts else []
+    if controls:  # last, because a literal may begin with a control token
+        patterns.append(f"(?<={_SURROGATE})()")
+    return f"[{first}](?:{'|'.join(patterns)})"
 
 
 def _alternatives(endings: Sequence[str]) -> str:
@@ -55,7 +54,7 @@ def _alternatives(endings: Sequence[str]) -> str:
 
 
 def _beginning(endings: Iterable[str]) -> str:
-    """A pattern for every beginning, the empty one too, of some strings."""
+    """A pattern for every beginning of `endings`, including the empty one."""
     by_first: dict[str, list[str]] = {}
     for ending in endings:
         if ending:
@@ -64,37 +63,38 @@ def _beginning(endings: Iterable[str]) -> str:
 
 
 @functools.cache
-def _found_in_text(literals: tuple[str, ...]) -> Literals:
+def _literals_in_text(literals: tuple[str, ...]) -> Literals:
     return Literals(literals, controls=False)
 
 
 class Alphabet:
-    """Turns text or segments into the alphabet and back, for one output.
+    """Turns the text or the segments of one output into the alphabet and back.
 
-    `controls` are the literals that the family knows; `spelled` are those of them that the model's tokenizer has no
-    control token for, so that they are literals in ordinary text even when ids are given.
+    `controls`: the literals of the family's control tokens.
+    `spelled`: the ones for which the model's tokenizer has no control token. They are recognized in ordinary text, even
+    if the output comes as ids.
     """
 
     def __init__(self, controls: Sequence[str], spelled: Iterable[str] = ()) -> None:
         self._character = {literal: chr(_SURROGATES[i]) for i, literal in enumerate(controls)}
         self._literal = {character: literal for literal, character in self._character.items()}
-        self._all = _found_in_text(tuple(controls)).search
+        self._all = _literals_in_text(tuple(controls)).search
         spelled = tuple(spelled)
-        self._some = _found_in_text(spelled).search if spelled else None
-        self._held = ""
+        self._some = _literals_in_text(spelled).search if spelled else None
+        self._buffered = ""
 
     def from_text(self, text: str) -> str:
-        """Of a text in which every control literal is one. What may yet become one waits for the next call."""
+        """Text in which every literal counts as a control token. The beginning of one at the end is buffered."""
         if not text.isascii():
             text = _any_surrogate.sub("\ufffd", text)
-        text = self._held + text if self._held else text
+        text = self._buffered + text if self._buffered else text
         if self._all(text, 0) is None:
-            self._held = ""
+            self._buffered = ""
             return text
         return self._replace(text, self._all)
 
     def from_segments(self, segments: Iterable[Segment]) -> str:
-        """Of pieces that say whether they are control tokens."""
+        """Pieces of which it is known whether they are control tokens."""
         pieces: list[str] = []
         for text, control in segments:
             if control:
@@ -103,28 +103,28 @@ class Alphabet:
             if not text.isascii():
                 text = _any_surrogate.sub("\ufffd", text)
             if self._some is not None:
-                text = self._replace(self._held + text, self._some)
-            elif self._held:
+                text = self._replace(self._buffered + text, self._some)
+            elif self._buffered:
                 pieces.append(self.end())
             pieces.append(text)
         return "".join(pieces)
 
     def end(self) -> str:
-        """What waits, as text: nothing can complete it any more."""
-        held, self._held = self._held, ""
-        return held
+        """The buffered text. Nothing can complete it any more."""
+        rest, self._buffered = self._buffered, ""
+        return rest
 
     def next_characters(self) -> tuple[str, ...]:
-        """What the text that waits may turn out to begin with; nothing if none waits."""
-        if not self._held:
+        """The characters that the buffered text may turn out to begin with; none if nothing is buffered."""
+        if not self._buffered:
             return ()
-        return (self._held[0], *(c for literal, c in self._character.items() if literal.startswith(self._held)))
+        return (self._buffered[0], *(c for literal, c in self._character.items() if literal.startswith(self._buffered)))
 
     def literal(self, character: str) -> str:
         return self._literal[character]
 
     def spell(self, text: str) -> str:
-        """`text` with each control token spelled out."""
+        """`text` with the literal of each control token in place of its character."""
         if text.isascii():
             return text
         return _any_surrogate.sub(lambda match: self._literal[match.group()], text)
@@ -133,7 +133,7 @@ class Alphabet:
         character = self._character.get(literal)
         if character is None:
             if len(self._character) == len(_SURROGATES):
-                return literal  # more kinds of control tokens in one output than there are characters for them
+                return literal  # the output has more kinds of control tokens than there are surrogates
             character = chr(_SURROGATES[len(self._character)])
             self._character[literal] = character
             self._literal[character] = literal
@@ -145,10 +145,10 @@ class Alphabet:
         while (match := search(text, at)) is not None:
             pieces.append(text[at : match.start()])
             if not match.lastindex:
-                self._held = text[match.start() :]
+                self._buffered = text[match.start() :]
                 return "".join(pieces)
             pieces.append(self._character[match.group()])
             at = match.end()
-        self._held = ""
+        self._buffered = ""
         pieces.append(text[at:])
         return "".join(pieces)

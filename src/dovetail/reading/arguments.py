@@ -1,4 +1,4 @@
-"""The arguments of one call that the model writes as JSON: passed on as they come, checked once when they end."""
+"""The arguments of one call that the model writes as JSON. They are passed on at once, and checked when they end."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
 
 
 class JsonArguments:
-    """Splits what follows a call's header into JSON text (a fragment to pass on) and what comes after it."""
+    """Splits the text after a call's header into JSON fragments to pass on, and the text after the JSON."""
 
     def __init__(self) -> None:
         self._fragments: list[str] = []
         self._end: JsonEnd | None = None
-        self.complete = False  # the closing bracket has come
+        self.complete = False  # whether the closing bracket was read
 
     def feed(self, text: str) -> tuple[str, str]:
-        """(fragment, rest): the next piece of the arguments, and text behind their closing bracket."""
+        """(fragment, rest): the next piece of the arguments, and the text after their closing bracket."""
         if self.complete:
             return "", text
         if not self._fragments:
@@ -29,7 +29,7 @@ class JsonArguments:
                 return "", ""
             if text[0] in "{[":
                 self._end = JsonEnd()
-        # A bare value (null, a string, nonsense) has no bracket to end it: it lasts until the call's end marker.
+        # A value without brackets (null, a string, nonsense) lasts until the call's end marker.
         end = self._end.feed(text) if self._end is not None else None
         rest = ""
         if end is not None:
@@ -43,18 +43,18 @@ class JsonArguments:
         return not self._fragments
 
     def valid(self) -> bool:
-        """Whether the fragments together are a JSON object. Costs one pass over them, once per call."""
+        """Whether the fragments together are a JSON object. This parses all of them."""
         return bool(self._fragments) and self._fragments[0][0] == "{" and is_json("".join(self._fragments))
 
     def closing(self) -> str:
-        """What closes the strings and brackets that are open, if that alone makes an object of it all; else ""."""
+        """The text that closes the open strings and brackets, if that makes the fragments an object; else ""."""
         if not self._fragments or self._fragments[0][0] != "{":
             return ""
         return closing("".join(self._fragments)) or ""
 
 
 def closing(text: str) -> str | None:
-    """What closes the strings and brackets that are open in `text`, if that alone makes JSON of it; else None."""
+    """The text that closes the open strings and brackets of `text`, if that makes it JSON; else None."""
     closers: list[str] = []
     for token in _TOKEN.finditer(text):
         mark = token.group()

@@ -1,6 +1,7 @@
-"""`CallReader`: what every family's calls have in common, whatever they are written in.
+"""`CallReader`: what the readers of all families share.
 
-Names, ids, indices; JSON arguments passed on as they come; text where there should be none; ends that are missing.
+An output is reasoning, content and sections of calls. Here are the walk over these, the ids and indices of calls, JSON
+arguments that stream, misplaced text, and calls whose end is missing.
 """
 
 from __future__ import annotations
@@ -9,63 +10,65 @@ from typing import ClassVar
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Reasoning
 from dovetail.reading.arguments import JsonArguments
-from dovetail.reading.reader import Asked, Reader, Script
+from dovetail.reading.reader import Reader, ReaderOptions, Script
 from dovetail.tokens import Tokenizer
 
-#: Characters; what is longer was never the header of a call.
+#: Characters. Longer text is no header of a call.
 LONGEST_HEADER = 1024
-#: Characters of whitespace that wait for what follows them; behind more of it, the text has gone on.
+#: Characters of whitespace that are buffered until the next text shows whether they are markup.
 MOST_SPACE = 16
 
 
 class CallReader(Reader):
-    """Reads an output of reasoning, content and sections of calls; a family says how a section is written."""
+    """Reads reasoning, content and sections of calls. A family's subclass reads one section."""
 
-    #: The markers around reasoning. Newlines in front of a marker are part of it where the family's template writes
-    #: them; without them it is read just the same.
+    #: The markers around reasoning. Newlines that the family's template writes before a marker are part of it; the
+    #: marker is also recognized without them.
     think, think_end = "<think>", "</think>"
-    #: What opens a section of calls (with newlines in front as above); and what ends a turn.
+    #: What opens a section of calls, with leading newlines as above.
     openers: tuple[str, ...]
+    #: What ends a turn.
     ends: tuple[str, ...] = ()
-    #: Those of the openers that are ordinary text, which reasoning may well be about: read in content only.
+    #: The openers that are ordinary text. They open calls in content only, because reasoning may mention them.
     text_openers: tuple[str, ...] = ()
-    #: What means something inside a section only. Outside, it is dropped with a `Defect`.
+    #: Markers that have a meaning inside a section only. Outside, they are dropped with a `Defect`.
     inner: tuple[str, ...] = ()
     #: A regex for what begins a call without any marker, in families that have such calls.
     unmarked: ClassVar[str] = "(?!)"
     #: A regex for layout inside a call that means nothing and is dropped without a `Defect`.
     layout: ClassVar[str] = "(?!)"
-    #: How many newlines the family's template puts behind `<think>` and `</think>`; they are markup.
+    #: How many newlines the template writes before `<think>`, after it and after `</think>`. They are markup.
     before_think = after_think = after_think_end = 0
-    #: The markers around content, in families that have any; and the newlines that their templates put in front of it.
+    #: The markers around content, in families that have them.
     answer: str = ""
     answer_end: str = ""
+    #: How many newlines the family's template writes before content.
     before_content = 0
-    #: Whether those behind `<think>` stand in the prompt, when it is the prompt that opens the block.
+    #: Whether a prompt that opens the reasoning block writes the newlines after the opening tag as well.
     prompted_after_think = False
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
-        self._index = -1  # of the call that is open, or was last
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._index = -1  # of the open or last call
         self._id = ""
         self._ids: set[str] = set()
-        self._number = 0  # of the next id that is made up
-        self._longest_name = max(map(len, asked.tools), default=0)
+        self._number = 0  # of the next id for a call without one
+        self._longest_name = max(map(len, options.tools), default=0)
         self._arguments = JsonArguments()
-        self._stray = False  # text that belongs to no call has begun
-        super().__init__(asked, tokenizer)
+        self._stray = False  # whether misplaced text has begun, so that its defect is reported once
+        super().__init__(options, tokenizer)
 
     # -- a whole output -----------------------------------------------------------------------------------------------
 
     def _read(self) -> Script[None]:
-        place: type[Reasoning] | type[Content] = Reasoning if self._asked.thinking else Content
+        place: type[Reasoning] | type[Content] = Reasoning if self._options.thinking else Content
         think, think_end, *openers = (marker.lstrip() for marker in (self.think, self.think_end, *self.openers))
-        # Each marker that newlines belong to, and the same without them; as a dict, because an order has to be kept.
+        # Each marker with its newlines, and without them. A dict, because the order matters.
         answers = tuple(filter(None, (self.answer, self.answer_end)))
         own = (think, think_end, self.think_end, *answers, *openers, *self.openers, *self.ends, *self.inner)
         marks = dict.fromkeys(own)
         stops = [mark for mark in marks if mark not in self.text_openers]
-        # Text is a call only where there may be calls: with none asked for, it stays as it is.
-        in_content = list(marks) if self._asked.calls and not self._asked.structured else stops
+        # Ordinary text opens calls only if the answer may contain calls.
+        in_content = list(marks) if self._options.calls and not self._options.structured else stops
         if place is Reasoning:
             yield from self._skip("\n", 0 if self.prompted_after_think else self.after_think)
         else:
@@ -89,7 +92,7 @@ class CallReader(Reader):
                 if place is Reasoning:
                     self._defect("reasoning_not_closed")
                 place = Content
-            elif not self._asked.calls:
+            elif not self._options.calls:
                 self._defect("call_not_allowed", marker)
                 place = Content
             elif marker in openers:
@@ -101,15 +104,15 @@ class CallReader(Reader):
                 self._stray_marker(marker)
 
     def _content_begins(self) -> Script[None]:
-        """Read what stands at the very beginning of the content, where the family has something to say about that."""
+        """Read the beginning of the content, in families where it has a meaning."""
         yield from self._skip("\n", self.before_content)
 
     def _section(self, opener: str) -> Script[None]:
-        """Read what `opener` opened, to its end; a marker that is not its own is put back."""
+        """Read the section that `opener` opened. A marker that does not belong to it is put back."""
         raise NotImplementedError
 
     def _between(self, *stops: str) -> Script[str | None]:
-        """Read on to one of `stops` where no text should be: whitespace is markup, anything else content."""
+        """Read up to one of `stops` where no text belongs: whitespace is markup, other text is content."""
         self._stray = False
         return self._pass(self._stray_text, self._stray_marker, stops)
 
@@ -123,7 +126,7 @@ class CallReader(Reader):
         self._events.append(Content(text))
 
     def _abandon(self, text: str, defect: str) -> None:
-        """What began as a call is none: what was read of it is content."""
+        """`text` began like a call and is none, because of `defect`: it is content."""
         self._defect(defect, text[:80])
         if text := text.lstrip():
             self._events.append(Content(text))
@@ -131,37 +134,37 @@ class CallReader(Reader):
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def _open_call(self, name: str, call_id: str | None = None) -> None:
-        """Start a call. `call_id` is the model's own, if it wrote one that is not taken."""
-        if self._asked.tools and name not in self._asked.tools:
+        """Start a call. `call_id`: the id that the model wrote, if it wrote one."""
+        if self._options.tools and name not in self._options.tools:
             self._defect("unknown_name", name)
         self._index += 1
         if call_id is not None and call_id in self._ids:
             self._defect("duplicate_id", call_id)
             call_id = None
-        # A number that was found taken once is not tried again, so that many calls cost no more than each one.
+        # A number that was taken once is not tried again, so that the cost of a call does not grow.
         self._number = max(self._number, self._index)
         while call_id is None or call_id in self._ids:
-            call_id = f"{self._asked.call_prefix}{self._number}"
+            call_id = f"{self._options.call_prefix}{self._number}"
             self._number += 1
         self._id = call_id
         self._ids.add(call_id)
         self._arguments = JsonArguments()
         self._events.append(CallStart(self._index, call_id, name))
 
-    def _argue(self, fragment: str) -> None:
+    def _emit_fragment(self, fragment: str) -> None:
         self._events.append(CallArguments(self._index, fragment))
 
     def _end_call(self) -> None:
         self._events.append(CallEnd(self._index))
 
     def _json_arguments(self, *stops: str) -> Script[str | None]:
-        """Pass on the open call's arguments, which are JSON, up to one of `stops`. What follows the JSON is stray."""
+        """Pass on the open call's JSON arguments up to one of `stops`. Text after the JSON is misplaced."""
         arguments = self._arguments
 
         def write(text: str) -> None:
             fragment, rest = arguments.feed(text)
             if fragment:
-                self._argue(fragment)
+                self._emit_fragment(fragment)
             if rest:
                 self._stray_text(rest)
 
@@ -169,22 +172,22 @@ class CallReader(Reader):
             if arguments.complete:
                 self._stray_marker(literal)
             else:
-                write(literal)  # inside the arguments it is what spells it
+                write(literal)  # inside the arguments it is its characters
 
         self._stray = False
         return self._pass(write, write_marker, stops)
 
     def _take_arguments(self, text: str) -> int | None:
-        """Pass on the open call's arguments, which are JSON; the offset where they end, if they do."""
+        """Pass on the open call's JSON arguments; the offset in `text` where they end, or None."""
         fragment, rest = self._arguments.feed(text)
         if fragment:
-            self._argue(fragment)
+            self._emit_fragment(fragment)
         return len(text) - len(rest) if self._arguments.complete else None
 
     def _close_call(self, marker: str | None, *ends: str | None) -> None:
-        """End the call whose JSON arguments stopped at `marker`, where one of `ends` should have stood.
+        """End the call whose JSON arguments stopped at `marker`. One of `ends` was expected there.
 
-        None among them: the output may just as well be over.
+        None in `ends` means that the end of the output is as good.
         """
         if marker is None and not self._arguments.complete and (self._cut_off or not self._arguments.valid()):
             self._truncated_call()
@@ -193,7 +196,7 @@ class CallReader(Reader):
             self._defect("missing_call_end", self._id)
         if self._arguments.empty:
             self._defect("missing_arguments", self._id)
-            self._argue("{}")
+            self._emit_fragment("{}")
             self._end_call()
         elif self._arguments.valid():
             self._end_call()
@@ -202,16 +205,16 @@ class CallReader(Reader):
             self._repair(self._arguments.closing())
 
     def _truncated_call(self, closing: str | None = None) -> None:
-        """The output is over in the middle of the call's arguments, which are left as they are.
+        """The output ended inside the call's arguments, which stay as they are.
 
-        `closing` is what would make JSON of them, if anything would; None where they are `self._arguments`.
+        `closing`: the text that would make them valid JSON, or ""; None: compute it from `self._arguments`.
         """
         self._defect("truncated_call", self._id)
         self._repair(self._arguments.closing() if closing is None else closing)
 
     def _repair(self, closing: str) -> None:
-        """End the call with what makes JSON of its arguments, if anything does and the request asks for it."""
-        if self._asked.repair_arguments and closing:
+        """End the call with the text that completes its arguments, if there is one and the request wants a repair."""
+        if self._options.repair_arguments and closing:
             self._defect("repaired_arguments", self._id)
-            self._argue(closing)
+            self._emit_fragment(closing)
             self._end_call()

@@ -1,4 +1,4 @@
-"""Every kind of `Defect`, and what it says: the words are stable, and clients and metrics may count them."""
+"""Every kind of `Defect` and its meaning. The names of the kinds are stable: clients and metrics may count them."""
 
 from __future__ import annotations
 

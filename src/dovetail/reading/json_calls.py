@@ -249,7 +249,7 @@ class JsonCallReader(CallReader):
                 yield from self._whole_value(first, stops, envelope.early, member)
         elif key in keys.name and not envelope.name and quoted:
             envelope.name = (yield from self._string(member, stops)).strip()
-            if envelope.name and (envelope.certain or envelope.has_arguments or envelope.name in self._asked.tools):
+            if envelope.name and (envelope.certain or envelope.has_arguments or envelope.name in self._options.tools):
                 self._start(envelope)
         elif key == "function" and not envelope.name and first == "{":
             envelope.depth += 1  # OpenAI's: {"type": "function", "function": {"name": …, "arguments": …}}
@@ -355,7 +355,7 @@ class JsonCallReader(CallReader):
     def _write_decoded(self, text: str) -> None:
         fragment, rest = self._arguments.feed(text)
         if fragment:
-            self._argue(fragment)
+            self._emit_fragment(fragment)
         if rest:
             self._stray_text(rest)
 
@@ -422,7 +422,7 @@ class JsonCallReader(CallReader):
                 return
         self._defect("missing_bracket", self._id)
         if closing:
-            self._argue(closing)
+            self._emit_fragment(closing)
         self._end_call()
 
 

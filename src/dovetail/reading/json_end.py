@@ -1,4 +1,4 @@
-"""Finds where a JSON object, array or string ends in a stream, without parsing what is in it."""
+"""`JsonEnd`: finds where a JSON object, array or string ends, piece by piece and without parsing it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OUTSIDE = re.compile(r'["{}\[\]]')
 
 
 class JsonEnd:
-    """Counts brackets outside strings. The first character fed must open the value."""
+    """Counts the brackets outside of strings. The first character fed must open the value."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -17,7 +17,7 @@ class JsonEnd:
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """The offset in `text` just past the value's last bracket or quote, or None while it is open."""
+        """The offset in `text` after the value's last bracket or quote; None while the value is open."""
         at = 0
         if self._escaped and text:
             self._escaped = False

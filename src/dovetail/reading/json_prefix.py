@@ -1,4 +1,4 @@
-"""Tells, while a text comes, whether it may still become one JSON object or array."""
+"""`JsonPrefix`: tells, piece by piece, whether a text may still become one JSON object or array."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _WORD = re.compile(r"[-+.\w]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _BEGUN_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.(?:[0-9]+(?:[eE][-+]?[0-9]*)?)?|[eE](?:[-+]?[0-9]*))?)?")
 _NAMES = ("true", "false", "null")
-#: Characters of a number or a name; a longer one counts as none.
+#: The most characters of a number or a name.
 LONGEST_SCALAR = 64
-#: What may come next, besides whitespace.
+#: What may come next, apart from whitespace.
 _VALUE, _VALUE_OR_END, _KEY, _KEY_OR_END, _COLON, _COMMA_OR_END, _NOTHING = range(7)
 
 
@@ -24,17 +24,17 @@ class JsonPrefix:
         self._next = _VALUE
         self._open: list[str] = []
         self._in_string = False
-        self._escape = ""  # the beginning of an escape, at the end of what was fed
-        self._word: str | None = None  # a number or a name that may go on
+        self._escape = ""  # the beginning of an escape, if the text fed so far ends in one
+        self._word: str | None = None  # a number or a name that may continue
         self._possible = True
 
     @property
     def in_string(self) -> bool:
-        """Whether what was fed ends inside a string, and not in the midst of an escape."""
+        """Whether the text fed so far ends inside a string, but not inside an escape."""
         return self._possible and self._in_string and not self._escape
 
     def feed(self, text: str) -> bool:
-        """Whether everything fed so far is the beginning of an object or array, or all of one."""
+        """Whether the text fed so far is the beginning of an object or array, or all of one."""
         self._possible = self._possible and self._follow(text)
         return self._possible
 
@@ -57,7 +57,7 @@ class JsonPrefix:
                 end = _WORD.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
                 self._word += text[at:end]
                 if end == len(text):
-                    return _may_go_on(self._word)
+                    return _may_continue(self._word)
                 if not _is_whole(self._word):
                     return False
                 self._word = None
@@ -70,7 +70,7 @@ class JsonPrefix:
         return True
 
     def _mark(self, mark: str) -> bool:
-        """Take one character outside strings, which may begin a string or a word."""
+        """Read one character outside of strings and words."""
         expected = self._next
         if mark == '"' and expected not in (_COLON, _COMMA_OR_END, _NOTHING):
             self._in_string = True
@@ -93,7 +93,7 @@ class JsonPrefix:
         return True
 
 
-def _may_go_on(word: str) -> bool:
+def _may_continue(word: str) -> bool:
     if len(word) > LONGEST_SCALAR:
         return False
     return _BEGUN_NUMBER.fullmatch(word) is not None or any(name.startswith(word) for name in _NAMES)

@@ -1,4 +1,4 @@
-"""Decodes the inside of a JSON string as it comes: every character as soon as its escape is whole."""
+"""`StringDecoder`: decodes the inside of a JSON string, piece by piece."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(
-    # A pair of surrogates; then what may yet become an escape or such a pair; then one escape, whatever it is worth.
+    # A pair of surrogates; the beginning of an escape or of such a pair; any one escape, valid or not.
     rf"{_HIGH}{_LOW}|(?P<begun>\\(?:u[0-9a-fA-F]{{0,3}})?\Z|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?\Z)"
     r"|\\u[0-9a-fA-F]{4}|\\.",
     re.DOTALL,
@@ -16,25 +16,25 @@ _SIMPLE = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\b": "\b", "\\f": "\f", '\\"
 
 
 class StringDecoder:
-    """What is no escape of JSON stays as it is written."""
+    """Decodes every character as soon as its escape is complete. An escape that JSON does not have stays as it is."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffered = ""
 
     def feed(self, text: str) -> str:
-        """The next characters; the beginning of an escape at the end of `text` waits for the rest."""
-        text, self._held = self._held + text, ""
+        """The next characters. The beginning of an escape at the end of `text` is buffered."""
+        text, self._buffered = self._buffered + text, ""
         return _ESCAPE.sub(self._decoded, text) if "\\" in text else text
 
     def end(self) -> str:
-        """What waits, as it is written: nothing completes it any more."""
-        held, self._held = self._held, ""
-        return held
+        """The buffered text. Nothing can complete it any more."""
+        rest, self._buffered = self._buffered, ""
+        return rest
 
     def _decoded(self, match: re.Match[str]) -> str:
         if match["begun"] is None:
             return _character(match.group())
-        self._held = match.group()
+        self._buffered = match.group()
         return ""
 
 
@@ -45,12 +45,12 @@ def _character(escape: str) -> str:
     try:
         decoded: str = json.loads(f'"{escape}"')
         decoded.encode()
-    except ValueError:  # no escape of JSON, or half a pair of surrogates, which is no text
+    except ValueError:  # an escape that JSON does not have, or half of a pair of surrogates
         return escape
     return decoded
 
 
 def decode(text: str) -> str:
-    """All of the inside of a string."""
+    """The whole inside of a string, decoded."""
     decoder = StringDecoder()
     return decoder.feed(text) + decoder.end()

@@ -33,14 +33,14 @@ class KeyTagReader(ParameterReader):
                 return
 
     def _call(self) -> Script[None]:
-        header, marker = yield from self._hold(LONGEST_HEADER, "{", *self.controls)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
         if not marker:
             self._abandon(header, "truncated_call" if marker is None else "endless_header")
             return
         self._unread()
         around = (self.section, self.section_end)
         name = header.strip()
-        if name not in self._asked.tools and (not name or any(map(str.isspace, name))):
+        if name not in self._options.tools and (not name or any(map(str.isspace, name))):
             self._abandon(header, "missing_name")
             name = "" if name or marker not in (self.key, self.value) else self._only_tool() or ""
         if not name:
@@ -68,13 +68,13 @@ class KeyTagReader(ParameterReader):
                 return marker
 
     def _parameter(self) -> Script[None]:
-        key, marker = yield from self._hold(LONGEST_HEADER, *self.controls)
+        key, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
         if not marker:
             self._abandon(key, "truncated_call" if marker is None else "endless_header")
             return
         between = ""
         if marker == self.key_end:
-            between, marker = yield from self._hold(LONGEST_HEADER, *self.controls)
+            between, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
         else:
             self._defect("missing_key_end", key)
         if marker == self.value:

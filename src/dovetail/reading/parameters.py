@@ -1,10 +1,10 @@
-"""The arguments of one call that come one parameter at a time, written as one JSON object while they come.
+"""`Parameters`: turns a call's parameters, which come one after another, into one JSON object.
 
-1. `open` a parameter: its key is written, and what it returns takes the value's text, in whatever pieces.
-2. `close` it. A string has been passed on by then, escaped piece by piece; any other value is passed on now.
-3. `end` the object, or `cut` it where the output is over.
+1. `open` a parameter. This writes the key, and returns a function that takes the value's text in any pieces.
+2. `close` the parameter. A string has been written piece by piece; any other value is written now.
+3. `end` the object, or `cut` it if the output is over.
 
-`members` is the way back: a JSON object as parameters.
+`members` is the reverse: it takes a JSON object apart.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BRACKETS = {"object": "{", "array": "["}
 
 
 class Parameters:
-    """Writes one call's arguments. `emit` gets the fragments, `defect` what was forgiven.
+    """Writes one call's arguments. `emit` receives the fragments, `defect` each fault that was forgiven.
 
-    Which values are strings is the schema's to say, unless `open` is told. A value that may be a string or something
-    else is held only as long as it may still become the latter.
+    The schema decides which values are strings, unless `open` receives the types. A value that may be a string or
+    something else is buffered as long as it may become something else.
     """
 
     def __init__(self, types: ParameterTypes, emit: Callable[[str], None], defect: Callable[[str, str], None]) -> None:
@@ -38,9 +38,12 @@ class Parameters:
         self._keys: set[str] = set()
         self._key = ""
         self._types = STRING
-        self._held: list[str] | None = None  # of an open value that is not known to be a string
-        self._bracket: JsonPrefix | None = None  # follows what is held, when it began like an object or an array
-        self._followed = 0  # pieces of what is held, by `in_json_string`
+        #: The open value, if it is not known to be a string.
+        self._buffered: list[str] | None = None
+        #: Follows the buffered value, if it begins like an object or an array.
+        self._bracket: JsonPrefix | None = None
+        #: How many buffered pieces `in_json_string` has followed.
+        self._followed = 0
         self._in_string = False
 
     def declares(self, key: str) -> bool:
@@ -48,7 +51,7 @@ class Parameters:
         return self._types_of[key] != ANY
 
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
-        """Begin a parameter; the result takes its value. `types` (see `values`) stands above the schema."""
+        """Begin a parameter, and return a function that takes its value. `types` overrides the schema's."""
         head = f"{', ' if self._keys else '{'}{quote(key)}: "
         if key in self._keys:
             self._defect("duplicate_parameter", key)
@@ -60,15 +63,15 @@ class Parameters:
             self._emit(head + '"')
             return self._stream
         self._emit(head)
-        self._held = []
+        self._buffered = []
         self._bracket = None
         self._followed = 0
-        return self._weigh if "string" in self._types else self._held.append
+        return self._weigh if "string" in self._types else self._buffered.append
 
     def close(self) -> None:
-        """End the parameter that is open."""
-        if self._held is not None:
-            text, self._held = "".join(self._held), None
+        """End the open parameter."""
+        if self._buffered is not None:
+            text, self._buffered = "".join(self._buffered), None
             self._emit(self._value(text))
         else:
             self._in_string = False
@@ -77,15 +80,15 @@ class Parameters:
     @property
     def unfinished(self) -> bool:
         """Whether a parameter is open, or none has begun."""
-        return self._in_string or self._held is not None or not self._keys
+        return self._in_string or self._buffered is not None or not self._keys
 
     @property
     def in_json_string(self) -> bool:
-        """Whether the open value can be no string, and is JSON so far that breaks off inside a string."""
-        if self._held is None or "string" in self._types:
+        """Whether the open value cannot be a string and is, so far, JSON that ends inside a JSON string."""
+        if self._buffered is None or "string" in self._types:
             return False
-        fresh = "".join(self._held[self._followed :])
-        self._followed = len(self._held)
+        fresh = "".join(self._buffered[self._followed :])
+        self._followed = len(self._buffered)
         if self._bracket is None:
             fresh = fresh.lstrip(WHITESPACE)
             if fresh[:1] not in ("{", "["):
@@ -99,10 +102,10 @@ class Parameters:
         self._emit("}" if self._keys else "{}")
 
     def cut(self) -> str:
-        """Pass on what is held, as it is, and return what would make JSON of it all, if anything would."""
-        if self._held is None:
+        """Write the buffered value as it is. Returns the text that would complete the JSON, or "" if there is none."""
+        if self._buffered is None:
             return '"}' if self._in_string else "}" if self._keys else ""
-        text, self._held = "".join(self._held), None
+        text, self._buffered = "".join(self._buffered), None
         if "string" in self._types and text and self._bracket is None and not self._is_value(text):
             self._emit('"' + quote(text)[1:-1])
             return '"}'
@@ -117,18 +120,18 @@ class Parameters:
         self._emit(quote(text)[1:-1])
 
     def _weigh(self, text: str) -> None:
-        """Of a value that may be a string or something else."""
-        held = self._held
-        if held is None:
+        """Take the text of a value that may be a string or something else."""
+        buffered = self._buffered
+        if buffered is None:
             self._stream(text)
             return
-        held.append(text)
+        buffered.append(text)
         if self._bracket is not None:
             if self._bracket.feed(text):
                 return
-            text = "".join(held)
+            text = "".join(buffered)
         else:
-            text = "".join(held)
+            text = "".join(buffered)
             begun = text.lstrip(WHITESPACE)
             if len(text) - len(begun) <= LONGEST_SCALAR:
                 if begun and begun[0] in _brackets(self._types):
@@ -137,22 +140,22 @@ class Parameters:
                         return
                 elif len(text) <= LONGEST_SCALAR and _scalar(self._types)(begun):
                     return
-        self._held = None
+        self._buffered = None
         self._in_string = True
         self._emit('"' + quote(text)[1:-1])
 
     def _value(self, text: str) -> str:
-        """The JSON of a value that was held to its end."""
+        """The JSON of a value that was buffered to its end."""
         value = text.strip(WHITESPACE)
         if "string" in self._types:
-            # Where a string may stand, what is nothing else is one.
+            # A value that may be a string is one if it is nothing else.
             return value if self._is_value(text) else quote(text)
         if is_json(value):
             return value
-        for kind, meant in (("python_value", from_python(value)), ("escaped_value", _unescaped(value))):
-            if is_json(meant):
+        for kind, repaired in (("python_value", from_python(value)), ("escaped_value", _unescaped(value))):
+            if is_json(repaired):
                 self._defect(kind, self._key)
-                return meant
+                return repaired
         self._defect("invalid_value", self._key)
         return quote(text)
 
@@ -168,7 +171,7 @@ def _brackets(types: frozenset[str]) -> str:
 
 @functools.cache
 def _scalar(types: frozenset[str]) -> Callable[[str], Any]:
-    """Whether a text may be, or become, a number, a boolean or null, as far as these are among `types`."""
+    """A function that tells whether a text is, or may become, a number, a boolean or null, if `types` has these."""
     space = f"[{WHITESPACE}]*"
     patterns = []
     for kind, words in _WORDS.items():
@@ -184,7 +187,7 @@ def _scalar(types: frozenset[str]) -> Callable[[str], Any]:
 # -- near-misses ------------------------------------------------------------------------------------------------------
 
 _PYTHON = re.compile(
-    # A string without its end reaches to the end of the text: it must not be looked for again from every quote in it.
+    # A string without an end matches up to the end of the text, so that the search does not restart at every quote.
     r"""(?P<word>\b(?:True|False|None)\b)|"(?:[^"\\]|\\.)*+"?|'(?P<string>(?:[^'\\]|\\.)*+)'|'(?:[^'\\]|\\.)*+"""
     r"""|,(?=\s*[\]}])""",
     re.DOTALL,
@@ -194,7 +197,7 @@ _IN_STRING = re.compile(r'\\(?:x([0-9a-fA-F]{2})|(["\\/bfnrt]|u[0-9a-fA-F]{4})|(
 
 
 def from_python(text: str) -> str:
-    """`text` with Python's words, quotes and trailing commas made JSON's; digits and everything else as they are."""
+    """`text` with Python's words, quotes and trailing commas replaced by JSON's. Everything else stays."""
     return _PYTHON.sub(_json_token, text)
 
 
@@ -206,37 +209,37 @@ def _json_token(token: re.Match[str]) -> str:
     return "" if token.group() == "," else token.group()
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    if found[1]:
-        return f"\\u00{found[1]}"
-    if found[2]:
-        return found.group()
-    if found[3]:
-        return found[3] if found[3] == "'" else quote(found.group())[1:-1]
-    return quote(found.group())[1:-1]
+def _json_escape(escape: re.Match[str]) -> str:
+    if escape[1]:
+        return f"\\u00{escape[1]}"
+    if escape[2]:
+        return escape.group()
+    if escape[3]:
+        return escape[3] if escape[3] == "'" else quote(escape.group())[1:-1]
+    return quote(escape.group())[1:-1]
 
 
 def _unescaped(text: str) -> str:
-    """A JSON text that was escaped once more than it should be, without that."""
+    """JSON text that was escaped once too often, without the extra escapes; "" if it was not."""
     try:
-        meant = str(json.loads(f'"{text}"', strict=False))
-        meant.encode()
-    except ValueError:  # a lone surrogate is one, too
+        decoded = str(json.loads(f'"{text}"', strict=False))
+        decoded.encode()
+    except ValueError:  # also raised for a lone surrogate
         return ""
-    return meant
+    return decoded
 
 
-# -- the way back -----------------------------------------------------------------------------------------------------
+# -- the reverse ------------------------------------------------------------------------------------------------------
 
-_SCAN = json.JSONDecoder(parse_int=len, parse_float=len)  # numbers are not looked at
+_SCAN = json.JSONDecoder(parse_int=len, parse_float=len)  # a number's value does not matter
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _NEXT = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 def members(arguments: str) -> Iterator[tuple[str, str, bool]]:
-    """(key, value, whether it is a string) of each member of a JSON object; other values are the JSON as it stands.
+    """(key, value, whether the value is a string) of each member of a JSON object.
 
-    Raises `ValueError` where `arguments` is not a JSON object.
+    A string is decoded; any other value is its JSON text. Raises `ValueError` if `arguments` is no JSON object.
     """
     if not isinstance(_SCAN.decode(arguments), dict):
         raise ValueError("the arguments are not a JSON object")

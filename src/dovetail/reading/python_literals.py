@@ -1,7 +1,7 @@
-"""The arguments of a call that the model writes as Python, passed on as JSON while they come.
+"""`PythonReader`: arguments that the model writes as Python, passed on as JSON while they come.
 
-`city="Paris", days=[1, 0x1f]` becomes `{"city": "Paris", "days": [1, 31]}`. Decimal numbers keep their digits; strings
-stream; what stands in parentheses waits until a comma or the end tells a tuple from a value.
+`city="Paris", days=[1, 0x1f]` becomes `{"city": "Paris", "days": [1, 31]}`. Decimal numbers keep their digits, and
+strings stream. The inside of parentheses is buffered until a comma or the end shows whether they are a tuple.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 import msgspec
 
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
-from dovetail.reading.reader import Asked, Script
+from dovetail.reading.reader import ReaderOptions, Script
 from dovetail.tokens import Tokenizer
 
 SPACE: Final = " \t\r\n\f"
@@ -27,7 +27,7 @@ _BREAKS: Final = (*_QUOTES, *_OPENERS, *_CLOSERS, ",")
 _KEY_BREAKS: Final = (*_BREAKS, "=", ":")
 _PREFIXES: Final = ("", "r", "b", "u", "f", "br", "rb", "fr", "rf")
 _CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
-#: What Python's escapes of one character stand for.
+#: The characters of Python's escapes of one letter.
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""} | {
     character: character for character in (*_QUOTES, "\\")
 }
@@ -39,7 +39,7 @@ _ESCAPE = re.compile(
 )
 _OCTAL = re.compile(r"\\[0-7]{1,2}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Brackets in one another; deeper ones nobody could read as JSON either.
+#: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST: Final = 256
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
@@ -47,12 +47,13 @@ _BASED = re.compile(r"([+-]?)\s*(0(?:[xX](?:_?[0-9a-fA-F])+|[oO](?:_?[0-7])+|[bB
 _DIGITS = "[0-9](?:_?[0-9])*+"
 _DECIMAL = re.compile(rf"([+-]?)\s*({_DIGITS})?(\.(?:{_DIGITS})?)?([eE][+-]?{_DIGITS})?")
 
-#: How a call's arguments went on: to their `)`; to what cannot stand between two of them; or to what cannot be read.
+#: How a call's arguments ended: with their `)`; with something that cannot come between two arguments; or with
+#: something that cannot be read.
 Outcome: TypeAlias = Literal["ended", "between", "broken"]
 
 
 def number(text: str) -> str | None:
-    """A Python number as JSON, with its digits where JSON can have them; None if it is none."""
+    """A Python number as JSON, with the same digits if JSON allows them; None if `text` is no number."""
     if _JSON_NUMBER.fullmatch(text):
         return text
     if (based := _BASED.fullmatch(text)) is not None:
@@ -62,41 +63,42 @@ def number(text: str) -> str | None:
         return None
     sign, whole, fraction, exponent = ((part or "").replace("_", "") for part in decimal.groups())
     if not fraction and not exponent and whole[0] == "0" and whole.strip("0"):
-        return None  # an octal number once, and nothing in Python today
+        return None  # Python 2's octal numbers, which Python 3 refuses
     return f"{sign.strip('+')}{whole.lstrip('0') or '0'}{fraction}{'0' if fraction == '.' else ''}{exponent}"
 
 
 class _Level(msgspec.Struct):
-    """A bracket that is open."""
+    """An open bracket."""
 
     end: str
     json_end: str
-    #: What stands between a key and its value; "" where there are no keys.
+    #: The sign between a key and its value; "" if there are no keys.
     colon: str = ""
-    #: Where in what waits a `[` belongs, if this turns out to be a tuple.
+    #: For a parenthesis, the place in the buffer where a `[` belongs if it turns out to be a tuple.
     parenthesis: int | None = None
-    #: An item may come: the bracket or a comma came last.
+    #: Whether an item may come: the bracket or a comma came last.
     ready: bool = True
 
 
 class PythonReader(CallReader):
-    """Reads the arguments of calls; a family says where calls stand."""
+    """Reads the arguments of calls. A family's subclass finds the calls."""
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
-        self._fresh = True  # nothing stands before the next item in its JSON bracket
-        self._waiting: list[str] = []
-        self._parentheses = 0  # open ones of which it is not known yet what they are
+        self._fresh = True  # whether the next item is the first in its JSON bracket
+        self._buffer: list[str] = []
+        self._parentheses = 0  # how many open parentheses may still be tuples
         self._keys: set[str] = set()
-        self._declared: Iterator[str] = iter(())  # parameters that no positional argument was yet taken for
-        super().__init__(asked, tokenizer)
+        #: The tool's parameters, in order. A positional argument takes the first one that is left.
+        self._declared: Iterator[str] = iter(())
+        super().__init__(options, tokenizer)
 
     def _python_arguments(self, name: str) -> Script[Outcome]:
-        """Pass on the arguments of the open call, from behind their `(`."""
+        """Pass on the arguments of the open call, after their `(`."""
         self._levels = [_Level(")", "}", "=")]
         self._fresh = True
         self._keys = set()
-        schema = self._asked.tools.get(name)
+        schema = self._options.tools.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         self._declared = filter(_is_text, properties if isinstance(properties, Mapping) else ())
         self._write("{")
@@ -118,7 +120,7 @@ class PythonReader(CallReader):
         return "ended"
 
     def _argument(self, level: _Level) -> Script[Outcome]:
-        key, stop = yield from self._hold(LONGEST_HEADER, *_KEY_BREAKS, *self.controls)
+        key, stop = yield from self._read_up_to(LONGEST_HEADER, *_KEY_BREAKS, *self.controls)
         bare = key.strip(SPACE)
         if not bare and stop not in (*_QUOTES, *_OPENERS, "=", ":"):
             self._unread()
@@ -145,14 +147,16 @@ class PythonReader(CallReader):
         self._begin_item(bare if positional is None else positional)
         if keyed:
             yield from self._skip(SPACE)
-            key, stop = yield from self._hold(LONGEST_HEADER, *_BREAKS, *self.controls)
+            key, stop = yield from self._read_up_to(LONGEST_HEADER, *_BREAKS, *self.controls)
         self._unread()
         return "ended" if (yield from self._python_value(key, stop)) else "broken"
 
     def _item(self, level: _Level) -> Script[bool]:
-        """An item of a list or a tuple, or a key of a dictionary and its value."""
+        """Read an item of a list or a tuple, or a key of a dictionary and its value."""
         level.ready = False
-        text, stop = yield from self._hold(LONGEST_HEADER, *(_KEY_BREAKS if level.colon else _BREAKS), *self.controls)
+        text, stop = yield from self._read_up_to(
+            LONGEST_HEADER, *(_KEY_BREAKS if level.colon else _BREAKS), *self.controls
+        )
         self._unread()
         self._begin_item()
         if not level.colon:
@@ -171,12 +175,12 @@ class PythonReader(CallReader):
             return False
         self._write(": ")
         yield from self._skip(SPACE)
-        text, stop = yield from self._hold(LONGEST_HEADER, *_BREAKS, *self.controls)
+        text, stop = yield from self._read_up_to(LONGEST_HEADER, *_BREAKS, *self.controls)
         self._unread()
         return (yield from self._python_value(text, stop))
 
     def _python_value(self, text: str, stop: str | None) -> Script[bool]:
-        """Write a value that begins with `text` and then `stop`, which is still to be read; False if it is none."""
+        """Write a value that begins with `text` and then `stop`, which is unread; False if that begins no value."""
         if not _begins_value(text, stop) or len(self._levels) > _DEEPEST:
             self._write(text)
             return False
@@ -215,8 +219,8 @@ class PythonReader(CallReader):
     def _open_level(self, bracket: str) -> None:
         self._fresh = True
         if bracket == "(":
-            self._levels.append(_Level(")", "", parenthesis=len(self._waiting)))
-            self._waiting.append("")
+            self._levels.append(_Level(")", "", parenthesis=len(self._buffer)))
+            self._buffer.append("")
             self._parentheses += 1
         else:
             self._levels.append(_Level("]", "]") if bracket == "[" else _Level("}", "}", ":"))
@@ -230,33 +234,33 @@ class PythonReader(CallReader):
             self._fresh = False
 
     def _settle(self, level: _Level, bracket: str) -> None:
-        """It is known now whether the parentheses are a tuple's."""
+        """Write the `bracket` of a parenthesis: "[" for a tuple, "" for a value in parentheses."""
         assert level.parenthesis is not None
-        self._waiting[level.parenthesis] = bracket
+        self._buffer[level.parenthesis] = bracket
         level.parenthesis = None
         level.json_end = "]" if bracket else ""
         self._parentheses -= 1
         if not self._parentheses:
-            self._let_go()
+            self._flush()
 
-    def _let_go(self) -> None:
-        """Pass on what waits."""
+    def _flush(self) -> None:
+        """Pass on the buffered text."""
         self._parentheses = 0
-        waiting, self._waiting = "".join(self._waiting), []
-        self._write(waiting)
+        text, self._buffer = "".join(self._buffer), []
+        self._write(text)
 
     def _write(self, text: str) -> None:
         if self._parentheses:
-            self._waiting.append(text)
+            self._buffer.append(text)
         elif text:
-            if self._asked.repair_arguments:
+            if self._options.repair_arguments:
                 self._arguments.feed(text)
-            self._argue(text)
+            self._emit_fragment(text)
 
     # -- strings ------------------------------------------------------------------------------------------------------
 
     def _python_string(self, raw: bool) -> Script[bool]:
-        """Write one string, or several in a row, which are one; False if it does not end."""
+        """Write one string, or several in a row as one; False if it has no end."""
         self._write('"')
         while mark := (yield from self._next_is('"""', "'''")) or (yield from self._next_is(*_QUOTES)):
             decoder = _Decoder()
@@ -264,7 +268,7 @@ class PythonReader(CallReader):
             def write(text: str, raw: bool = raw, decoder: _Decoder = decoder) -> None:
                 self._write(quote(text)[1:-1] if raw else decoder.feed(text))
 
-            # These two, and not every escape, because they are what could be taken for the end.
+            # Only these two escapes could be mistaken for the end of the string.
             escaped = {pair: quote(pair if raw else pair[1])[1:-1] for pair in ("\\\\", "\\" + mark[0])}
             while (marker := (yield from self._value(write, mark, *escaped, *self.ends))) in escaped:
                 self._write(decoder.end() + escaped[marker])
@@ -277,34 +281,34 @@ class PythonReader(CallReader):
         self._write('"')
         return True
 
-    # -- what cannot be read ------------------------------------------------------------------------------------------
+    # -- unreadable arguments -----------------------------------------------------------------------------------------
 
     def _raw_arguments(self) -> Script[None]:
-        """Pass on the rest of the open call's arguments as it stands, to their `)`, or to what stands there instead."""
+        """Pass on the rest of the open call's arguments unchanged, up to their `)` or to what comes in its place."""
         depth = len(self._levels)
         marker: str | None
         while depth:
-            marker = yield from self._value(self._argue, *_QUOTES, *_OPENERS, *_CLOSERS, *self.ends)
+            marker = yield from self._value(self._emit_fragment, *_QUOTES, *_OPENERS, *_CLOSERS, *self.ends)
             if marker in _QUOTES:
                 mark, escaped = marker, ("\\\\", "\\" + marker)
-                self._argue(mark)
-                while (marker := (yield from self._value(self._argue, mark, *escaped, *self.ends))) in escaped:
-                    self._argue(marker)
+                self._emit_fragment(mark)
+                while (marker := (yield from self._value(self._emit_fragment, mark, *escaped, *self.ends))) in escaped:
+                    self._emit_fragment(marker)
                 if marker == mark:
-                    self._argue(mark)
+                    self._emit_fragment(mark)
                     continue
             if marker not in (*_OPENERS, *_CLOSERS):
                 self._unread()
                 return
             depth += 1 if marker in _OPENERS else -1
             if depth:
-                self._argue(marker)
+                self._emit_fragment(marker)
             elif marker != ")":
                 self._unread()
 
 
 def _begins_value(text: str, stop: str | None) -> bool:
-    """Whether a value can be `text` and what `stop` begins or ends."""
+    """Whether `text` followed by `stop` is, or begins, a value."""
     if stop in _QUOTES:
         return text.lower() in _PREFIXES
     if stop in _OPENERS:
@@ -313,30 +317,33 @@ def _begins_value(text: str, stop: str | None) -> bool:
 
 
 class _Decoder:
-    """The inside of a string in JSON: every character as soon as its escape is whole. What is none stays as it is."""
+    """Turns the inside of a Python string into that of a JSON string, each character as soon as its escape is complete.
+
+    An escape that Python does not have stays as it is.
+    """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffered = ""
 
     def feed(self, text: str) -> str:
-        if "\\" not in text and not self._held:
+        if "\\" not in text and not self._buffered:
             return quote(text)[1:-1]
-        text, self._held = self._held + text, ""
+        text, self._buffered = self._buffered + text, ""
         decoded = quote(_ESCAPE.sub(self._decoded, text))[1:-1]
-        # Half of a pair of surrogates is written as JSON's escape, which the other half may complete.
+        # Half of a pair of surrogates becomes a JSON escape, which the other half may complete.
         return decoded if decoded.isascii() else _SURROGATE.sub(lambda half: f"\\u{ord(half.group()):04x}", decoded)
 
     def end(self) -> str:
-        """What waits: nothing completes it any more, but an octal escape may be as short as that."""
-        if not self._held:
+        """The buffered text, which is complete only if it is a short octal escape."""
+        if not self._buffered:
             return ""
-        held, self._held = self._held, ""
-        return quote(chr(int(held[1:], 8)) if _OCTAL.fullmatch(held) else held)[1:-1]
+        rest, self._buffered = self._buffered, ""
+        return quote(chr(int(rest[1:], 8)) if _OCTAL.fullmatch(rest) else rest)[1:-1]
 
     def _decoded(self, escape: re.Match[str]) -> str:
         text = escape.group()
         if escape["begun"] is not None:
-            self._held = text
+            self._buffered = text
             return ""
         if escape["hex"] is not None:
             return _character(int(escape["hex"][1:], 16)) or text

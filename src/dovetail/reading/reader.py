@@ -1,11 +1,11 @@
-"""`Reader`: the stream side of a format. A family's subclass reads its output as if all of it were there.
+"""`Reader`: turns a model's output, piece by piece, into events.
 
-1. A family writes `_read`, a generator that asks for input with ``yield from``: prose up to a marker, a value up to a
-   marker, a short piece in one, what comes next. It never sees where its input was cut, so cuts cannot matter.
-2. `feed` puts the next piece of output in front of it, and lets it run until it has to wait.
-3. `finish` says that nothing more comes: whatever the family waits for returns `None`, and `_read` ends.
+1. A family writes `_read`, a generator that requests input with ``yield from``: prose up to a marker, a value up to a
+   marker, a short piece as a whole, the next character. It never sees where the output was cut, so cuts do not matter.
+2. `feed` hands the next piece to the generator, which runs until it needs more.
+3. `finish` tells the generator that the output is over: each request for input returns None, and `_read` ends.
 
-One-piece parsing is one `feed` and one `finish`. What a piece holds of markers is the alphabet's question: see there.
+A whole output is parsed by one `feed` and one `finish`. `alphabet.py` finds the markers in a piece.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ from dovetail.reading.alphabet import Alphabet, Literals, Search
 from dovetail.tokens import Detokenizer, Segment, Tokenizer
 
 T = TypeVar("T")
-#: Characters that are looked at together where what is looked for may be near; no marker is longer.
+#: How many characters are searched at once if the match may be near. No marker is longer.
 _WINDOW = 512
-#: A part of a family's reading: a generator that is resumed whenever there is more input, and returns a T.
+#: A generator that reads one part of an output. It is resumed when there is more input, and returns a T.
 Script: TypeAlias = Generator[None, None, T]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a reader knows of the request: tools by name with their parameters' schemas, and how they may be used.
+class ReaderOptions(msgspec.Struct, frozen=True):
+    """What a reader knows about the request.
 
-    `call_prefix` and a number is the id of a call to which the model gave none. `structured` content is JSON, whose
-    strings may hold anything: only a control token begins a call.
+    `tools`: the schema of each tool's parameters, by the tool's name.
+    `thinking`: whether the prompt left a reasoning block open.
+    `calls`: whether the answer may contain calls.
+    `repair_arguments`: whether to close the brackets and strings that a call cut off by the end left open.
+    `call_prefix`: with a number, the id of a call to which the model gave none.
+    `structured`: whether content is JSON of a response format. A string in it may contain anything, so that only a
+    control token begins a call.
     """
 
     tools: Mapping[str, Any] = {}
@@ -45,32 +50,35 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Reader(ABC):
-    """One output of one model. Not shared, not reused."""
+    """Reads one output of one model. It cannot be shared or reused."""
 
-    #: The literals of the control tokens that mean something to this family.
+    #: The literals of the family's control tokens.
     controls: ClassVar[tuple[str, ...]]
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
-        self._asked = asked
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._options = options
         self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
         spelled = [c for c in self.controls if c not in tokenizer.control] if tokenizer is not None else ()
         self._alphabet = Alphabet(self.controls, spelled)
         self._events: list[Event] = []
-        self._input = ""  # in the alphabet; what is before `_at` has been read
+        #: Unread output, in the alphabet. Everything before `_at` has been read.
+        self._input = ""
         self._at = 0
-        self._mark = 0  # where the last marker began, or what there was instead of one ended
+        #: Where the last marker begins, or where the text ended that came in its place.
+        self._mark = 0
         self._over = False
-        self._cut_off = False  # whether the output, which is over, ended before its time
+        #: Whether the output is over because the engine stopped it, and not the model.
+        self._cut_off = False
         self._script = self._read()
         next(self._script)
 
-    # -- for whoever has an output ------------------------------------------------------------------------------------
+    # -- for callers --------------------------------------------------------------------------------------------------
 
     def feed(self, text: str, ids: Sequence[int] | None = None) -> list[Event]:
-        """The events that the next piece of output completes.
+        """Read the next piece of output, and return the events that it completes.
 
-        With `ids` the text is what the ids spell (`text` is not looked at), and a marker is a control token, never the
-        characters of one. Raises `ReaderMisuse` after `finish`, or for ids if the reader was made without a tokenizer.
+        With `ids`, the ids are read and `text` is ignored: a marker is then a control token, never the characters that
+        spell one. Raises `ReaderMisuse` after `finish`, and for ids if the reader was made without a tokenizer.
         """
         if ids is None:
             return self._advance(self._alphabet.from_text(text))
@@ -79,20 +87,21 @@ class Reader(ABC):
         return self._advance(self._alphabet.from_segments(self._detokenizer.feed(ids)))
 
     def feed_segments(self, segments: Iterable[Segment]) -> list[Event]:
-        """As `feed`, for a caller that knows which pieces are control tokens."""
+        """Like `feed`, for a caller that knows which pieces are control tokens."""
         return self._advance(self._alphabet.from_segments(segments))
 
     def finish(self, reason: str = "stop") -> list[Event]:
-        """The last events. `reason` is the engine's: "stop" or "tool_calls" when the model ended its turn.
+        """End the output, and return the last events.
 
-        Whatever else it is ("length", an abort), the output was cut off.
+        `reason`: why the engine stopped. "stop" and "tool_calls" mean that the model ended its turn; anything else
+        ("length", an abort) means that the output was cut off.
         """
         rest = self._alphabet.from_segments(self._detokenizer.finish()) if self._detokenizer is not None else ""
         events = self._advance(rest + self._alphabet.end())
         self._over = True
         self._cut_off = reason not in ("stop", "tool_calls")
         for _ in self._script:
-            raise AssertionError("a reader asked for input after its end")
+            raise AssertionError("a reader requested input after its end")
         return events + self._events
 
     def _advance(self, fresh: str) -> list[Event]:
@@ -104,34 +113,35 @@ class Reader(ABC):
         events, self._events = self._events, []
         return events
 
-    # -- for families: the script and what it may ask for -------------------------------------------------------------
+    # -- for families: the script and its requests for input ----------------------------------------------------------
 
     @abstractmethod
     def _read(self) -> Script[None]:
-        """Read one output, to its end: return when what it asked for came back as None, and only then."""
+        """Read one output. Return when a request for input returns None, and not before."""
 
     def _prose(self, kind: type[Content] | type[Reasoning], *stops: str) -> Script[str | None]:
-        """Emit text up to the first of `stops`, which is returned without whitespace in front, or None at the end.
+        """Emit text as `kind` up to the first of `stops`, and return that stop without leading whitespace.
 
-        Any other control token is dropped with a `Defect`.
+        Returns None at the end of the output. Any other control token is dropped with a `Defect`.
         """
         return self._pass(lambda text: self._events.append(kind(text)), self._stray_marker, stops)
 
     def _value(self, write: Callable[[str], None], *stops: str) -> Script[str | None]:
-        """As `_prose`, into `write`. Any other control token is the characters that spell it: part of the value."""
+        """Like `_prose`, but text goes to `write`. Another control token is part of the value, as its characters."""
         return self._pass(write, write, stops)
 
     def _until(
         self, take: Callable[[str], int | None], *stops: str, take_control: Callable[[str], int | None] | None = None
     ) -> Script[str | None]:
-        """Give text to `take` as it comes, up to one of `stops` (control tokens), which is returned.
+        """Pass text to `take` while it comes, up to one of `stops` (control tokens), which is returned.
 
-        Or to the offset in a piece that `take` returns: "" then. Any other control token is what spells it, for
-        `take_control` if that is given; it is taken whole, or not at all and stays (0).
+        `take` returns None to go on, or the offset in its text at which to stop; then "" is returned. Another control
+        token is passed as its characters, to `take_control` if there is one. That function stops after the token, or
+        before it by returning 0.
         """
         search, names = _stops(self.controls, stops)
         while True:
-            # In pieces, because what lies behind the end of a short value would be searched in vain for each of many.
+            # A window, because after each of many short values the rest of the input would be searched in vain.
             text = self._input[self._at : self._at + _WINDOW]
             match = search(text, 0)
             end = len(text) if match is None else match.start()
@@ -141,9 +151,9 @@ class Reader(ABC):
                     return ""
                 self._at += end
             if match is not None:
-                found = self._take(match.group(), names)
-                if found is not None:
-                    return found
+                stop = self._take(match.group(), names)
+                if stop is not None:
+                    return stop
                 if (taken := (take_control or take)(self._alphabet.spell(match.group()))) is not None:
                     if not taken:
                         self._at = self._mark
@@ -154,43 +164,44 @@ class Reader(ABC):
                     return None
                 yield
 
-    def _hold(self, limit: int, *stops: str) -> Script[tuple[str, str | None]]:
-        """The text up to the first of `stops`, and that; at `limit` characters without one, those and "".
+    def _read_up_to(self, limit: int, *stops: str) -> Script[tuple[str, str | None]]:
+        """Return the text up to the first of `stops`, and that stop.
 
-        Any other control token in it is dropped with a `Defect`.
+        After `limit` characters without a stop, return those and ""; at the end of the output, the text and None. Any
+        other control token in the text is dropped with a `Defect`.
         """
         search, names = _stops(self.controls, stops)
-        held: list[str] = []
+        pieces: list[str] = []
         while True:
             match = search(self._input, self._at)
             end = len(self._input) if match is None else match.start()
             whole = match is not None and match.lastindex
             if end - self._at >= limit:
                 end = self._at + limit
-            held.append(self._input[self._at : end])
+            pieces.append(self._input[self._at : end])
             limit -= end - self._at
             self._at = end
             self._mark = end
             if not limit:
-                return "".join(held), ""
+                return "".join(pieces), ""
             if match is not None and whole:
-                found = self._take(match.group(), names)
-                if found is not None:
-                    return "".join(held), found
+                stop = self._take(match.group(), names)
+                if stop is not None:
+                    return "".join(pieces), stop
                 self._stray_marker(self._alphabet.literal(match.group()))
             elif not self._over:
                 yield
             elif match is not None:
-                # The beginning of a stop that did not come.
+                # The beginning of a stop that did not come is text.
                 literal = self._alphabet.spell(self._input[end])
-                (held.append if literal == self._input[end] else self._stray_marker)(literal)
+                (pieces.append if literal == self._input[end] else self._stray_marker)(literal)
                 self._at += 1
                 limit -= 1
             else:
-                return "".join(held), None
+                return "".join(pieces), None
 
     def _skip(self, characters: str, most: int | None = None) -> Script[str]:
-        """Pass over any, or at most so many, of some characters, and return them."""
+        """Skip a run of `characters`, at most `most` of them, and return it."""
         passed: list[str] = []
         while True:
             text = self._input[self._at : self._at + (_WINDOW if most is None else min(most, _WINDOW))]
@@ -206,7 +217,7 @@ class Reader(ABC):
             yield
 
     def _next_is(self, *literals: str) -> Script[str | None]:
-        """Take the one of `literals` that comes next, if one does. None of them may be the beginning of another."""
+        """Read one of `literals` if it comes next, and return it; else None. No literal may begin another."""
         search, names = _stops(self.controls, literals)
         longest = max(map(len, names), default=0)
         while True:
@@ -220,13 +231,13 @@ class Reader(ABC):
             yield
 
     def _peek(self) -> Script[str]:
-        """The next character, which stays where it is; "" at the end. A control token is its whole literal."""
+        """The next character, which stays unread; "" at the end. For a control token, its whole literal."""
         while self._at == len(self._input) and not self._over:
             yield
         return self._alphabet.spell(self._input[self._at : self._at + 1])
 
     def _unread(self) -> None:
-        """Put back the marker that came last, if one did. Only before anything else is read."""
+        """Put back the last marker. Only possible before anything else is read."""
         self._at = self._mark
 
     def _defect(self, kind: str, detail: str = "") -> None:
@@ -258,12 +269,12 @@ class Reader(ABC):
             if start > at:
                 write(text[at:start])
             if match.lastindex:
-                found = self._take(match.group(), names)
-                if found is not None:
-                    return found
+                stop = self._take(match.group(), names)
+                if stop is not None:
+                    return stop
                 other(self._alphabet.literal(match.group()))
             elif self._over or self._breaks_off(text[start:], search):
-                # The beginning of a stop that did not come is text; the rest of it may still hold a control token.
+                # The beginning of a stop that did not come is text. The rest may still contain a control token.
                 self._at = start + 1
                 literal = self._alphabet.spell(text[start])
                 (write if literal == text[start] else other)(literal)
@@ -271,20 +282,20 @@ class Reader(ABC):
                 yield
 
     def _breaks_off(self, begun: str, search: Search) -> bool:
-        """Whether the beginning of a stop cannot go on, whatever the characters that the alphabet holds back are."""
+        """Whether `begun`, the beginning of a stop, cannot continue with the characters that the alphabet buffers."""
         following = self._alphabet.next_characters()
         matches = (search(begun + character, 0) for character in following)
         return bool(following) and not any(match is not None and match.start() == 0 for match in matches)
 
-    def _take(self, found: str, names: Mapping[str, str]) -> str | None:
+    def _take(self, marker: str, names: Mapping[str, str]) -> str | None:
         self._mark = self._at
-        self._at += len(found)
-        return names.get(found)
+        self._at += len(marker)
+        return names.get(marker)
 
 
 @functools.cache
 def _stops(controls: tuple[str, ...], literals: tuple[str, ...]) -> tuple[Callable[[str, int], Any], Mapping[str, str]]:
-    """What finds `literals` in the alphabet, and how they are called there."""
+    """A function that finds `literals` in the alphabet, and each literal's name by its spelling in the alphabet."""
     alphabet = Alphabet(controls)
     spelled = {alphabet.from_text(literal) + alphabet.end(): literal.lstrip(" \n") or literal for literal in literals}
     return Literals(tuple(spelled), controls=True).search, spelled

@@ -1,7 +1,7 @@
-"""Calls whose parameters come in tags: one tag for the call, one for each of its parameters.
+"""Calls whose parameters are tags.
 
-`ParameterReader` is what all of them have in common; `TagReader` reads those whose opening tags hold the names:
-`<invoke name="search">`, `<parameter name="query" string="true">`. A family is a table of the literals.
+`ParameterReader` is what the readers of all such calls share. `TagReader` reads tags with attributes:
+`<invoke name="search">`, `<parameter name="query" string="true">`. `EqualsTagReader` reads `<function=search>`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dovetail.events import Content
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
 from dovetail.reading.parameters import Parameters
-from dovetail.reading.reader import Asked, Script
+from dovetail.reading.reader import ReaderOptions, Script
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -24,17 +24,17 @@ class ParameterReader(CallReader):
     section: str
     section_end: str
     parameter_end: str
-    #: Whether a newline behind a parameter's opening tag belongs to the tag.
+    #: Whether a newline after a parameter's opening tag belongs to the tag.
     newline_before_value = False
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
-        self._types: dict[str, ParameterTypes] = {}  # by tool, as they are called
-        self._parameters = Parameters(ParameterTypes(None), self._argue, self._defect)
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._types: dict[str, ParameterTypes] = {}  # by tool, filled when it is called
+        self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
         self.value_stops = self._stops_of_values()
-        super().__init__(asked, tokenizer)
+        super().__init__(options, tokenizer)
 
     def _stops_of_values(self) -> tuple[str, ...]:
-        """What ends a value: its own end, and what should not come before that."""
+        """The markers that end a value: its own end, and those that should not come before it."""
         raise NotImplementedError
 
     def _is_control(self, literal: str) -> bool:
@@ -43,15 +43,15 @@ class ParameterReader(CallReader):
     def _begin_call(self, name: str) -> None:
         self._open_call(name)
         if name not in self._types:
-            self._types[name] = ParameterTypes(self._asked.tools.get(name))
-        self._parameters = Parameters(self._types[name], self._argue, self._defect)
+            self._types[name] = ParameterTypes(self._options.tools.get(name))
+        self._parameters = Parameters(self._types[name], self._emit_fragment, self._defect)
 
     def _only_tool(self) -> str | None:
-        """The tool that is meant where none is named: the request's only one."""
-        return next(iter(self._asked.tools)) if len(self._asked.tools) == 1 else None
+        """The request's only tool, which a call without a name must mean; None if there are several."""
+        return next(iter(self._options.tools)) if len(self._options.tools) == 1 else None
 
     def _parameter_value(self, key: str, types: frozenset[str] | None = None, begun: str = "") -> Script[None]:
-        """Read one value, of which `begun` was read before. What ends it too early is put back."""
+        """Read one value, of which `begun` was read before. A marker that ends it too early is put back."""
         write = self._parameters.open(key, types)
         if begun:
             write(begun)
@@ -69,15 +69,15 @@ class ParameterReader(CallReader):
             self._unread()
 
     def _is_in_json(self) -> bool:
-        """Whether the end of a parameter, which was read last, is text in a string of JSON.
+        """Whether the parameter's end marker, which was read last, is text inside a JSON string.
 
-        Behind a newline, which no such string has, it ends even JSON that has no end.
+        After a newline it is not, because no JSON string contains one.
         """
         text = not self._is_control(self.parameter_end) and self._input[self._mark] != "\n"
         return text and self._parameters.in_json_string
 
     def _close_parameters(self, marker: str | None, end: str) -> None:
-        """End the call whose parameters stopped at `marker`, where `end` should have stood."""
+        """End the call whose parameters stopped at `marker`. `end` was expected there."""
         parameters = self._parameters
         if marker is None and (parameters.unfinished or self._cut_off):
             self._truncated_call(parameters.cut())
@@ -88,12 +88,12 @@ class ParameterReader(CallReader):
         self._end_call()
 
     def _misplaced(self, text: str) -> None:
-        """Text that was read where none should be, by something else than `_between`."""
+        """Report text that is misplaced, and that `_between` did not read."""
         self._stray = False
         self._stray_text(text)
 
     def _another_section(self) -> Script[bool]:
-        """Behind a section: whether another follows. Whitespace is markup before a marker or the end."""
+        """Whether another section follows this one. Whitespace is markup before a marker or the end."""
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
         marker = yield from self._next_is(self.section, *self.ends)
         if marker == self.section:
@@ -106,25 +106,26 @@ class ParameterReader(CallReader):
 
 
 class TagReader(ParameterReader):
-    #: What begins the tags of a call and of a parameter, up to where their names or attributes begin.
+    #: The opening tags of a call and of a parameter, up to the name or the attributes.
     call: str
     call_end: str
     parameter: str
-    #: The same where text may stand, in values and outside of sections: as much as the model always writes.
+    #: The same, in values and outside of sections, where ordinary text may look like a tag: as much of the tag as the
+    #: model always writes.
     call_in_text: str
     parameter_in_text: str
-    #: Whether an opening tag may go on over several lines.
+    #: Whether an opening tag may span several lines.
     tags_span_lines = True
-    #: Whether a parameter's tag says if its value is a string.
-    says_string = False
+    #: Whether a parameter's tag declares if its value is a string.
+    declares_string = False
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         sections = (self.section, self.section_end, self.think, self.think_end.lstrip())
         marks = (*sections, self.call_end, self.parameter_end, *self.ends)
-        tags = [tag + behind for tag in (self.call, self.parameter) for behind in self._behind(tag)]
+        tags = [tag + after for tag in (self.call, self.parameter) for after in self._after_tag(tag)]
         self._marks = (*tags, *marks)
         self._marks_in_text = (self.call_in_text, self.parameter_in_text, *marks)
-        super().__init__(asked, tokenizer)
+        super().__init__(options, tokenizer)
 
     def _stops_of_values(self) -> tuple[str, ...]:
         own = ("\n" + self.parameter_end,) if self.newline_before_value else ()
@@ -172,12 +173,13 @@ class TagReader(ParameterReader):
                     self._unread()
                 return
 
-    def _behind(self, tag: str) -> str | tuple[str]:
-        """What tells a tag from a word that only begins like it: `<parameters>` is text."""
+    def _after_tag(self, tag: str) -> str | tuple[str]:
+        """The characters that may follow a tag's name. They tell a tag from a word that begins like it: `<parameters>`
+        is text."""
         return ("",) if self._is_control(tag) else " \t\r\n=>/"
 
     def _begun(self, marker: str | None) -> Script[str | None]:
-        """`marker`, or the tag that it begins; what stands behind that is read again."""
+        """`marker`, or the tag that it begins. The character after the tag is put back."""
         for tag in (self.call, self.parameter):
             if marker is not None and marker.startswith(tag):
                 self._unread()
@@ -185,11 +187,11 @@ class TagReader(ParameterReader):
         return marker
 
     def _next_mark(self) -> Script[str | None]:
-        """The next marker where no text should be."""
+        """Read up to the next marker where no text belongs."""
         return (yield from self._begun((yield from self._between(*self._marks))))
 
     def _mark_at_once(self) -> Script[str | None]:
-        """The marker that comes next, with only whitespace before it; None if text does, or nothing."""
+        """The marker that comes next, after whitespace at most; None if text comes, or nothing."""
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
         marker = yield from self._next_is(*self._marks_in_text)
         if marker is None and space and (yield from self._peek()):
@@ -197,16 +199,16 @@ class TagReader(ParameterReader):
         return (yield from self._begun(marker))
 
     def _call_in_text(self) -> Script[bool]:
-        """Read the call that ordinary text seems to open outside any section; False if it is only text.
+        """Read the call that ordinary text seems to open outside of a section; False if it is only text.
 
-        It is a call if it names one of the tools, in a tag that is whole.
+        It is a call if its tag is complete and names one of the tools.
         """
         yield from self._begun(self.call_in_text)
         longest = len(self.call_in_text) - len(self.call) + self._longest_name + len('"">')
-        header, marker = yield from self._hold(longest, ">", "<", "\n", *self.controls)
+        header, marker = yield from self._read_up_to(longest, ">", "<", "\n", *self.controls)
         attributes, defect, stray, _ = self._attributes(header)
         name = attributes.get("name", "")
-        if marker != ">" or name not in self._asked.tools:
+        if marker != ">" or name not in self._options.tools:
             self._unread()
             self._events.append(Content(self.call + header))
             return False
@@ -248,7 +250,7 @@ class TagReader(ParameterReader):
             self._misplaced(tag.text + tag.rest)
 
     def _body(self) -> Script[None]:
-        """Read the open call, from behind its tag to its end."""
+        """Read the open call, from the end of its tag to the end of the call."""
         yield from self._skip(WHITESPACE)
         if (yield from self._peek()) == "{":
             self._defect("json_arguments", self._id)
@@ -278,8 +280,8 @@ class TagReader(ParameterReader):
             self._misplaced(tag.text + tag.rest)
             return
         types = None
-        if self.says_string:
-            types = _SAID.get(tag.attributes.get("string", "").strip().lower())
+        if self.declares_string:
+            types = _DECLARED_TYPES.get(tag.attributes.get("string", "").strip().lower())
             if types is None:
                 self._defect("missing_attribute", key)
         self._misplaced(tag.stray)
@@ -292,9 +294,9 @@ class TagReader(ParameterReader):
     # -- one tag ------------------------------------------------------------------------------------------------------
 
     def _tag(self) -> Script[_Tag | None]:
-        """Read the tag that has begun; None, and it is content, if it has no end."""
+        """Read the rest of a tag. None if the tag has no end; it is content then."""
         line = () if self.tags_span_lines else ("\n",)
-        text, marker = yield from self._hold(LONGEST_HEADER, ">", *line, *self._marks)
+        text, marker = yield from self._read_up_to(LONGEST_HEADER, ">", *line, *self._marks)
         if not marker:
             self._abandon(text, "truncated_call" if marker is None else "endless_header")
             return None
@@ -306,7 +308,7 @@ class TagReader(ParameterReader):
             return _Tag(attributes, text[:end], stray, text[end:].removeprefix("\n"), False)
         first, rest = text, ""
         while marker == ">" and _in_quotes(text):
-            more, marker = yield from self._hold(LONGEST_HEADER - len(text), ">", "<", "\n", *self.controls)
+            more, marker = yield from self._read_up_to(LONGEST_HEADER - len(text), ">", "<", "\n", *self.controls)
             text += ">" + more
             if marker != ">":  # the quote has no end, so the tag ended at the first bracket
                 self._unread()
@@ -325,21 +327,21 @@ class TagReader(ParameterReader):
         others: list[str] = []
         extra, quotes = False, True
         end = 0
-        for found in _ATTRIBUTE.finditer(text):
-            others.append(text[end : found.start()])
-            end = found.end()
-            name, value = found[1], found[found.lastindex or 0]
-            if name in attributes or not (name == "name" or (name == "string" and self.says_string)):
+        for match in _ATTRIBUTE.finditer(text):
+            others.append(text[end : match.start()])
+            end = match.end()
+            name, value = match[1], match[match.lastindex or 0]
+            if name in attributes or not (name == "name" or (name == "string" and self.declares_string)):
                 extra = True
             else:
                 attributes[name] = value
-                quotes = quotes and found[2] is not None
+                quotes = quotes and match[2] is not None
         stray = ("".join(others) + text[end:]).strip()
         exact = None
         if (extra or stray) and not self._is_declared(attributes.get("name")):
             exact = _AS_WRITTEN.fullmatch(text)
-        if exact is not None and (self.says_string or exact["string"] is None):
-            # Names are written as they are: one that holds a quote looks like more than a name.
+        if exact is not None and (self.declares_string or exact["string"] is None):
+            # Models do not escape names, so that a name with a quote in it looks like several attributes.
             attributes = {key: value for key, value in exact.groupdict("").items() if value or key == "name"}
             return Attributes(attributes, None if exact["name"] + '"' in text else "attribute_quotes", "", len(text))
         if "name" not in attributes and _WORD.fullmatch(stray):
@@ -348,7 +350,7 @@ class TagReader(ParameterReader):
         return Attributes(attributes, defect, stray, end)
 
     def _is_declared(self, name: str | None) -> bool:
-        return name is not None and (name in self._asked.tools or self._parameters.declares(name))
+        return name is not None and (name in self._options.tools or self._parameters.declares(name))
 
 
 class EqualsTagReader(TagReader):
@@ -359,8 +361,8 @@ class EqualsTagReader(TagReader):
     def _attributes(self, text: str) -> Attributes:
         equals, name = text.lstrip()[:1], text.lstrip()[1:].strip()
         if equals != "=":
-            found = super()._attributes(text)
-            return found._replace(defect=found.defect or "missing_attribute") if "name" in found.values else found
+            parsed = super()._attributes(text)
+            return parsed._replace(defect=parsed.defect or "missing_attribute") if "name" in parsed.values else parsed
         defect = None
         if not self._is_declared(name) and (longer := _WITH_ATTRIBUTES.fullmatch(name)):
             name, defect = longer[1], "extra_attributes"
@@ -370,26 +372,32 @@ class EqualsTagReader(TagReader):
 
 
 class Attributes(NamedTuple):
-    """What a tag says: names and values, what is wrong with them, what else stands there, and where they end."""
+    """The attributes of a tag."""
 
     values: dict[str, str]
+    #: The fault that was forgiven, if there was one.
     defect: str | None
+    #: Text of the tag that is no attribute.
     stray: str
+    #: Where the attributes end.
     end: int
 
 
 class _Tag(NamedTuple):
-    """An opening tag: its attributes, all of its text, what of that is no attribute, what was read behind it."""
+    """An opening tag."""
 
     attributes: Mapping[str, str]
+    #: All of its text.
     text: str
+    #: The part of the text that is no attribute.
     stray: str
+    #: Text that was read after the tag.
     rest: str
-    #: Whether it closes itself.
+    #: Whether the tag closes itself.
     empty: bool
 
 
-_SAID = {"true": STRING, "false": VALUES}
+_DECLARED_TYPES = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
 _WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'))+""")
@@ -398,7 +406,7 @@ _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
 
 
 def _in_quotes(text: str) -> bool:
-    """Whether a tag's text so far ends inside a quoted value, so that a bracket there is part of the value."""
+    """Whether a tag's text so far ends inside a quoted value. A bracket there is part of the value."""
     text = text.rstrip().removesuffix("/").rstrip()
     quotes = text.count('"') + text.count("'")
     if not quotes:

@@ -1,6 +1,6 @@
-"""What type an argument may have, as far as its tool's schema tells.
+"""`ParameterTypes`: the JSON types that a tool's schema allows for each parameter.
 
-The schema is the request's, and is never refused here: what makes no sense in it tells nothing.
+The schema comes from the request and may be anything. A part that makes no sense is ignored.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from dovetail.conversation import TYPE_NAMES
 
-#: Every type there is: what an argument may have of which nothing is known.
+#: Every type: of an argument of which nothing is known.
 ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "object", "array"))
-#: Every type but a string: of a value that is written as JSON.
+#: Every type except string: of a value that is written as JSON.
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
 
-# A schema may refer to itself, and may do so twice at every step.
+# Limits, because a schema may refer to itself, and may do so twice at every step.
 _DEEPEST: Final = 32
 _MOST_STEPS: Final = 512
 
@@ -31,16 +31,16 @@ class ParameterTypes:
         self._steps = 0
 
     def __getitem__(self, key: str) -> frozenset[str]:
-        """The JSON types that the parameter may have; `ANY` if the schema does not say."""
-        found = self._known.get(key)
-        if found is None:
+        """The JSON types that the parameter may have; `ANY` if the schema does not declare them."""
+        types = self._known.get(key)
+        if types is None:
             self._steps = _MOST_STEPS
-            found = _union([self._types(schema, 0) for schema in self._declared(self._root, key, 0)])
-            self._known[key] = found
-        return found
+            types = _union([self._types(schema, 0) for schema in self._declared(self._root, key, 0)])
+            self._known[key] = types
+        return types
 
     def _declared(self, schema: Any, key: str, depth: int) -> Iterator[Any]:
-        """The schemas that parameters of this schema declare for a key."""
+        """The schemas that `schema` declares for the parameter `key`."""
         if not isinstance(schema, Mapping) or not self._step(depth):
             return
         properties = schema.get("properties")
@@ -56,17 +56,17 @@ class ParameterTypes:
     def _types(self, schema: Any, depth: int) -> frozenset[str]:
         if not isinstance(schema, Mapping) or not self._step(depth):
             return ANY
-        said: list[frozenset[str]] = [_named(schema.get("type"))]
+        declared: list[frozenset[str]] = [_named(schema.get("type"))]
         if enum := _list(schema.get("enum")):
-            said.append(_union([_of_value(value) for value in enum]))
+            declared.append(_union([_of_value(value) for value in enum]))
         if "const" in schema:
-            said.append(_of_value(schema["const"]))
+            declared.append(_of_value(schema["const"]))
         if "$ref" in schema:
-            said.append(self._types(self._referred(schema["$ref"]), depth + 1))
+            declared.append(self._types(self._referred(schema["$ref"]), depth + 1))
         for word in ("anyOf", "oneOf"):
-            said.append(_union([self._types(part, depth + 1) for part in _list(schema.get(word))]))
-        said += [self._types(part, depth + 1) for part in _list(schema.get("allOf"))]
-        types = ANY.intersection(*said) or ANY
+            declared.append(_union([self._types(part, depth + 1) for part in _list(schema.get(word))]))
+        declared += [self._types(part, depth + 1) for part in _list(schema.get("allOf"))]
+        types = ANY.intersection(*declared) or ANY
         if types == ANY and "properties" in schema:
             types = frozenset(("object",))
         elif types == ANY and "items" in schema:
@@ -78,7 +78,7 @@ class ParameterTypes:
         return self._steps >= 0 and depth <= _DEEPEST
 
     def _referred(self, pointer: Any) -> Any:
-        """What `#/$defs/name` points at, or None."""
+        """The value that a reference such as `#/$defs/name` points at, or None."""
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             return None
         at = self._root
@@ -94,14 +94,14 @@ class ParameterTypes:
 
 
 def _union(types: Iterable[frozenset[str]]) -> frozenset[str]:
-    """`ANY` of nothing: what has no alternatives says nothing."""
+    """All of `types`; `ANY` if there are none, because a schema without alternatives declares nothing."""
     return frozenset().union(*types) or ANY
 
 
 def _named(types: Any) -> frozenset[str]:
     names = [name.lower() for name in ([types] if isinstance(types, str) else _list(types)) if isinstance(name, str)]
-    found = frozenset(TYPE_NAMES.get(name, name) for name in names)
-    return found if found <= ANY and found else ANY
+    known = frozenset(TYPE_NAMES.get(name, name) for name in names)
+    return known if known <= ANY and known else ANY
 
 
 def _of_value(value: Any) -> frozenset[str]:
