@@ -83,7 +83,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, case: int) -> None:
     options, more = CASES[case]
     plan = resolve(None, options)
-    assert plan.value("engine") == "embedded" and not plan.told("warning")
+    assert plan.value("engine") == "embedded" and not plan.advice_of("warning")
     start(plan)
     [(arguments, settings, core)] = made
     resolved = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens", "max_draft_tokens")}

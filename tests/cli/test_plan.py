@@ -30,7 +30,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     }
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: write(tmp_path / name, on_the_hub[name]))
     monkeypatch.setattr(hardware, "detect", lambda: None)
-    monkeypatch.setattr(embedded, "memory_here", lambda: 24 * 10**9)
+    monkeypatch.setattr(embedded, "machine_memory", lambda: 24 * 10**9)
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments: str | Path) -> str:

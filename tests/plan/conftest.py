@@ -14,4 +14,4 @@ __all__ = ["Put", "put"]
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has, a plan finds none, and 24 GB of memory."""
     monkeypatch.setattr(hardware, "detect", lambda: None)
-    monkeypatch.setattr(embedded, "memory_here", lambda: 24 * 10**9)
+    monkeypatch.setattr(embedded, "machine_memory", lambda: 24 * 10**9)

@@ -35,7 +35,7 @@ DEMO_TARGET = str(Path(memory.__file__).parents[1] / "data" / "demo" / "target")
 def gains(plan: Plan) -> dict[str, list[str]]:
     """Setting -> what would be gained by it."""
     found: dict[str, list[str]] = {}
-    for each in plan.told("advice"):
+    for each in plan.advice_of("advice"):
         found.setdefault(each.setting, []).append(each.message)
     return found
 
@@ -89,7 +89,7 @@ def test_a_recipe_is_offered_where_it_may_fit_and_is_not_taken(put: Put) -> None
 def test_every_figure_is_somebodys(put: Put) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     known = {f"{figure.value:g} {figure.unit}" for each in recipe.every() for figure in each.measured}
-    told = [each.message for each in resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"}).told("advice")]
+    told = [each.message for each in resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"}).advice_of("advice")]
     figures = [re.findall(r"Measured: \D+([\d.]+ [^(]+) \(.*; by \S", message) for message in told]
     assert len(sum(figures, start=[])) == sum("Measured" in message for message in told) == 3  # noqa: RUF017
     assert {figure for found in figures for figure in found} <= known
@@ -175,7 +175,7 @@ def test_advice_that_is_followed_gives_a_plan_that_is_accepted(tmp_path: Path, c
             plan = resolve(target, said, recipe="none")
         except PlanError:
             continue  # does not fit, or nothing there to draft with
-        for each in plan.told("advice"):
+        for each in plan.advice_of("advice"):
             for asked in followed(each.message):
                 if asked.keys() <= {"gpus"} or asked.get("drafter") == "PATH":
                     continue
@@ -202,7 +202,7 @@ def test_recipes_and_drafters_that_are_followed_give_a_plan_that_is_accepted(put
             plan = resolve(name, said)
         except PlanError:
             continue
-        for each in plan.told("advice"):
+        for each in plan.advice_of("advice"):
             if each.setting in ("recipe", "drafter"):
                 (asked,) = followed(each.message)
                 if asked != {"drafter": "PATH"}:

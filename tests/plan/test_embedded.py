@@ -15,7 +15,7 @@ from dovetail.engine.settings import INSIDE, AttentionBackend, CacheDType, Draft
 from dovetail.engine.weights import inspect_target
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan import embedded, resolve
-from dovetail.plan.case import Case
+from dovetail.plan.candidate import Candidate
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME, GATE
 from tests.checkpoints.configs import write
@@ -46,8 +46,8 @@ def test_values_are_those_that_the_engine_has() -> None:
 
 def why_not(model: Path, drafts: Drafter | None, **said: Any) -> str | None:
     settings = {name: Setting(value, "command line") for name, value in said.items()}
-    case = Case(read_target(str(model)), drafts, settings, None)
-    return embedded.cannot(case)
+    candidate = Candidate(read_target(str(model)), drafts, settings, None)
+    return embedded.why_not(candidate)
 
 
 @pytest.mark.parametrize("made", [write_target, write_llama, write_qwen3], ids=lambda made: made.__name__)
@@ -127,9 +127,9 @@ def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.
     model = write_target(tmp_path)
     parameters = read_target(str(model)).weights.parameters
     for width, said in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
-        monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width)
+        monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width)
         assert why_not(model, None, **said) is None
-        monkeypatch.setattr(embedded, "memory_here", lambda width=width: parameters * width - 1)
+        monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width - 1)
         assert "parameters, which take" in (why_not(model, None, **said) or "")
 
 
@@ -159,7 +159,7 @@ def test_what_is_said_of_a_drafter_that_is_not_there_is_warned_of(name: str) -> 
     """Of the demo pair."""
 
     def warned(**said: Any) -> list[str]:
-        told = resolve(None, {"engine": "embedded", name: IDLE[name]} | said).told("warning")
+        told = resolve(None, {"engine": "embedded", name: IDLE[name]} | said).advice_of("warning")
         return [each.message for each in told if each.setting == name]
 
     said = f"{name} is {IDLE[name]} (command line): "
@@ -175,7 +175,7 @@ def test_what_is_said_of_a_gate_where_nothing_drafts_is_warned_of(name: str) -> 
     value = SAMPLES[name][0]
 
     def warned(**said: Any) -> list[str]:
-        told = resolve(None, {"engine": "embedded", name: value} | said).told("warning")
+        told = resolve(None, {"engine": "embedded", name: value} | said).advice_of("warning")
         return [each.message for each in told if each.setting == name]
 
     assert warned() == warned(method="suffix") == []
@@ -186,9 +186,9 @@ def test_what_is_said_of_a_gate_where_nothing_drafts_is_warned_of(name: str) -> 
 def test_a_limit_of_drafts_is_for_a_gate() -> None:
     """Unless it is fewer than the drafter says: then that many are drafted."""
     less = resolve(None, {"engine": "embedded", "max_draft_tokens": 2, "gate": "off"})
-    assert less.value("draft_tokens") == 2 and less.told("warning") == []
+    assert less.value("draft_tokens") == 2 and less.advice_of("warning") == []
     plan = resolve(None, {"engine": "embedded", "max_draft_tokens": 5, "gate": "off"})
-    assert [each.message for each in plan.told("warning")] == [
+    assert [each.message for each in plan.advice_of("warning")] == [
         "max_draft_tokens is 5 (command line): gate is off (command line), which drafts draft_tokens always, so it has "
         "no effect"
     ]

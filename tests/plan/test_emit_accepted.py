@@ -62,7 +62,7 @@ def resolved() -> dict[str, Settings]:
         patch.setattr(hub, "fetch", fetch)
         made = {name: resolve(None, {}, recipe=name) for name in RECIPES if name != "demo"}
         made["demo"] = resolve(None, {}, engine="vllm")
-    return {f"resolved {name}": one.carried for name, one in made.items()}
+    return {f"resolved {name}": one.command_settings for name, one in made.items()}
 
 
 def plans() -> dict[str, Settings]:

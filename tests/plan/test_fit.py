@@ -12,7 +12,7 @@ from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
 from dovetail.checkpoints.target import Target, read_target
 from dovetail.errors import PlanError
 from dovetail.plan import fit, hardware, pairing
-from dovetail.plan.case import Advice
+from dovetail.plan.candidate import Advice
 from dovetail.plan.layers import Setting
 from tests.checkpoints.configs import (
     DEEPSEEK_V32,

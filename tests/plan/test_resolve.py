@@ -57,7 +57,7 @@ def sources(plan: Plan) -> dict[str, str]:
 
 
 def said(plan: Plan, level: Any) -> str:
-    return "\n".join(f"{each.setting}: {each.message}" for each in plan.told(level))
+    return "\n".join(f"{each.setting}: {each.message}" for each in plan.advice_of(level))
 
 
 # --- The pair that the embedded engine runs ---------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_target_alone_runs_on_defaults(pair: Path) -> None:
     expected |= {"format": "kimi_k25", "context": 1024, "max_batch": 16, "served_model_name": "target"}
     assert {name: plan.value(name) for name in expected} == expected
     assert plan.settings["gate"] == Setting("measured", "default") and plan.reason is None
-    assert not plan.told("warning") and not plan.told("note")
+    assert not plan.advice_of("warning") and not plan.advice_of("note")
 
 
 def test_a_drafter_alone_is_enough(pair: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_stronger_none_overrules_a_weaker_drafter(
 def test_ngram_lookup_matches_enough_unless_told_otherwise(qwen: Path) -> None:
     plan = resolve(str(qwen / "target-a"), {"method": "ngram"})
     assert plan.settings["prompt_lookup_min"] == Setting(8, "default")
-    assert not any("tool calls" in each.message for each in plan.told("warning"))
+    assert not any("tool calls" in each.message for each in plan.advice_of("warning"))
     assert "tool calls" in said(resolve(str(qwen / "target-a"), {"method": "ngram", "prompt_lookup_min": 4}), "warning")
 
 
@@ -444,14 +444,14 @@ def test_gpus_of_a_recipe_take_vllm(pair: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_that_this_machine_cannot_hold_takes_vllm(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "memory_here", lambda: 1000)
+    monkeypatch.setattr(embedded, "machine_memory", lambda: 1000)
     plan = resolve(str(pair / "drafter"), {})
     assert plan.value("engine") == "vllm"
     assert "parameters, which take" in (plan.reason or "")
-    monkeypatch.setattr(embedded, "memory_here", lambda: None)
+    monkeypatch.setattr(embedded, "machine_memory", lambda: None)
     assert resolve(str(pair / "drafter"), {}).value("engine") == "embedded"
     monkeypatch.undo()
-    assert (embedded.memory_here() or 10**9) > 10**8
+    assert (embedded.machine_memory() or 10**9) > 10**8
 
 
 def test_an_engine_that_is_asked_for_otherwise_is_taken_where_nobody_says(pair: Path) -> None:
@@ -462,7 +462,7 @@ def test_an_engine_that_is_asked_for_otherwise_is_taken_where_nobody_says(pair: 
 def test_what_an_engine_has_no_setting_for_is_said(pair: Path, qwen: Path) -> None:
     options = {"seed": 1, "local_argmax": True, "revision": "main", "gpus": "H100", "engine": "embedded"}
     plan = resolve(str(pair / "target"), options)
-    assert {each.setting for each in plan.told("warning")} == {"local_argmax", "seed"}
+    assert {each.setting for each in plan.advice_of("warning")} == {"local_argmax", "seed"}
     assert "seed is 1 (command line): the embedded engine has no such setting" in said(plan, "warning")
     plan = resolve(str(qwen / "target-a"), {"threads": 2, "seed": 1})
     assert "threads is 2 (command line): vLLM has no such setting" in said(plan, "warning")
@@ -508,20 +508,20 @@ def test_how_much_somebody_says_is_drafted_is_the_most_that_is(pair: Path) -> No
 @pytest.mark.parametrize("nothing", [{"drafter": None}, {"method": None}, {"draft_tokens": 0}], ids=str)
 def test_where_nothing_drafts_there_is_no_gate(pair: Path, nothing: dict[str, Any]) -> None:
     plan = resolve(str(pair / "target"), nothing)
-    assert gate(plan) == UNSAID and not plan.told("warning")
+    assert gate(plan) == UNSAID and not plan.advice_of("warning")
 
 
 def test_a_drafter_that_is_turned_off_takes_a_weaker_gate_with_it(pair: Path) -> None:
     (pair / "gated.yaml").write_text("max_draft_tokens: 4\nspeculate_up_to_batch: 2\ngate: off\n")
     plan = resolve(str(pair / "target"), {"drafter": None}, config=pair / "gated.yaml")
-    assert {setting.value for setting in gate(plan).values()} == {None} and not plan.told("warning")
+    assert {setting.value for setting in gate(plan).values()} == {None} and not plan.advice_of("warning")
 
 
 def test_limits_are_the_embedded_engines_too(pair: Path) -> None:
     limits = {"max_draft_tokens": 4, "speculate_below_context": 500, "speculate_up_to_batch": 2}
     plan = resolve(str(pair / "drafter"), limits)
     assert gate(plan) == MEASURED | {name: Setting(value, "command line") for name, value in limits.items()}
-    assert not plan.told("warning")
+    assert not plan.advice_of("warning")
 
 
 def test_the_gate_of_vllm_is_a_scheduler_that_has_to_be_installed_there(qwen: Path) -> None:
@@ -587,9 +587,7 @@ def test_a_model_takes_the_fewest_gpus_that_hold_the_whole_context(
     if context is None:
         assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.fits
         assert 4096 <= plan.value("context") < whole
-        assert f"context is {plan.value('context'):,}, for which {plan.gpus} have room: {whole:,}" in said(
-            plan, "warning"
-        )
+        assert f"context is {plan.value('context'):,}, which fits on {plan.gpus}: {whole:,}" in said(plan, "warning")
     else:
         assert plan.settings["context"] == Setting(context, "default")
 
@@ -716,7 +714,7 @@ def test_with_another_drafter_a_recipe_says_nothing_of_drafting(put: Put, tmp_pa
     ("named", "message"),
     [
         ("kimi-k2.5-sm120-dcp5", r"there is no recipe .*did you mean kimi-k2.5-sm120-dcp"),
-        ("zzz", r"there is no recipe 'zzz', and no file of that name; there are deepseek-v3.2-b200, "),
+        ("zzz", r"there is no recipe 'zzz', and no file of that name; the recipes are deepseek-v3.2-b200, "),
         ("zzz.yaml", r"recipe zzz.yaml cannot be read"),
         ("{folder}/bad.yaml", r"recipe .*bad.yaml cannot be read: .*missing required field `source`"),
         ("{folder}/nobody.yaml", r"recipe nobody is for no model of its own: give MODEL"),
@@ -827,7 +825,7 @@ def test_weights_of_a_model_on_the_hub_may_be_elsewhere(put: Put, small_tokenize
     assert plan.value("engine") == "embedded"
     assert "the weights of org/small are not here: `hf download org/small` fetches them" in said(plan, "warning")
     (folder / "model.safetensors").touch()
-    assert not resolve("org/small", {}).told("warning")
+    assert not resolve("org/small", {}).advice_of("warning")
 
 
 # --- What cannot work -------------------------------------------------------------------------------------------------
@@ -846,13 +844,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"strict": "very"}, r"strict is 'very'"),
     ({"no_repair": "call_id, ids"}, r"no_repair is 'call_id, ids': there is no repair ' ids'; there are .*all, none$"),
     ({"no_repair": True}, r"no_repair is True: expected str"),
-    ({"engine": "vlm"}, r"command line: engine is 'vlm': it can be embedded, vllm, or the URL of a server"),
-    ({"engine": "sglang"}, r"engine is 'sglang': start it with what `dovetail plan --emit sglang` prints"),
+    ({"engine": "vlm"}, r"command line: engine is 'vlm': it can be embedded, vllm, or the URL of a running server"),
+    ({"engine": "sglang"}, r"engine is 'sglang': start it with the command that `dovetail plan --emit sglang` prints"),
     ({"engine": "ftp://here"}, r"engine is 'ftp://here'"),
     ({"format": "nonesuch"}, r"format is 'nonesuch' \(command line\): no format or checkpoint folder"),
     ({"context": 2048}, r"context is 2048 \(command line\) but .* was made for 1024"),
     ({"draft_token": 3}, r"there is no setting 'draft_token'; did you mean draft_tokens"),
-    ({"zzz": 3}, r"there is no setting 'zzz'; it may hold target, drafter"),
+    ({"zzz": 3}, r"there is no setting 'zzz'; the settings are target, drafter"),
     ({"api_key_file": "/nonexistent/key"}, r"there is no file /nonexistent/key"),
     (
         {"dtype": "float16", "engine": "embedded"},
@@ -914,16 +912,16 @@ def test_settings_that_do_not_go_with_the_drafter_are_refused(
         ("port: eight", r"config file: port is 'eight': expected int"),
         ("- port", r"must map settings to values"),
         ("8000: port", r"there is no setting '8000'"),
-        ("port: 1\nport: 2", r"is not YAML .*'port' is there twice \(line 2\)"),
-        ('target: "~a\\0b"', r"target is '~a\\x00b': no name and no path can hold a NUL"),
+        ("port: 1\nport: 2", r"is not valid YAML: the key 'port' is repeated \(line 2\)"),
+        ('target: "~a\\0b"', r"target is '~a\\x00b': it contains a NUL"),
         ('tokenizer: "~\\0"', r"tokenizer is .*NUL"),
-        ('env: {A: "\\0"}', r"no environment variable can hold a NUL"),
+        ('env: {A: "\\0"}', r"A contains a NUL"),
         ("seed: 99999999999999999999", r"seed is 9+: expected int <= 4294967295"),
         ("max_batched_tokens: 99999999999999", r"expected int <= 2147483647"),
         ("speculate_below_context: 99999999999999", r"expected int <= 2147483647"),
         (f"port: {[1] * 99}", r"^config file: port is .{80}: expected int, got array$"),
-        ("port: [", r"is not YAML"),
-        ("\xff", r"is not YAML"),
+        ("port: [", r"is not valid YAML"),
+        ("\xff", r"is not valid YAML"),
         (None, r"cannot be read: No such file"),
     ],
 )
@@ -1055,4 +1053,4 @@ def test_every_config_of_the_shared_ones_is_planned_for_or_refused_by_name(
         except DovetailError as error:
             assert folder in error.message and "\n" not in error.message
         else:
-            assert plan["looked"]["target"]["architecture"]
+            assert plan["looked"]["target"] or plan["looked"]["drafter"]

@@ -21,7 +21,7 @@ from dovetail.errors import PlanError
 from dovetail.formats.base import Format
 from dovetail.plan import Plan
 from dovetail.plan.drafter_support import cannot_run
-from dovetail.plan.engines import not_here
+from dovetail.plan.engines import missing_files
 from dovetail.tokens import Tokenizer
 
 #: A text that repeats itself, so that lookup has something to draft, and that fits into most limits.
@@ -67,7 +67,7 @@ def _vllm_engine(
 def _downloaded(plan: Plan) -> vllm.Downloaded | None:
     """Counts the downloaded bytes of the target, if vLLM has to download it."""
     name, folder = plan.value("target"), plan.folders["target"]
-    if plan.fit is None or not_here(name, folder) is None:
+    if plan.fit is None or missing_files(name, folder) is None:
         return None
     total = plan.fit.weights
     return lambda: (downloaded_bytes(folder), total)

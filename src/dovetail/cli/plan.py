@@ -48,5 +48,5 @@ def _emitted(plan: Plan, form: str) -> str:
     reason = None if plan.drafter is None else cannot_run(plan.drafter, _ENGINES.get(form, form))
     if plan.drafter is not None and reason is not None:
         raise PlanError(f"--emit {form} with {plan.drafter.path}: {reason}. Another drafter, or --drafter none")
-    warnings = [line for each in plan.told("warning") for line in comment(f"warning: {each.message}")]
-    return "".join(f"{line}\n" for line in warnings) + emitted(plan.carried, form)
+    warnings = [line for each in plan.advice_of("warning") for line in comment(f"warning: {each.message}")]
+    return "".join(f"{line}\n" for line in warnings) + emitted(plan.command_settings, form)

@@ -99,9 +99,9 @@ def _table(console: Console, head: Row, rows: list[Row]) -> None:
 
 
 def _print_advice(plan: Plan, console: Console, level: Literal["warning", "note", "advice"]) -> None:
-    if plan.told(level):
+    if plan.advice_of(level):
         console.print()
-        labelled(console, ((level, each.message) for each in plan.told(level)), label=_STYLES[level])
+        labelled(console, ((level, each.message) for each in plan.advice_of(level)), label=_STYLES[level])
 
 
 def _fit(plan: Plan, fit: Fit) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ from dovetail.formats.base import Format
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import Plan
-from dovetail.plan.engines import not_here
+from dovetail.plan.engines import missing_files
 from dovetail.tokens import Tokenizer
 
 
@@ -60,10 +60,10 @@ def check_servable(plan: Plan) -> None:
         if name is None:
             continue
         if which not in plan.folders:
-            warnings = (each.message for each in plan.told("warning") if each.setting == which)
+            warnings = (each.message for each in plan.advice_of("warning") if each.setting == which)
             reason = next(warnings, "connect to the network, or give a folder")
             raise PlanError(f"{name} cannot be served, because its files could not be read: {reason}")
-        missing = not_here(name, plan.folders[which]) if engine == "embedded" else None
+        missing = missing_files(name, plan.folders[which]) if engine == "embedded" else None
         if missing is not None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):

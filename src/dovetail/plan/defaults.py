@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.errors import PlanError
 from dovetail.plan import memory, pairing, parallel
-from dovetail.plan.case import Advice, Case
+from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.embedded import LOOKUP_TOKENS
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
@@ -41,7 +41,7 @@ def _model_name(target: str) -> str:
     return (os.path.basename(target) or target) if os.path.isabs(target) else target
 
 
-def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
+def sizes(plan: Candidate) -> tuple[dict[str, Any], list[Advice]]:
     """Defaults of context and tensor_parallel_size, where no source sets them, and what to know about them.
 
     The target is spread over the smallest number of GPUs that holds the whole context. If all GPUs together do not hold
@@ -49,22 +49,22 @@ def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
     pipeline and data parallelism that the settings name.
     """
     sizes: dict[str, Any] = {}
-    context, whose = pairing.longest_context(case.target, case.drafter)
-    if case.value("context") is None:
+    context, whose = pairing.longest_context(plan.target, plan.drafter)
+    if plan.value("context") is None:
         sizes["context"] = context
-    gpus = case.gpus
-    if gpus is None or case.engine == "embedded":
+    gpus = plan.gpus
+    if gpus is None or plan.engine == "embedded":
         return sizes, []
-    if case.value("tensor_parallel_size") is None:
-        case = _with(case, sizes)
-        each = gpus.count // (case.size("pipeline_parallel_size") * case.size("data_parallel_size"))
+    if plan.value("tensor_parallel_size") is None:
+        plan = _with(plan, sizes)
+        each = gpus.count // (plan.size("pipeline_parallel_size") * plan.size("data_parallel_size"))
         powers = {2**i for i in range(each.bit_length())}
-        degrees = [degree for degree in sorted(powers | {each}) if degree and _divides(case, degree)]
-        holding = [degree for degree in degrees if _budget(case, degree).fits]
+        degrees = [degree for degree in sorted(powers | {each}) if degree and _divides(plan, degree)]
+        holding = [degree for degree in degrees if _budget(plan, degree).fits]
         if degrees:
             sizes["tensor_parallel_size"] = min(holding) if holding else max(degrees)
-    case = _with(case, sizes)
-    budget = _budget(case, case.size("tensor_parallel_size"))
+    plan = _with(plan, sizes)
+    budget = _budget(plan, plan.size("tensor_parallel_size"))
     longest = (budget.longest or 0) // 1024 * 1024
     if "context" not in sizes or budget.fits or longest < _MIN_CONTEXT:
         return sizes, []
@@ -73,20 +73,20 @@ def sizes(case: Case) -> tuple[dict[str, Any], list[Advice]]:
     return sizes, [Advice("warning", "context", note)]
 
 
-def _with(case: Case, values: dict[str, Any]) -> Case:
+def _with(plan: Candidate, values: dict[str, Any]) -> Candidate:
     more = {name: Setting(value, "default") for name, value in values.items()}
-    return Case(case.target, case.drafter, {**case.settings, **more}, case.gpus)
+    return Candidate(plan.target, plan.drafter, {**plan.settings, **more}, plan.gpus)
 
 
-def _divides(case: Case, degree: int) -> bool:
+def _divides(plan: Candidate, degree: int) -> bool:
     try:
-        parallel.check(_with(case, {"tensor_parallel_size": degree}))
+        parallel.check(_with(plan, {"tensor_parallel_size": degree}))
     except PlanError:
         return False
     return True
 
 
-def _budget(case: Case, degree: int) -> memory.Budget:
-    assert case.gpus is not None
-    layout = memory.layout({**case.settings, "tensor_parallel_size": Setting(degree, "default")})
-    return memory.budget(case.target, case.drafter, layout, case.gpus.gpu)
+def _budget(plan: Candidate, degree: int) -> memory.Budget:
+    assert plan.gpus is not None
+    layout = memory.layout({**plan.settings, "tensor_parallel_size": Setting(degree, "default")})
+    return memory.budget(plan.target, plan.drafter, layout, plan.gpus.gpu)

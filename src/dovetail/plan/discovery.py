@@ -17,9 +17,9 @@ from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.checkpoints.target import Target
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import hardware, recipe
-from dovetail.plan.case import Advice
+from dovetail.plan.candidate import Advice
 from dovetail.plan.conditions import when_plainly
-from dovetail.plan.drafting import settled
+from dovetail.plan.drafting_precedence import combined
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer, Setting, overlay, value
 from dovetail.plan.recipe import Facts, Recipe
@@ -97,11 +97,11 @@ def _machine(asked: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
 
 
 def _value(layers: list[Layer], name: str) -> Any:
-    return value(settled(layers), name)
+    return value(combined(layers), name)
 
 
 def _facts(layers: list[Layer], gpus: Gpus | None, model: str | None = None, target: Target | None = None) -> Facts:
-    settings = settled(layers)
+    settings = combined(layers)
     drafter = settings.get("drafter")
     return Facts(
         model=model or _value(layers, "target"),
@@ -164,7 +164,7 @@ def _fitting(facts: Facts, known: Iterable[Recipe], unlooked: bool, advice: list
 def _drafter(
     layers: list[Layer], checkpoints: CheckpointResolver, target: Target | None, advice: list[Advice]
 ) -> Drafter | None:
-    settings = settled(layers)
+    settings = combined(layers)
     named, method = settings.get("drafter"), settings.get("method")
     if named is not None and named.value is not None:
         try:

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.checkpoints.drafter import Drafter
 from dovetail.checkpoints.target import Target
-from dovetail.plan.case import Advice
+from dovetail.plan.candidate import Advice
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Setting
 from dovetail.plan.memory import Budget
@@ -61,11 +61,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings[name].value
 
     @property
-    def carried(self) -> dict[str, Setting[Any]]:
+    def command_settings(self) -> dict[str, Setting[Any]]:
         """The settings that a command for another engine carries: the GPUs are what they were made for."""
         return {name: setting for name, setting in self.settings.items() if name != "gpus"}
 
-    def told(self, level: Literal["warning", "note", "advice"]) -> list[Advice]:
+    def advice_of(self, level: Literal["warning", "note", "advice"]) -> list[Advice]:
         return [each for each in self.advice if each.level == level]
 
     def data(self) -> dict[str, Any]:
@@ -79,9 +79,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "looked": {"target": _described(self.target), "drafter": _described(self.drafter)},
                 "reason": self.reason,
                 "fit": self.fit,
-                "warnings": [_said(each) for each in self.told("warning")],
-                "notes": [_said(each) for each in self.told("note")],
-                "advice": [_said(each) for each in self.told("advice")],
+                "warnings": [_said(each) for each in self.advice_of("warning")],
+                "notes": [_said(each) for each in self.advice_of("note")],
+                "advice": [_said(each) for each in self.advice_of("advice")],
             }
         )
 

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from dovetail.checkpoints.drafter import Drafter
 from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
-from dovetail.plan.case import Advice, Case
+from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.methods import READS_TARGET
 
 
-def check(case: Case, drafter: Drafter) -> list[Advice]:
+def check(plan: Candidate, drafter: Drafter) -> list[Advice]:
     """What there is to know about the pair. Raises `PlanError` for the first thing that does not fit."""
-    _engine(case, drafter)
-    _width(case.target, drafter)
-    _vocabulary(case.target, drafter)
-    _layers(case.target, drafter)
-    _family(case.target, drafter)
-    return [*_named_target(case.target, drafter), *_positions(case, drafter), *_length(case, drafter)]
+    _engine(plan, drafter)
+    _width(plan.target, drafter)
+    _vocabulary(plan.target, drafter)
+    _layers(plan.target, drafter)
+    _family(plan.target, drafter)
+    return [*_named_target(plan.target, drafter), *_positions(plan, drafter), *_length(plan, drafter)]
 
 
 def longest_context(target: Target, drafter: Drafter | None) -> tuple[int, str]:
@@ -40,12 +40,12 @@ def _misfit(target: Target, drafter: Drafter, why: str) -> PlanError:
     )
 
 
-def _engine(case: Case, drafter: Drafter) -> None:
-    if case.engine in ("embedded", "vllm", "sglang", "trtllm"):
-        why = cannot_run(drafter, case.engine)
+def _engine(plan: Candidate, drafter: Drafter) -> None:
+    if plan.engine in ("embedded", "vllm", "sglang", "trtllm"):
+        why = cannot_run(drafter, plan.engine)
         if why is not None:
             raise PlanError(
-                f"engine {case.engine} cannot run {drafter.path} ({drafter.method}, {drafter.written_as}): {why}. Use "
+                f"engine {plan.engine} cannot run {drafter.path} ({drafter.method}, {drafter.written_as}): {why}. Use "
                 "another drafter or engine, or `--drafter none`"
             )
 
@@ -165,9 +165,9 @@ def _limit(drafter: Drafter | None) -> int | None:
     return None if extends else drafter.context
 
 
-def _positions(case: Case, drafter: Drafter) -> list[Advice]:
+def _positions(plan: Candidate, drafter: Drafter) -> list[Advice]:
     """The drafter's rope: three-part positions (mrope) as the target's, and a context as long as is asked for."""
-    rope, target = drafter.rope, case.target
+    rope, target = drafter.rope, plan.target
     if rope is not None and rope.mrope and not target.rope.mrope:
         raise _misfit(
             target,
@@ -175,20 +175,20 @@ def _positions(case: Case, drafter: Drafter) -> list[Advice]:
             f"its positions have three parts (rope type {rope.type}, mrope), the target's have one (rope type "
             f"{target.rope.type})",
         )
-    context = case.value("context") or target.context
+    context = plan.value("context") or target.context
     limit = _limit(drafter)
     if limit is not None and rope is not None and limit < context:
-        asked = case.said("context") if case.value("context") else f"context is the target's {context}"
+        asked = plan.text("context") if plan.value("context") else f"context is the target's {context}"
         raise PlanError(
             f"{asked} but {drafter.path} ends at {limit} (max_position_embeddings, rope type {rope.type}): ask for "
             f"--context {limit}, or `--drafter none`"
         )
-    below = case.value("speculate_below_context") or context
+    below = plan.value("speculate_below_context") or context
     if drafter.context is None or drafter.context >= min(context, below):
         return []
     # No limit is made of it: what a config says is a bound of positions as often as what was trained on, and a drafter
     # may guess well beyond it. A gate that measures finds where it does not.
-    measured = case.value("gate") == "measured"
+    measured = plan.value("gate") == "measured"
     tail = f"worse, which the gate measures; --speculate-below-context {drafter.context} draws the line there"
     return [
         Advice(
@@ -200,21 +200,21 @@ def _positions(case: Case, drafter: Drafter) -> list[Advice]:
     ]
 
 
-def _length(case: Case, drafter: Drafter) -> list[Advice]:
+def _length(plan: Candidate, drafter: Drafter) -> list[Advice]:
     """A block method drafts no more than its block; MTP layers are run in whole rounds (config/speculative.py)."""
-    tokens, layers = case.value("draft_tokens"), drafter.layers
+    tokens, layers = plan.value("draft_tokens"), drafter.layers
     if not tokens:
         return []
     if drafter.most_tokens is not None and tokens > drafter.most_tokens:
         raise PlanError(
-            f"{case.said('draft_tokens')} but {drafter.path} ({drafter.method}) drafts at most {drafter.most_tokens} a "
+            f"{plan.text('draft_tokens')} but {drafter.path} ({drafter.method}) drafts at most {drafter.most_tokens} a "
             f"step (block_size {drafter.block_size}): ask for no more"
         )
     if drafter.method != "mtp" or not layers or tokens <= layers:
         return []
     if tokens % layers:
         raise PlanError(
-            f"{case.said('draft_tokens')} but {drafter.path} has {layers} MTP layers, which are run in whole rounds: "
+            f"{plan.text('draft_tokens')} but {drafter.path} has {layers} MTP layers, which are run in whole rounds: "
             f"ask for a multiple of {layers}, or for fewer"
         )
     return [

@@ -15,19 +15,19 @@ from typing import Any
 from dovetail.checkpoints.files import has_tokenizer
 from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import defaults, drafting, embedded, engines, fit, memory
+from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory
 from dovetail.plan.advice import advise
-from dovetail.plan.case import Advice, Case
+from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.chat_format import chat_format
 from dovetail.plan.discovery import Discovery, discover
-from dovetail.plan.drafting import settled
+from dovetail.plan.drafting_precedence import combined
 from dovetail.plan.emit import extra_options
 from dovetail.plan.layers import Layer, Setting, merged, overlay, value
 from dovetail.plan.option import GROUPS
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.outcome import Fit, Plan
 from dovetail.plan.recipe import DEMO
-from dovetail.plan.said import drafters_apart, said
+from dovetail.plan.user_settings import drafters_apart, said
 
 _ORDER = [option.name for group in GROUPS for option in OPTIONS if option.group == group]
 
@@ -54,21 +54,21 @@ def resolve(
     folders = _folders(found, checkpoints, advice)
     chosen, reason = _engine(found, folders, engine)
     layers = [*found.layers, Layer("default", _defaults(found, folders, chosen, advice))]
-    settings, variables = settled(layers), merged("env", layers)
+    settings, variables = combined(layers), merged("env", layers)
     if variables:
         sources = ", ".join(dict.fromkeys(variable.source for variable in variables.values()))
         settings["env"] = Setting({name: variable.value for name, variable in variables.items()}, sources)
-    drafting.check(settings, found.drafter)
+    drafting_precedence.check(settings, found.drafter)
     _check_values(settings)
     if reason is not None:
         advice.append(Advice("note", "engine", reason))
     summary = None
     if found.target is not None:
-        case = Case(found.target, found.drafter, settings, found.gpus)
+        candidate = Candidate(found.target, found.drafter, settings, found.gpus)
         advice += fit.check(found.target, found.drafter, settings, found.gpus)
-        advice += engines.check(case, folders)
-        advice += advise(case, found.near, found.recipes)
-        summary = _fit(case)
+        advice += engines.check(candidate, folders)
+        advice += advise(candidate, found.near, found.recipes)
+        summary = _fit(candidate)
     return Plan(
         settings={name: settings[name] for name in _ORDER},
         variables=variables,
@@ -86,7 +86,7 @@ def resolve(
 
 def _folders(found: Discovery, checkpoints: CheckpointResolver, advice: list[Advice]) -> dict[str, str]:
     """Where on this machine the target, the drafter and the tokenizer lie, as far as they could be looked at."""
-    settings = settled(found.layers)
+    settings = combined(found.layers)
     folders = {}
     if found.target is not None:
         folders["target"] = checkpoints.target_folder(settings["target"].value)
@@ -112,7 +112,7 @@ def _folders(found: Discovery, checkpoints: CheckpointResolver, advice: list[Adv
 
 def _engine(found: Discovery, folders: Mapping[str, str], otherwise: str | None) -> tuple[str, str | None]:
     """The engine, and why it has to be that where nobody asked for one."""
-    settings = settled(found.layers)
+    settings = combined(found.layers)
     if "engine" in settings:
         engine: str = settings["engine"].value
         if engine == "embedded" and found.target is None:
@@ -120,11 +120,11 @@ def _engine(found: Discovery, folders: Mapping[str, str], otherwise: str | None)
         return engine, None
     if found.target is None or otherwise is not None:
         return otherwise or "vllm", None
-    case = Case(found.target, found.drafter, settings, found.gpus)
-    why = embedded.cannot(case)
+    candidate = Candidate(found.target, found.drafter, settings, found.gpus)
+    why = embedded.why_not(candidate)
     if why is not None:
         return "vllm", f"vLLM is needed: {why}"
-    why = embedded.not_meant(case, folders, demo=DEMO in found.recipes)
+    why = embedded.not_intended(candidate, folders, demo=DEMO in found.recipes)
     if why is not None:
         return "vllm", f"vLLM is taken: {why}"
     return "embedded", None
@@ -132,7 +132,7 @@ def _engine(found: Discovery, folders: Mapping[str, str], otherwise: str | None)
 
 def _defaults(found: Discovery, folders: Mapping[str, str], engine: str, advice: list[Advice]) -> dict[str, Any]:
     """The last layer, in which every setting is."""
-    settings = settled(found.layers)
+    settings = combined(found.layers)
     method = value(settings, "method")
     if engine == "embedded" and not settings.keys() & {"drafter", "method"} and value(settings, "draft_tokens") != 0:
         method = embedded.LOOKUP
@@ -147,11 +147,13 @@ def _defaults(found: Discovery, folders: Mapping[str, str], engine: str, advice:
             unknown = f"the model's language is not known, say --format: {detected.reason}"
             advice.append(Advice("warning", "format", unknown))
     if found.target is not None:
-        case = Case(found.target, found.drafter, {"engine": Setting(engine, "default"), **settings}, found.gpus)
-        sizes, said_of_them = defaults.sizes(case)
+        candidate = Candidate(
+            found.target, found.drafter, {"engine": Setting(engine, "default"), **settings}, found.gpus
+        )
+        sizes, said_of_them = defaults.sizes(candidate)
         values |= sizes
         advice += said_of_them
-    tokens = settled([*found.layers, Layer("default", values)]).get("draft_tokens")
+    tokens = combined([*found.layers, Layer("default", values)]).get("draft_tokens")
     if engine == "embedded" and tokens is not None and tokens.value:
         values["gate"] = "measured"
         # A drafter's or a recipe's number was found elsewhere; here it is measured. Somebody's own word is a limit.
@@ -182,25 +184,25 @@ def _check_values(settings: Mapping[str, Setting[Any]]) -> None:
             raise PlanError(f"engine_args is {extra.value!r:.80} ({extra.source}): {error.message}") from error
 
 
-def _fit(case: Case) -> Fit:
-    layout, embedded_engine = memory.layout(case.settings), case.engine == "embedded"
+def _fit(candidate: Candidate) -> Fit:
+    layout, embedded_engine = memory.layout(candidate.settings), candidate.engine == "embedded"
     if embedded_engine:
         # "auto" is what it computes in, whatever the checkpoint is stored as.
-        kinds = (case.value("kv_cache_dtype") or "auto", case.value("draft_kv_cache_dtype"))
-        kv, draft_kv = (case.value("dtype") if kind == "auto" else kind for kind in kinds)
+        kinds = (candidate.value("kv_cache_dtype") or "auto", candidate.value("draft_kv_cache_dtype"))
+        kv, draft_kv = (candidate.value("dtype") if kind == "auto" else kind for kind in kinds)
         layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)
     each = None
-    if case.gpus is not None and not embedded_engine:
-        each = memory.budget(case.target, case.drafter, layout, case.gpus.gpu)
-    weights, draft = case.target.weights, case.drafter.weights if case.drafter else None
+    if candidate.gpus is not None and not embedded_engine:
+        each = memory.budget(candidate.target, candidate.drafter, layout, candidate.gpus.gpu)
+    weights, draft = candidate.target.weights, candidate.drafter.weights if candidate.drafter else None
     return Fit(
         parameters=weights.parameters,
         active=weights.active,
         weights=weights.bytes,
         weights_from=weights.source,
         drafter_weights=draft.bytes if draft else 0,
-        cache_per_token=memory.per_token_of(case.target, case.drafter, layout),
-        gpus=None if embedded_engine or case.gpus is None else str(case.gpus),
+        cache_per_token=memory.per_token_of(candidate.target, candidate.drafter, layout),
+        gpus=None if embedded_engine or candidate.gpus is None else str(candidate.gpus),
         gpus_used=0 if embedded_engine else layout.gpus,
         each=each,
     )

@@ -14,7 +14,7 @@ from dovetail.plan.options import BY_NAME
 Settings = Mapping[str, Setting[Any]]
 
 
-def settled(layers: Sequence[Layer]) -> dict[str, Setting[Any]]:
+def combined(layers: Sequence[Layer]) -> dict[str, Setting[Any]]:
     """What `layers` come to, where a drafter or a method that is none overrules all that weaker ones say of drafting.
 
     A method that looks earlier text up, or is inside the target, likewise overrules a weaker drafter; of draft_tokens

@@ -21,7 +21,7 @@ class Advice(msgspec.Struct, frozen=True):
     message: str
 
 
-class Case(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """What is held against one another. `gpus` is None where they are not known."""
 
     target: Target
@@ -38,7 +38,7 @@ class Case(msgspec.Struct, frozen=True):
         value: int | None = self.value(name)
         return 1 if value is None else value
 
-    def said(self, name: str) -> str:
+    def text(self, name: str) -> str:
         """ "context is 4096 (command line)"."""
         setting = self.settings.get(name)
         return f"{name} is not set" if setting is None else f"{name} is {setting.value} ({setting.source})"
