@@ -22,7 +22,7 @@ from dovetail.tokens import Tokenizer
 _COMPARED = 24  # control tokens whose ids are compared
 #: The likely cause when a server that already ran does not enforce a grammar from the first token on.
 _REASONING_PARSER = (
-    "it was started with a reasoning parser, and enforces grammars only behind the reasoning; start it without or with "
+    "it was started with a reasoning parser, and enforces grammars only after the reasoning; start it without or with "
     "--structured-outputs-config.enable_in_reasoning=true, or set --strict off"
 )
 #: The same for a vLLM that Dovetail started, which has no reasoning parser.
@@ -66,7 +66,7 @@ async def _check_enforced(fmt: Format, tokenizer: Tokenizer, server: Server, cau
         return
     problem = f"{server.name} does not enforce the schemas of calls"
     try:
-        # With thinking, because a reasoning parser would start the grammar behind the reasoning.
+        # With thinking, because a reasoning parser would start the grammar after the reasoning.
         prompt = tuple(fmt.render([{"role": "user", "content": "hi"}], None, thinking=True).ids(tokenizer))
         grammar = Grammar(Concat((ExactText("a"), ControlToken(literal))))
         probe = Completion(prompt, 4, Sampling(temperature=0), grammar=grammar, request_id="probe")

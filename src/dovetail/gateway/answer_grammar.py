@@ -32,7 +32,7 @@ def answer_grammar(
 
 
 def check_can_follow(grammar: Grammar, request: TurnRequest, fmt: Format, left_open: bool) -> None:
-    """Raise `InvalidRequest` if `grammar`, which describes a whole answer, does not fit behind this prompt."""
+    """Raise `InvalidRequest` if `grammar`, which describes a whole answer, does not fit after this prompt."""
     if not can_follow(grammar, request, fmt, left_open):
         raise InvalidRequest(
             f"answers of {fmt.name} that go on from where this prompt ends cannot be constrained yet: leave out "
@@ -42,7 +42,7 @@ def check_can_follow(grammar: Grammar, request: TurnRequest, fmt: Format, left_o
 
 
 def can_follow(grammar: Grammar, request: TurnRequest, fmt: Format, left_open: bool) -> bool:
-    """Whether `grammar`, which describes a whole answer, also holds behind this prompt.
+    """Whether `grammar`, which describes a whole answer, also holds after this prompt.
 
     It does not in two cases. The prompt ends inside a reasoning block that the model is expected to open itself. Or the
     prompt ends inside an answer's content, and either a response format constrains that content or answers begin with a

@@ -79,7 +79,7 @@ class OutputReader:
         return self._validator.invalid
 
     async def replay(self, shown: Sequence[int]) -> None:
-        """Put the reader behind `shown`, the tokens of an earlier attempt that the client already has.
+        """Bring the reader up to `shown`, the tokens of an earlier attempt that the client already has.
 
         In a thread, because `shown` may be thousands of tokens.
         """

@@ -38,7 +38,7 @@ async def with_retries(new_attempt: NewAttempt, retries: int, *, buffer_all: boo
     """The steps of a choice, of which at most `retries` attempts were dropped for an invalid call.
 
     Steps are buffered from the first call on, and from the beginning with `buffer_all`; the client gets the others at
-    once, and each later attempt continues behind them. When a retry fails, the attempt before it is the answer.
+    once, and each later attempt continues after them. When a retry fails, the attempt before it is the answer.
     """
     shown: list[int] = []
     buffered: list[Step] = []  # the last complete attempt, except for the steps that the client has

@@ -8,7 +8,7 @@ from dovetail.formats.tool_choice import Strict
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the gateway answers requests that do not say otherwise.
+    """The gateway's settings. A request may override `strict`, `no_repair` and `default_max_tokens`.
 
     `served_model_name` is the model's name in the API. `strict` is the level of tools when neither the request nor the
     tool has one. `no_repair` names the kinds of history repair to leave off. With `api_key`, every path under /v1

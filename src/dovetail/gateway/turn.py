@@ -181,7 +181,7 @@ class TurnRunner:
             )
 
     def _max_tokens(self, request: TurnRequest, prompt: int) -> int:
-        """How many new tokens the answer may have behind a prompt of `prompt` tokens."""
+        """How many new tokens the answer may have after a prompt of `prompt` tokens."""
         context = self._engine.info.context
         room = context - prompt
         if room < 1:
@@ -245,7 +245,7 @@ class TurnRunner:
 class _Running:
     """An attempt that the engine completes, as `retries.Attempt` has it.
 
-    `reports_cached` is False for a retry behind shown tokens: the first attempt has reported how much of the prompt was
+    `reports_cached` is False for a retry after shown tokens: the first attempt has reported how much of the prompt was
     in the cache.
     """
 

@@ -1,4 +1,4 @@
-"""What a turn is asked for, in the words of no API: each API under `apis/` translates its requests into this type."""
+"""The request for one turn, independent of any API: each API under `apis/` translates its requests into this type."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The response format as templates know it: a `json_schema` without a schema is any JSON object."""
         if not self.structured:
             return None
-        wanted = self.response_format
-        schemaless = wanted["type"] == "json_schema" and wanted["json_schema"].get("schema") is None
-        return {"type": "json_object"} if schemaless else wanted
+        shape = self.response_format
+        schemaless = shape["type"] == "json_schema" and shape["json_schema"].get("schema") is None
+        return {"type": "json_object"} if schemaless else shape

@@ -1,6 +1,6 @@
 """Validation of a finished answer: each call against its tool's schema, content against the `response_format`.
 
-A fault becomes a `Defect` event behind what is invalid. Nothing is held back or changed.
+A fault becomes a `Defect` event after the invalid call or content. No event is delayed or changed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AnswerValidator:
         return any(call.fault not in (None, "unchecked_arguments") for call in self.calls)
 
     async def feed(self, events: Iterable[Event]) -> list[Event]:
-        """`events`, with a `Defect` behind each call that is not valid."""
+        """`events`, with a `Defect` after each call that is not valid."""
         checked: list[Event] = []
         for event in events:
             match event:

@@ -3,7 +3,7 @@
 Everything that is Dovetail's own is in the field `dovetail` of the message, or of the last delta in a stream, so that
 deltas add up to the message. It has `defects` of the output and `repairs` of the history, if there are any, and token
 ids if the request asks for them. A stream's first delta has `content` "", so a whole message without content also has
-"" and not null. Log probabilities go out with the first delta behind their tokens, because some tokens make no delta.
+"" and not null. Log probabilities are in the first delta after their tokens, because some tokens make no delta.
 """
 
 from __future__ import annotations
