@@ -30,7 +30,7 @@ REFUSALS = (
     "sliding_window is",
     "rope type 'mrope' is not supported",
     "a P-EAGLE drafter needs a mask_token_id",
-    "does not fit the target: its target_model_type",
+    "does not fit the target: it is for targets of model_type",
 )
 
 LAYER: Config = QWEN3_8B_EAGLE3["transformer_layer_config"]

@@ -68,8 +68,8 @@ BAD: dict[str, tuple[Change, str]] = {
     "quantized": (layer(quantization_config={"bits": 8}), "quantization_config is set"),
     "heads": (layer(num_key_value_heads=4), "num_key_value_heads is 4, which does not divide the 6"),
     "a string for a flag": (config(norm_before_fc="yes"), "norm_before_fc"),
-    "target hidden size": (config(target_hidden_size=64), "target_hidden_size is 64, the target's hidden_size is 48"),
-    "hidden size": (layer(hidden_size=40, head_dim=8), "target_hidden_size is 40, the target's hidden_size is 48"),
+    "target hidden size": (config(target_hidden_size=64), "hidden states 64 wide .*, the target's hidden_size is 48"),
+    "hidden size": (layer(hidden_size=40, head_dim=8), "hidden states 40 wide .*, the target's hidden_size is 48"),
     "vocabulary": (layer(vocab_size=128), "vocab_size is 128, the target's vocab_size is 97"),
     "a default vocabulary": (layer(vocab_size=None), "vocab_size is 32000, the target's vocab_size is 97"),
     "draft vocabulary": (config(draft_vocab_size=98), "draft_vocab_size is 98, the target's vocab_size is 97"),
@@ -100,11 +100,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "another target": (
         verifier(architectures=["Qwen3ForCausalLM"]),
-        "verifier is Qwen3ForCausalLM, the target's architecture is DeepseekV3ForCausalLM",
+        "made for a target .Qwen3ForCausalLM., this one is DeepseekV3ForCausalLM",
     ),
     "a multimodal target's": (
         verifier(architectures=["KimiK25ForConditionalGeneration"]),
-        "verifier is KimiK25ForConditionalGeneration, the target's architecture is DeepseekV3ForCausalLM",
+        "made for a target .KimiK25ForConditionalGeneration., this one is DeepseekV3ForCausalLM",
     ),
     "no mask token": (config(speculators_model_type="peagle"), "needs a mask_token_id"),
     "mask token": (
@@ -146,7 +146,7 @@ def _no_weights_are_read(done: int, total: int) -> None:
 BAD_PLAIN: dict[str, tuple[dict[str, Any], Change, str]] = {
     "vocabulary": (PLAIN_DRAFTER, config(vocab_size=90), "vocab_size is 90, the target's vocab_size is 97"),
     "vocabulary, mla": (MLA_DRAFTER, config(vocab_size=90), "vocab_size is 90, the target's vocab_size is 97"),
-    "hidden size": (MLA_DRAFTER, config(hidden_size=32), "target_hidden_size is 32, the target's hidden_size is 48"),
+    "hidden size": (MLA_DRAFTER, config(hidden_size=32), "hidden states 32 wide .*, the target's hidden_size is 48"),
     "aux layers": (
         MLA_DRAFTER,
         config(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 29]}),
@@ -165,7 +165,7 @@ BAD_PLAIN: dict[str, tuple[dict[str, Any], Change, str]] = {
     "a multimodal target's": (
         PLAIN_DRAFTER,
         config(target_model_type="qwen2_5_vl"),
-        "target_model_type is 'qwen2_5_vl', the target's model_type is 'deepseek_v3'",
+        "targets of model_type qwen2_5_vl .*, this one is DeepseekV3ForCausalLM .deepseek_v3",
     ),
     "missing tensor": (
         MLA_DRAFTER,
@@ -252,10 +252,11 @@ def test_a_text_model_inside_a_multimodal_one(tmp_path: Path) -> None:
             {"speculators_config": {"verifier": {"architectures": [target.architecture]}}},
             {"target_model_type": target.family},
         )
+        kind = f"({target.architecture}|{target.family})"
         for changes in made_for:
             drafter = read_drafter(write(tmp_path, DRAFTER, **changes))
             drafter_config(drafter, target)
-            with pytest.raises(CheckpointError, match=rf"({target.architecture}|{target.family}).*target's"):
+            with pytest.raises(CheckpointError, match=rf"{kind}.*this one is {other.architecture}"):
                 drafter_config(drafter, other)
 
 

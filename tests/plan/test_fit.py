@@ -109,10 +109,14 @@ REFUSED: dict[str, Case] = {
         QWEN3_8B_EAGLE3 | {"transformer_layer_config": LAYER | {"vocab_size": 152064}},
         {},
         None,
-        r"its vocab_size is 152064, the target's is 151936, so that ids mean other tokens",
+        r"its vocab_size is 152064, the target's vocab_size is 151936",
     ),
     "vocabulary of a draft model": Case(
-        QWEN3_8B | {"vocab_size": 152064}, QWEN3_8B, {}, None, r"its vocab_size is 151936, the target's is 152064"
+        QWEN3_8B | {"vocab_size": 152064},
+        QWEN3_8B,
+        {},
+        None,
+        r"its vocab_size is 151936, the target's vocab_size is 152064",
     ),
     "draft vocabulary": Case(
         QWEN3_8B,

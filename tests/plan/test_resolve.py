@@ -944,7 +944,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "hidden size": ({"target_hidden_size": 64}, r"hidden states 64 wide .*the target's hidden_size is 32"),
     "vocabulary": (
         {"transformer_layer_config": LAYER | {"vocab_size": 9}},
-        rf"vocab_size is 9, the target's is {VOCABULARY}",
+        rf"vocab_size is 9, the target's vocab_size is {VOCABULARY}",
     ),
     "layers": ({"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}, r"\[1, 29, 57\]"),
     "kind": ({"speculators_model_type": "nonesuch"}, r"speculators_model_type is 'nonesuch', not one of"),

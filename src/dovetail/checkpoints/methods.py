@@ -36,6 +36,8 @@ _ARCHITECTURES: tuple[tuple[str, Method], ...] = (
 )
 #: Methods that draft a block of tokens at once, from hidden states of the target's layers.
 BLOCK_METHODS = ("dflash", "dspark", "domino")
+#: Methods that read the target's hidden states, so that target and drafter must be made for each other.
+READS_TARGET = ("eagle", "eagle3", "peagle", "mtp", "medusa", "mlp_speculator", *BLOCK_METHODS)
 
 
 def is_drafter(config: Fields) -> bool:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dovetail.checkpoints.methods import BLOCK_METHODS
-
-#: Methods that read the target's hidden states, so that target and drafter must be made for each other.
-READS_TARGET = ("eagle", "eagle3", "peagle", "mtp", "medusa", "mlp_speculator", *BLOCK_METHODS)
 #: Methods of drafters that the embedded engine runs.
 OF_EMBEDDED = ("eagle3", "peagle", "mtp", "draft_model")
 #: Methods that look earlier text up and have no weights.

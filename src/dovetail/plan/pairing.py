@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.drafter_fit import misfit
 from dovetail.checkpoints.target import Target
 from dovetail.errors import PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.drafter_support import cannot_run
-from dovetail.plan.methods import READS_TARGET
 
 
 def check(plan: Candidate, drafter: Drafter) -> list[Advice]:
     """What there is to know about the pair. Raises `PlanError` for the first thing that does not fit."""
     _engine(plan, drafter)
-    _width(plan.target, drafter)
-    _vocabulary(plan.target, drafter)
-    _layers(plan.target, drafter)
-    _family(plan.target, drafter)
+    _pair(plan.target, drafter)
     return [*_named_target(plan.target, drafter), *_positions(plan, drafter), *_length(plan, drafter)]
 
 
@@ -50,59 +47,9 @@ def _engine(plan: Candidate, drafter: Drafter) -> None:
             )
 
 
-def _width(target: Target, drafter: Drafter) -> None:
-    """A method that reads hidden states needs them as wide as it was trained on."""
-    if drafter.method in READS_TARGET and drafter.target_hidden not in (None, target.hidden):
-        raise _misfit(
-            target,
-            drafter,
-            f"it reads hidden states {drafter.target_hidden} wide (target_hidden_size, or else hidden_size), the "
-            f"target's hidden_size is {target.hidden}",
-        )
-
-
-def _vocabulary(target: Target, drafter: Drafter) -> None:
-    """One vocabulary for both; a smaller one to draft from needs the map d2t back into it.
-
-    Draft models too: config/speculative.py, verify_equal_vocab_size_if_draft_model.
-    """
-    ours, its, draft = target.vocab, drafter.vocab, drafter.draft_vocab
-    if its is not None and its != ours:
-        raise _misfit(
-            target, drafter, f"its vocab_size is {its}, the target's is {ours}, so that ids mean other tokens"
-        )
-    if draft is not None and draft > ours:
-        raise _misfit(target, drafter, f"its draft_vocab_size is {draft}, the target's vocab_size is {ours}")
-    if draft is not None and draft < ours and drafter.has_vocab_map is False:
-        raise PlanError(
-            f"{drafter.path}: draft_vocab_size is {draft} of the target's {ours} but its weights hold no d2t, the map "
-            "from one to the other: fetch or convert the drafter again"
-        )
-    if drafter.mask_token is not None and drafter.mask_token >= ours:
-        raise _misfit(target, drafter, f"its mask_token_id is {drafter.mask_token}, the target's vocab_size is {ours}")
-
-
-def _layers(target: Target, drafter: Drafter) -> None:
-    """Layers to read must exist: 0 to L, where the hidden state L leaves the last layer."""
-    count = target.layers
-    if drafter.target_layers is not None and drafter.target_layers != count:
-        raise _misfit(
-            target,
-            drafter,
-            f"it was made for a target of {drafter.target_layers} layers (num_target_layers), this one has {count}",
-        )
-    if drafter.aux_layers is not None and any(not 0 <= layer <= count for layer in drafter.aux_layers):
-        raise _misfit(
-            target,
-            drafter,
-            f"it reads the hidden states that enter layers {list(drafter.aux_layers)}, the target has {count} layers "
-            f"(0 to {count} can be read)",
-        )
-
-
-#: Drafters whose config does not tell that they are for another model than their name says: part of the path ->
-#: the only model_types, the target, and who says so. (vLLM's recipe for Kimi-K2.5 names this one as well; those who
-#: ran it say that it is not compatible.)
+#: Drafters for another model than their name says, which their config does not declare: part of the path -> the
+#: model_types of their targets, the target, and the source. vLLM's recipe for Kimi-K2.5 names this drafter too, but
+#: those who ran the pair report that it is not compatible.
 _PAIRS: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "kimi-k2.5-thinking-eagle3": (
         ("kimi_k2", "deepseek_v3"),
@@ -112,19 +59,21 @@ _PAIRS: Mapping[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-def _family(target: Target, drafter: Drafter) -> None:
-    """A drafter of a text model is not one of the multimodal model that holds a text model of the same shape."""
-    ours = f"this one is {target.architecture} ({target.family}{', multimodal' if target.multimodal else ''})"
+def _pair(target: Target, drafter: Drafter) -> None:
     for part, (families, only, source) in _PAIRS.items():
         if part in drafter.path.lower() and target.family not in families:
-            raise _misfit(target, drafter, f"it works only with {only} ({source}), {ours}")
-    wanted = drafter.target_type
-    if wanted is not None and wanted != target.family and (target.multimodal or wanted != target.text_family):
-        raise _misfit(target, drafter, f"it is for targets of model_type {wanted} (target_model_type), {ours}")
-    named = drafter.verifier_architectures
-    if named and target.architecture not in named:
-        alone = ", the text model alone" if target.multimodal and target.text_architecture in named else ""
-        raise _misfit(target, drafter, f"it was made for {drafter.verifier} ({' or '.join(named)}{alone}), {ours}")
+            multimodal = ", multimodal" if target.multimodal else ""
+            this = f"this one is {target.architecture} ({target.family}{multimodal})"
+            raise _misfit(target, drafter, f"it works only with {only} ({source}), {this}")
+    reason = misfit(drafter, target)
+    if reason is not None:
+        raise _misfit(target, drafter, reason)
+    draft = drafter.draft_vocab
+    if draft is not None and draft < target.vocab and drafter.has_vocab_map is False:
+        raise PlanError(
+            f"{drafter.path}: draft_vocab_size is {draft} of the target's {target.vocab} but its weights hold no d2t, "
+            "the map from one vocabulary to the other: fetch or convert the drafter again"
+        )
 
 
 def _named_target(target: Target, drafter: Drafter) -> list[Advice]:

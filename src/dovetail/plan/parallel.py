@@ -6,9 +6,10 @@ import math
 
 from dovetail.checkpoints.attention import Attention
 from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.methods import READS_TARGET
 from dovetail.errors import PlanError
 from dovetail.plan.candidate import Advice, Candidate
-from dovetail.plan.methods import LOOKUPS, READS_TARGET
+from dovetail.plan.methods import LOOKUPS
 
 #: Architectures whose hidden states vLLM 0.33 hands on between pipeline stages (supports_aux_hidden_states_over_pp).
 _HANDED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")

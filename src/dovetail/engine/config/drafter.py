@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dovetail.checkpoints.drafter import Drafter
+from dovetail.checkpoints.drafter_fit import misfit
 from dovetail.checkpoints.fields import Fields
 from dovetail.checkpoints.target import Target
 from dovetail.engine.config.base import TargetConfig
@@ -102,17 +103,15 @@ DrafterConfig = Eagle3Config | MTPConfig | TargetConfig
 
 def drafter_config(drafter: Drafter, target: Target) -> Eagle3Config | TargetConfig:
     """The config of a drafter with a checkpoint of its own. Raises `CheckpointError` when it does not fit `target`."""
-    config: Eagle3Config | TargetConfig
     if drafter.method == "draft_model":
-        config = decoder_config(
+        config: Eagle3Config | TargetConfig = decoder_config(
             drafter.path, drafter.architecture, drafter.model_type, drafter.quantization, drafter.fields
         )
     else:
         config = _eagle3(drafter, target)
-    if drafter.vocab != target.vocab:
-        raise _misfit(drafter, f"vocab_size is {drafter.vocab}", f"{target.vocab}")
-    if isinstance(config, Eagle3Config):
-        _check_fit(config, drafter, target)
+    reason = misfit(drafter, target)
+    if reason is not None:
+        raise CheckpointError(f"{drafter.path} does not fit the target: {reason}")
     return config
 
 
@@ -171,32 +170,8 @@ def _aux_layers(drafter: Drafter, layers: int) -> tuple[int, ...]:
         return drafter.aux_layers
     if drafter.written_as == "speculators":
         raise drafter.fields.error("eagle_aux_hidden_state_layer_ids is missing: which layers it reads is unknown")
-    return tuple(sorted({2, layers // 2, layers - 3}))  # what EAGLE-3 trainers use by default
-
-
-def _check_fit(config: Eagle3Config, drafter: Drafter, target: Target) -> None:
-    if config.target_hidden_size != target.hidden:
-        raise _misfit(drafter, f"target_hidden_size is {config.target_hidden_size}", f"{target.hidden}", "hidden_size")
-    if config.draft_vocab_size > target.vocab:
-        raise _misfit(drafter, f"draft_vocab_size is {config.draft_vocab_size}", f"{target.vocab}")
-    if any(not 0 <= i <= target.layers for i in config.aux_layers):
-        raise CheckpointError(
-            f"{drafter.path} does not fit the target: it reads eagle_aux_hidden_state_layer_ids "
-            f"{list(config.aux_layers)}, the target has {target.layers} layers (0 to {target.layers} can be read)"
+    if layers < 3:
+        raise drafter.fields.error(
+            f"eagle_aux_hidden_state_layer_ids is missing, and the target's {layers} layers are too few for the default"
         )
-    if config.mask_token_id is not None and config.mask_token_id >= target.vocab:
-        raise _misfit(drafter, f"mask_token_id is {config.mask_token_id}", f"{target.vocab}")
-    _check_verifier(drafter, target)
-
-
-def _check_verifier(drafter: Drafter, target: Target) -> None:
-    """A drafter of a text model does not fit the multimodal model around it, which counts positions differently."""
-    named = drafter.verifier_architectures
-    if named and target.architecture not in named:
-        raise _misfit(drafter, f"verifier is {', '.join(named)}", target.architecture, "architecture")
-    if drafter.target_type is not None and drafter.target_type != target.family:
-        raise _misfit(drafter, f"target_model_type is {drafter.target_type!r}", f"{target.family!r}", "model_type")
-
-
-def _misfit(drafter: Drafter, declared: str, value: str, name: str = "vocab_size") -> CheckpointError:
-    return CheckpointError(f"{drafter.path} does not fit the target: its {declared}, the target's {name} is {value}")
+    return tuple(sorted({2, layers // 2, layers - 3}))  # the default of EAGLE-3 trainers
