@@ -17,7 +17,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats import harmony_types
 from dovetail.tokens import Prompt
@@ -72,124 +71,19 @@ def test_instructions_as_part_of_the_identity(shared_data: Path) -> None:
     assert prompt.text + "\n" == expected
 
 
-_CAPITAL = user("What is the capital of the largest country in the world?")
-_ROBOT = {"role": "developer", "content": "Answer the user's questions like a robot."}
-_WEATHERS = [
-    function("get_location", "Gets the location of the user."),
-    function(
-        "get_current_weather",
-        "Gets the current weather in the provided location.",
-        parameters={
-            "type": "object",
-            "properties": {
-                "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
-                "format": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
-            },
-            "required": ["location"],
-        },
-    ),
-    function(
-        "get_multiple_weathers",
-        "Gets the current weather in the provided list of locations.",
-        parameters={
-            "type": "object",
-            "properties": {
-                "locations": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": 'List of city and state, e.g. ["San Francisco, CA", "New York, NY"]',
-                },
-                "format": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
-            },
-            "required": ["locations"],
-        },
-    ),
-    function(
-        "kitchensink",
-        "A function with various complex schemas.",
-        parameters={
-            "description": "params object",
-            "type": "object",
-            "properties": {
-                "string": {
-                    "type": "string",
-                    "title": "STRING",
-                    "description": "A string",
-                    "examples": ["hello", "world"],
-                },
-                "string_nullable": {
-                    "type": "string",
-                    "nullable": True,
-                    "description": "A nullable string",
-                    "default": "the default",
-                },
-                "string_enum": {"type": "string", "enum": ["a", "b", "c"]},
-                "oneof_string_or_number": {
-                    "oneOf": [
-                        {"type": "string", "default": "default_string_in_oneof"},
-                        {"type": "number", "description": "numbers can happen too"},
-                    ],
-                    "description": "a oneof",
-                    "default": 20,
-                },
-            },
-        },
-    ),
-]
-_LOOKUP = function(
-    "lookup_weather",
-    "Use this tool to lookup the weather in a given location. Call it with the parameter 'location', can be any "
-    "textual description of a location.",
-    parameters={"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+#: The inputs of OpenAI's tests that chat completions can express. Those with `without_system` render messages alone.
+OPENAI: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("goldens").joinpath("harmony_openai_inputs.json").read_text()
 )
-#: OpenAI's tests that render a system message: conversation, tools, options.
-OPENAI: dict[str, tuple[list[dict[str, Any]], Any, dict[str, Any]]] = {
-    "simple_convo": ([user("What is 2 + 2?")], None, {"current_date": None}),
-    **{
-        f"simple_convo_{effort}_effort": ([_ROBOT, _CAPITAL], None, {"current_date": None, "reasoning_effort": effort})
-        for effort in ("low", "medium", "high")
-    },
-    **{
-        f"simple_convo_{effort}_effort_no_instruction": (
-            [_CAPITAL],
-            None,
-            {"current_date": None, "reasoning_effort": effort},
-        )
-        for effort in ("low", "medium", "high")
-    },
-    "render_functions_with_parameters": (
-        [{"role": "developer", "content": "Always respond in riddles"}, user("What is the weather like in SF?")],
-        _WEATHERS,
-        {"reasoning_effort": "high"},
-    ),
-    "no_tools": ([], None, {}),
-    "browser_tool_only": ([], None, {"builtin_tools": ["browser"]}),
-    "browser_and_function_tool": ([], [_LOOKUP], {"builtin_tools": ["browser"]}),
-    "browser_and_python_tool": ([], None, {"builtin_tools": ["python", "browser"]}),
-}
-_QUESTIONS = (user("What is 2 + 2?"), user("What about 9 / 2?"))
-_COT = "User asks: “What is 2 + 2?” Simple arithmetic. Provide answer."
-_KEPT_COT = 'User asks a simple question: "What is 2 + 2?" The answer: 4.'
-#: Those that render messages alone, which here follow a system message.
-OPENAI_MESSAGES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "dropping_cot_by_default": (
-        [_QUESTIONS[0], assistant("2 + 2 equals 4.", reasoning_content=_COT), _QUESTIONS[1]],
-        {},
-    ),
-    "preserve_cot": (
-        [_QUESTIONS[0], assistant("2 + 2 equals 4.", reasoning_content=_KEPT_COT), _QUESTIONS[1]],
-        {"auto_drop_analysis": False},
-    ),
-}
-#: Those that chat completions cannot express as they are; each has a test below that says how it differs.
+#: Tests that chat completions cannot express exactly. Each has a test below that shows how it differs.
 OPENAI_DIFFERENT = ("does_not_drop_if_ongoing_analysis", "keep_analysis_between_finals")
-#: Those with channels that no chat template asks for.
+#: Tests with channels that no chat template uses.
 OPENAI_CHANNELS = (
     "reasoning_system_message",
     "reasoning_system_message_no_instruction",
     "reasoning_system_message_with_dates",
 )
-#: Those of outputs, which are read and not rendered.
+#: Tests of outputs, which are read and not rendered.
 OPENAI_OUTPUTS = ("simple_reasoning_response", "simple_tool_call", "streamable_parser", "tool_response_parsing")
 
 
@@ -199,21 +93,16 @@ def openai(shared_data: Path, name: str) -> str:
 
 def test_all_of_openais_test_data_is_accounted_for(shared_data: Path) -> None:
     names = {path.stem.removeprefix("test_") for path in shared_data.glob("render/harmony/openai_test-data/*/*.txt")}
-    known = (*OPENAI, *OPENAI_MESSAGES, *OPENAI_DIFFERENT, *OPENAI_CHANNELS, *OPENAI_OUTPUTS)
+    known = (*OPENAI, *OPENAI_DIFFERENT, *OPENAI_CHANNELS, *OPENAI_OUTPUTS)
     assert names == set(known)
     assert len(known) == 23
 
 
 @pytest.mark.parametrize("name", OPENAI)
 def test_openais_test_data_is_equal(shared_data: Path, name: str) -> None:
-    messages, tools, options = OPENAI[name]
-    assert render(messages, tools, **options).text == openai(shared_data, name)
-
-
-@pytest.mark.parametrize("name", OPENAI_MESSAGES)
-def test_openais_messages_are_equal(shared_data: Path, name: str) -> None:
-    messages, options = OPENAI_MESSAGES[name]
-    assert history(messages, **options) == openai(shared_data, name)
+    case = OPENAI[name]
+    text = render(case["messages"], case["tools"], **case["options"]).text
+    assert text.removeprefix(PREAMBLE if "without_system" in case else "") == openai(shared_data, name)
 
 
 def test_the_place_of_a_recipient_differs(shared_data: Path) -> None:
@@ -500,63 +389,7 @@ def test_how_functions_are_declared(tool: dict[str, Any], expected: str) -> None
     assert expected in harmony_types.declare([tool])
 
 
-def test_the_golden_prompt() -> None:
-    """Checked against the ids that oss-harmony 0.0.11 makes of the same conversation."""
-    trip = {
-        "type": "object",
-        "properties": {
-            "legs": {
-                "type": "array",
-                "description": "One after the other",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "to": {"type": "string", "description": "Where to"},
-                        "by": {"type": "string", "enum": ["train", "ferry"], "default": "train"},
-                        "seats": {"type": ["integer", "null"]},
-                    },
-                    "required": ["to"],
-                },
-            },
-            "class": {"oneOf": [{"type": "integer"}, {"type": "string", "description": "by name"}], "default": 2},
-        },
-        "required": ["legs"],
-    }
-    messages = [
-        system("Plan trips.\n\nBe brief."),
-        user("Hello 🙂"),
-        assistant("Hello!", reasoning_content="A greeting."),
-        user([{"type": "text", "text": "To Oslo, "}, {"type": "text", "text": "please."}]),
-        calling("book", "now", content="Booking.", arguments={"legs": [{"to": "Oslo"}]}, reasoning_content="Tools."),
-        result(0, "booked", "book"),
-        result(1, "12:00", "now"),
-    ]
-    tools = [function("book", "Books a trip.\nOnly once.", parameters=trip), function("now", "The time.")]
-    golden = Path(__file__).with_name("harmony_golden.txt").read_text()
-    assert render(messages, tools).text + "\n" == golden
-
-
 # -- both ends --------------------------------------------------------------------------------------------------------
-
-texts = st.text(max_size=12) | st.sampled_from(("{}", "<|end|>", " a\n", "analysis"))
-names = st.sampled_from(("get_weather", "now", "a-b.c"))
-
-
-@given(texts, texts, st.lists(st.tuples(names, texts), max_size=3))
-def test_what_the_model_says_is_how_it_is_shown_again(
-    reasoning: str, content: str, called: list[tuple[str, str]]
-) -> None:
-    """Law 7 between the two ends: the same pieces, but for the end of the turn."""
-    calls = tuple(Call(f"c{i}", name, arguments) for i, (name, arguments) in enumerate(called))
-    kept = {"auto_drop_analysis": False}
-    shown = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
-    answer = assistant(content, reasoning_content=reasoning, **({"tool_calls": shown} if shown else {}))
-    if reasoning and not content and not calls:
-        return  # without an answer, a turn that ended has an empty one, and a history has none
-    opened, closed = render([user()], **kept), render([user(), answer], add_generation_prompt=False, **kept)
-    written = FMT.write(Message(content, reasoning, calls))
-    pieces = ["<|end|>" if piece == "<|return|>" and i % 2 else piece for i, piece in enumerate(written.pieces)]
-    assert [*opened.pieces, *pieces[1:]] == closed.pieces
 
 
 @pytest.mark.parametrize("ids", [False, True])
@@ -626,43 +459,6 @@ def test_what_comes_before_any_header(
 
 
 # -- what the request may not do --------------------------------------------------------------------------------------
-
-hostile = st.lists(st.sampled_from((*CONTROLS, "<|", "|>", "analysis", " to=", "a", "\n")), max_size=4).map("".join)
-
-
-@given(st.lists(hostile, min_size=6, max_size=6))
-def test_user_text_never_becomes_a_control_token(fields: list[str]) -> None:
-    """The control tokens of a conversation are those of the same conversation with harmless words."""
-    tokenizer = tokenizer_of("harmony")
-
-    def control_ids(said: str, name: str, call: str, note: str, data: str, date: str) -> list[int]:
-        schema = {
-            "description": note,
-            "title": note,
-            "enum": [note],
-            "default": note,
-            "examples": [note],
-            "type": [note],
-        }
-        properties = {note: {**schema, "type": "string"}, "n": schema, "o": {"oneOf": [schema]}}
-        tools = [function(name, note, parameters={"type": "object", "properties": properties, "required": [note]})]
-        messages = [
-            {"role": "developer", "content": said, "name": name, "tools": tools},
-            {"role": "user", "name": name, "content": [{"type": "text", "text": said}]},
-            {
-                **assistant(said, reasoning_content=said),
-                "tool_calls": [{"id": call, "type": "function", "function": {"name": name, "arguments": data}}],
-            },
-            {"role": "tool", "tool_call_id": call, "content": said},
-            {"role": "tool", "tool_call_id": "", "name": name, "content": said},
-            system(said),
-            assistant(said, thinking=data),
-        ]
-        ids = render(messages, tools, model_identity=date, current_date=date).ids(tokenizer)
-        return [token for token in ids if token in tokenizer.control_literals]
-
-    harmless = "abcdef"
-    assert control_ids(*(field or word for field, word in zip(fields, harmless, strict=True))) == control_ids(*harmless)
 
 
 @pytest.mark.parametrize(
@@ -753,11 +549,6 @@ def test_bad_input_is_an_error_that_names_the_field(messages: Any, tools: Any, p
         render(messages, tools)
     assert isinstance(caught.value, InvalidRequest | RenderError)
     assert (caught.value.param or "").startswith(param)
-
-
-def test_a_long_message_with_anything_in_it_is_written_as_it_is() -> None:
-    text = "\0\ufffe漢" * 100_000
-    assert render([user(text)]).pieces[-5:-3] == [text, "<|end|>"]
 
 
 @pytest.mark.parametrize("at", [0, 1])

@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.tokens import Prompt, Tokenizer
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
-from tests.reading import families
 
 FMT = dovetail.format("kimi_k3")
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
@@ -238,20 +236,6 @@ def test_a_result_that_no_tool_can_be_named_for_is_refused() -> None:
     assert caught.value.param == "messages[1].tool_call_id"
 
 
-@pytest.mark.parametrize("thinking", (True, False))
-@pytest.mark.parametrize(
-    "calls", ((), (Call("x", "get_weather", '{"city": "Paris", "days": 2.50}'), Call("y", "now", "{}")))
-)
-def test_an_answer_in_a_history_is_what_the_model_wrote(thinking: bool, calls: tuple[Call, ...]) -> None:
-    """One declaration of the markup: `write` behind the generation prompt is the message as it is rendered later."""
-    said = FMT.write(Message("Let me see.", "Hm." if thinking else "", calls), thinking=thinking)
-    made = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in calls]
-    message = assistant("Let me see.", reasoning_content="Hm.", tool_calls=made)
-    opened = FMT.render([user()], thinking=thinking)
-    later = FMT.render([user(), message], thinking=thinking, add_generation_prompt=False)
-    assert later.pieces == [*opened.pieces, *said.pieces]
-
-
 def test_whether_reasoning_is_left_open() -> None:
     hostile = "<|open|>think<|sep|>"
     assert FMT.left_open(FMT.render([user(hostile)]))
@@ -292,62 +276,7 @@ def test_values_of_options_are_refused_by_name(option: str, value: Any) -> None:
     assert caught.value.param == f"chat_template_kwargs.{option}"
 
 
-def test_the_golden_prompt() -> None:
-    messages = [
-        user("Weather in Paris?"),
-        calling("get_weather", arguments='{"city": "Paris", "days": 2.50}', reasoning_content="I need the tool."),
-        result(content="12 degrees"),
-    ]
-    golden = Path(__file__).with_name("kimi_k3_golden.txt").read_text()
-    assert FMT.render(messages, [WEATHER], tool_choice="required").text + "\n" == golden
-
-
 # -- law 8 ------------------------------------------------------------------------------------------------------------
-
-CONTROLS = (*families.controls("kimi_k3"), "<|media_pad|>")
-fields = (
-    st.text(st.characters(codec="utf-8"), max_size=12)
-    | st.sampled_from(CONTROLS)
-    | st.tuples(st.sampled_from(CONTROLS), st.text(st.characters(codec="utf-8"), max_size=5)).map("".join)
-    | st.sampled_from(("message", "think", '" role="system', "</think>"))
-)
-
-
-@given(fields, fields, fields, fields)
-def test_user_text_never_becomes_a_control_token(content: str, name: str, call_id: str, description: str) -> None:
-    """The control tokens of a conversation are those of the same conversation with harmless words."""
-    tokenizer = families.PieceTokenizer(CONTROLS, ("message", "think"))
-
-    def control_ids(*texts: str) -> list[int]:
-        said, who, call, note = texts
-        properties = {note: {"type": "string", "description": note, "enum": [note]}}
-        function = {"name": who, "description": note, "parameters": {"type": "object", "properties": properties}}
-        tools = [{"type": "function", "function": function}]
-        parts = [{"type": "text", "text": said}, {"type": "image_url", "image_url": said}]
-        messages = [
-            {"role": "system", "content": said, "name": who},
-            {"role": "developer", "tools": tools},
-            {"role": "user", "name": who, "content": parts},
-            {
-                "role": "assistant",
-                "name": who,
-                "content": said,
-                "reasoning_content": said,
-                "tool_calls": [
-                    {"id": call, "type": "function", "function": {"name": who, "arguments": arguments}}
-                    for arguments in (json.dumps({note: said}), {note: said, "l": [said]}, "no JSON: " + said)
-                ],
-            },
-            {"role": "tool", "tool_call_id": call, "content": said},
-            {"role": "tool", "tool_call_id": call, "name": who, "content": parts},
-            {"role": "assistant", "content": said, "reasoning": said},
-            {"role": "tool", "tool_call_id": "elsewhere", "name": who, "content": said},
-        ]
-        schema = {"type": "json_schema", "json_schema": {"schema": {note: said}}}
-        ids = FMT.render(messages, tools, response_format=schema, tool_choice="required").ids(tokenizer)
-        return [token for token in ids if token in tokenizer.control_literals]
-
-    assert control_ids(content, name or "n", call_id or "c", description or "d") == control_ids("a", "n", "c", "d")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.errors import InvalidRequest, RenderError
+from dovetail.errors import RenderError
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.tokens import Tokenizer
-from tests.conftest import KIMI_CONTROL
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
 
 FMT = dovetail.format("kimi_k25")
@@ -184,25 +180,6 @@ def test_ids_equal_those_of_the_models_own_tokenizer(
     assert prompt.ids(kimi_tokenizer) == json.loads(reference.read_text())["input_ids"]
 
 
-@pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("thinking", (True, False))
-def test_an_answer_in_a_history_is_what_the_model_wrote(name: str, thinking: bool) -> None:
-    """One declaration of the markup: `write` behind the generation prompt is the turn as it is rendered later."""
-    fmt = dovetail.format(name)
-    call = Call("functions.now:0", "now", '{"a": 1}')
-    reasoning = "Hm." if thinking and name != "kimi_k2" else ""
-    said = fmt.write(Message("Let me see.", reasoning, (call,)), thinking=thinking and bool(reasoning))
-    function = {"name": call.name, "arguments": call.arguments}
-    message = assistant("Let me see.", reasoning_content=reasoning, tool_calls=[{"id": call.id, "function": function}])
-    asked = [system(), user()]
-    opened = fmt.render(asked, thinking=thinking)
-    later = fmt.render([*asked, message], thinking=thinking, add_generation_prompt=False)
-    if name == "kimi_k2_thinking" and not thinking:
-        assert later.text == opened.text + "<think></think>" + said.text  # the template writes the block, always
-    else:
-        assert later.text == opened.text + said.text
-
-
 def test_an_image_is_words_to_the_models_without_eyes(kimi_tokenizer: Tokenizer) -> None:
     for name in ("kimi_k2", "kimi_k2_thinking"):
         prompt = dovetail.format(name).render([user([{"type": "image", "image": "x"}])])
@@ -231,86 +208,6 @@ def test_the_template_is_given_the_declaration() -> None:
 
 def test_tools_that_are_no_functions_are_compact_json() -> None:
     assert '[{"name":"browse","type":"builtin"}]' in FMT.render([], [{"type": "builtin", "name": "browse"}]).text
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_the_golden_prompt(name: str) -> None:
-    messages = [
-        {"role": "user", "content": "Weather in Paris?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "I need the tool.",
-            "tool_calls": [
-                {
-                    "id": "functions.get_weather:0",
-                    "type": "function",
-                    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "12 degrees"},
-    ]
-    golden = Path(__file__).with_name(f"{name}_golden.txt").read_text()
-    assert dovetail.format(name).render(messages, [TOOL]).text + "\n" == golden
-
-
-fields = (
-    st.text(max_size=12)
-    | st.sampled_from(KIMI_CONTROL)
-    | st.tuples(st.sampled_from(KIMI_CONTROL), st.text(max_size=5)).map("".join)
-)
-
-
-@given(fields, fields, fields, fields)
-def test_user_text_never_becomes_a_control_token(
-    small_tokenizer: Tokenizer, content: str, name: str, call_id: str, description: str
-) -> None:
-    """The control ids of a conversation are those of the same conversation with harmless words."""
-
-    def control_ids(family: str, *texts: str) -> list[int]:
-        said, who, call, note = texts
-        messages = [
-            {"role": "system", "content": said},
-            {"role": "developer", "content": said},
-            {"role": "user", "name": who, "content": [{"type": "text", "text": said}]},
-            {
-                "role": "assistant",
-                "name": who,
-                "content": said,
-                "reasoning_content": said,
-                "tool_calls": [
-                    {"id": call, "type": "function", "function": {"name": who, "arguments": arguments}}
-                    for arguments in (json.dumps({note: said}), {note: said}, said)
-                ],
-            },
-            {"role": "tool", "tool_call_id": call, "name": who, "content": said},
-            {"role": "tool", "tool_call_id": call, "content": [{"type": "text", "text": said}] * 2},
-            {"role": "assistant", "content": said, "reasoning_content": said},
-        ]
-        properties = {note: {"type": "string", "description": note, "enum": [note]}}
-        tool = {
-            "function": {"name": who, "description": note, "parameters": {"type": "object", "properties": properties}}
-        }
-        ids = dovetail.format(family).render(messages, [{"type": "function", **tool}]).ids(small_tokenizer)
-        return [token for token in ids if token in small_tokenizer.control_literals]
-
-    for family in FAMILY:
-        hostile = control_ids(family, content, name or "n", call_id or "c", description or "d")
-        assert hostile == control_ids(family, "a", "n", "c", "d")
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_unknown_template_options_are_refused_by_name(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="'enable_thinking'") as caught:
-        dovetail.format(name).render([{"role": "user", "content": "hi"}], enable_thinking=True)
-    assert caught.value.param == "chat_template_kwargs.enable_thinking"
-
-
-def test_text_that_is_not_unicode_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="surrogate") as caught:
-        FMT.render([{"role": "user", "content": "\ud800"}])
-    assert caught.value.param == "messages[0].content"
 
 
 def test_a_foreign_tokenizer_is_named(small_tokenizer: Tokenizer, shared_data: Path) -> None:
