@@ -1,4 +1,4 @@
-"""Where a checkpoint's folder is: here, beside a drafter, in the hub's cache, or on a hub, which is one of our own."""
+"""The folder of a checkpoint: local, beside a drafter, in the hub's cache, or fetched from a hub (a fake one here)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.checkpoints.configs import QWEN3_8B, write
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_a_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "owner" / "model", QWEN3_8B)
     assert hub.find(folder) == folder
     monkeypatch.chdir(tmp_path)
-    assert hub.find("owner/model") == folder  # before the hub is asked
+    assert hub.find("owner/model") == folder
     monkeypatch.setenv("HOME", str(tmp_path))
     assert hub.find("~/owner/model") == folder
 
 
-def test_a_drafters_target_may_lie_beside_it(tmp_path: Path) -> None:
+def test_a_folder_relative_to_another(tmp_path: Path) -> None:
     target = write(tmp_path / "target", QWEN3_8B)
     (tmp_path / "drafter").mkdir()
-    assert hub.find("../target", beside=str(tmp_path / "drafter")) == target
+    assert hub.local_folder("../target", beside=str(tmp_path / "drafter")) == target
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "nowhere", "a/b/c", "./here", "-x/y", "", "a b/c"])
-def test_what_is_no_folder_and_no_name_is_refused(name: str) -> None:
+def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"there is no folder .*: give a checkpoint's folder, or OWNER/NAME"):
         hub.find(name)
 
 
-def test_without_the_package_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_ids_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(
         PlanError, match=r"no folder Qwen/Qwen3-8B, .*pip install 'dovetail\[hub\]', or give a downloaded"
@@ -49,9 +49,9 @@ def test_without_the_package_names_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of a hub as is asked: one model with weights, a gated one, and one that breaks; no others."""
+    """A hub with one open model, a gated one, and one that answers with an error."""
 
-    asked: ClassVar[list[str]]
+    requests: ClassVar[list[str]]
     FILES: ClassVar[dict[str, str]] = {
         "config.json": json.dumps(QWEN3_8B),
         "tokenizer.json": "{}",
@@ -67,7 +67,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         path = self.path.partition("?")[0]
-        self.asked.append(path)
+        self.requests.append(path)
         name = path.removeprefix("/api/models/").removeprefix("/")
         if name.startswith("owner/open") and "revision/nonesuch" not in name:
             file = name.rpartition("/")[2]
@@ -103,33 +103,33 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """huggingface_hub, with a hub and a cache that are our own; the paths that it asks for."""
+    """Lets huggingface_hub use a hub and a cache of the test; returns the list of requested paths."""
     constants = pytest.importorskip("huggingface_hub.constants", reason="the extra `hub` is not installed")
-    Hub.asked = []
+    Hub.requests = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    here = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", here)
-    elsewhere = constants.HUGGINGFACE_CO_URL_TEMPLATE
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", here + elsewhere[elsewhere.index("/{") :])
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{") :])
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-    yield Hub.asked
+    yield Hub.requests
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def test_the_small_files_of_a_model_are_fetched_and_no_weights(online: list[str]) -> None:
+def test_small_files_are_fetched_and_weights_are_not(online: list[str]) -> None:
     folder = Path(hub.find("owner/open"))
     assert {file.name for file in folder.iterdir()} == {"config.json", "tokenizer.json"}
     assert json.loads((folder / "config.json").read_text()) == QWEN3_8B
     assert not any("model.safetensors" in path for path in online)
 
 
-def test_a_fetched_model_is_found_off_line(online: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_model_is_found_offline(online: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = hub.find("owner/open")
     import huggingface_hub
 
@@ -149,21 +149,21 @@ def test_a_fetched_model_is_found_off_line(online: list[str], monkeypatch: pytes
             None,
             r"no access to owner/gated: it is gated; accept its terms .*`hf auth login`, or HF_TOKEN",
         ),
-        ("owner/absent", None, r"no folder owner/absent, and no model of that name on the hub that may be read"),
+        ("owner/absent", None, r"no folder owner/absent, and no readable model of that name on the hub"),
         ("owner/open", "nonesuch", r"owner/open is on the hub, but has no revision nonesuch: leave --revision out"),
         ("owner/broken", None, r"owner/broken could not be fetched, the hub answered: .*500"),
-        ("owner/a--b", None, r"owner/a--b is no name that the hub has"),
+        ("owner/a--b", None, r"owner/a--b is not a valid name on the hub"),
     ],
 )
-def test_what_a_hub_refuses_is_one_line(online: list[str], name: str, revision: str | None, message: str) -> None:
+def test_a_refusal_of_the_hub_is_one_line(online: list[str], name: str, revision: str | None, message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as refusal:
         hub.find(name, revision=revision)
     assert "\n" not in refusal.value.message
 
 
-def test_without_a_network_the_way_out_is_named(online: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_error_says_what_to_do(online: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")  # nobody answers there
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached .*give a downloaded folder"):
         hub.find("owner/open")

@@ -686,7 +686,7 @@ def test_a_recipe_can_be_named_whatever_it_is_for(put: Put) -> None:
     plan = resolve(None, {"gpus": "8x B200"}, recipe="kimi-k2.5-sm120-dcp8")
     assert plan.settings["target"] == Setting("moonshotai/Kimi-K2.5", "recipe kimi-k2.5-sm120-dcp8")
     assert plan.settings["decode_context_parallel_size"] == Setting(8, "recipe kimi-k2.5-sm120-dcp8")
-    assert "recipe kimi-k2.5-sm120-dcp8 was named but is for other things" in said(plan, "warning")
+    assert "recipe kimi-k2.5-sm120-dcp8 is for something else" in said(plan, "warning")
     for unknown in ({}, {"gpus": "8x96GB"}):
         assert "was named" not in said(resolve(None, unknown, recipe="kimi-k2.5-sm120-dcp8"), "warning")
 
@@ -717,7 +717,7 @@ def test_with_another_drafter_a_recipe_says_nothing_of_drafting(put: Put, tmp_pa
         ("zzz", r"there is no recipe 'zzz', and no file of that name; the recipes are deepseek-v3.2-b200, "),
         ("zzz.yaml", r"recipe zzz.yaml cannot be read"),
         ("{folder}/bad.yaml", r"recipe .*bad.yaml cannot be read: .*missing required field `source`"),
-        ("{folder}/nobody.yaml", r"recipe nobody is for no model of its own: give MODEL"),
+        ("{folder}/nobody.yaml", r"recipe nobody names no model: give MODEL"),
     ],
 )
 def test_a_recipe_that_is_none_is_refused(tmp_path: Path, named: str, message: str) -> None:
@@ -771,10 +771,10 @@ def test_what_only_a_recipe_knows_is_planned_for_with_a_warning(put: Put) -> Non
         in warned
     )
     assert "drafter: lightseekorg/kimi-k2.5-eagle3-mla could not be read" in warned
-    assert "for want of another" not in warned
+    assert "because no other fits" not in warned
     plan = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"})
     assert plan.recipes == ("kimi-k2.5-sm120-dcp4",)
-    assert "recipe kimi-k2.5-sm120-dcp4 is taken for want of another, and may not be for these GPUs" in said(
+    assert "recipe kimi-k2.5-sm120-dcp4 is used because no other fits, but may not suit these GPUs" in said(
         plan, "warning"
     )
     assert resolve("moonshotai/Kimi-K2.5", {}, recipe="kimi-k2.5-sm120-dcp8").value("draft_tokens") == 3

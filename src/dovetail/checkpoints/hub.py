@@ -1,8 +1,8 @@
-"""The folder of a checkpoint: a local one as it is, or the small files of a model on the Hugging Face hub.
+"""Finds the folder of a checkpoint by name: a local folder, or the small files of a model on the Hugging Face hub.
 
-Weights are not fetched: a plan reads configs, the index of weights and the tokenizer. Needs the extra `hub` for names
-on the hub; which hub, its cache and access follow huggingface_hub's own environment (HF_ENDPOINT, HF_HOME, HF_TOKEN,
-HF_HUB_OFFLINE).
+Weights are not fetched, because a plan needs only configs, the index of weights and the tokenizer. Names on the hub
+need the extra `hub`. Which hub is asked, its cache and the access to it follow the environment of huggingface_hub
+(HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dovetail.errors import CheckpointError, PlanError
 
-#: What a plan reads: config, quantization, index, tokenizer, template.
+#: The files that are fetched: config, quantization, index of weights, tokenizer, template.
 FILES = (
     "config.json",
     "generation_config.json",
@@ -26,26 +26,16 @@ FILES = (
     "tiktoken.model",
     "chat_template.*",
 )
-#: https://huggingface.co/docs/hub/repositories-settings: an owner and a name of letters, digits, dots and dashes.
+#: An owner and a name of letters, digits, dots and dashes (https://huggingface.co/docs/hub/repositories-settings).
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def local_folder(name: str, *, beside: str | None = None) -> str | None:
-    """The folder called `name` in the folder `beside` or here, None if there is none."""
-    if "\0" in name:
-        return None
-    for folder in (*([Path(beside) / name] if beside else []), Path(os.path.expanduser(name))):
-        if name and folder.is_dir():
-            return str(folder.resolve())
-    return None
+def find(name: str, *, revision: str | None = None) -> str:
+    """The folder of the checkpoint `name`: a local folder, or the hub's cache after fetching it at `revision`.
 
-
-def find(name: str, *, beside: str | None = None, revision: str | None = None) -> str:
-    """The folder of the checkpoint `name`: in the folder `beside`, or here, or fetched from the hub at `revision`.
-
-    Raises `CheckpointError` where there is none or it may not be read, `PlanError` where the extra is missing.
+    Raises `CheckpointError` when there is none or access is refused, `PlanError` when the extra is missing.
     """
-    folder = local_folder(name, beside=beside)
+    folder = local_folder(name)
     if folder is not None:
         return folder
     if not ID.fullmatch(name):
@@ -55,47 +45,65 @@ def find(name: str, *, beside: str | None = None, revision: str | None = None) -
     return fetch(name, revision=revision)
 
 
+def local_folder(name: str, *, beside: str | None = None) -> str | None:
+    """The folder called `name`, relative to the folder `beside` or to the working directory; None if there is none."""
+    if "\0" in name:
+        return None
+    for folder in (*([Path(beside) / name] if beside else []), Path(os.path.expanduser(name))):
+        if name and folder.is_dir():
+            return str(folder.resolve())
+    return None
+
+
 def fetch(name: str, *, revision: str | None = None) -> str:
-    """The hub's cache folder with the small files of `name`. Raises as `find` does."""
+    """The folder in the hub's cache that holds the small files of `name`. Raises as `find` does."""
     try:
-        from huggingface_hub import errors, snapshot_download
+        from huggingface_hub import snapshot_download
     except ImportError as error:
         raise PlanError(
-            f"there is no folder {name}, and names on the model hub need a package that is not here: "
+            f"there is no folder {name}, and names on the model hub need the package huggingface_hub: "
             "pip install 'dovetail[hub]', or give a downloaded folder"
         ) from error
-    at = f"{name} at revision {revision}" if revision else name
     try:
         return str(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
-    except errors.GatedRepoError as error:
-        raise CheckpointError(
-            f"no access to {name}: it is gated; accept its terms at the hub and log in (`hf auth login`, or HF_TOKEN)"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"there is no folder {name}, and no model of that name on the hub that may be read: check the spelling, or "
-            "log in if it is private (`hf auth login`, or HF_TOKEN)"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise CheckpointError(f"{name} is on the hub, but has no revision {revision}: leave --revision out") from error
-    except errors.HFValidationError as error:
-        raise CheckpointError(f"{name} is no name that the hub has: {_line(error)}") from error
-    except errors.HfHubHTTPError as error:
-        raise CheckpointError(f"{at} could not be fetched, the hub answered: {_line(error)}") from error
-    except (errors.LocalEntryNotFoundError, ConnectionError) as error:
-        if isinstance(error.__cause__, errors.HfHubHTTPError):
-            raise CheckpointError(f"{at} could not be fetched, the hub answered: {_line(error.__cause__)}") from error
-        raise CheckpointError(
-            f"there is no folder {name}; the hub cannot be reached (no network, or HF_HUB_OFFLINE is set) and its "
-            f"cache here does not hold all small files of {at}: give a downloaded folder, or go on line once"
-        ) from error
-    # Its versions bring different HTTP libraries, whose errors have no common base.
+    # The versions of huggingface_hub use different HTTP libraries, whose errors have no common base class.
     except Exception as error:
-        raise CheckpointError(
-            f"{at} could not be fetched from the hub: {type(error).__name__}: {_line(error)}"
-        ) from error
+        raise CheckpointError(_refusal(error, name, revision)) from error
 
 
-def _line(error: Exception) -> str:
-    """The first line of a message, which in that library's is the whole matter."""
+def _refusal(error: Exception, name: str, revision: str | None) -> str:
+    """What went wrong when fetching `name`, and what to do about it."""
+    from huggingface_hub import errors
+
+    model = f"{name} at revision {revision}" if revision else name
+    cause = error.__cause__
+    match error:
+        case errors.GatedRepoError():
+            return (
+                f"no access to {name}: it is gated; accept its terms on the hub and log in (`hf auth login`, or "
+                "HF_TOKEN)"
+            )
+        case errors.RepositoryNotFoundError():
+            return (
+                f"there is no folder {name}, and no readable model of that name on the hub: check the spelling, or "
+                "log in if it is private (`hf auth login`, or HF_TOKEN)"
+            )
+        case errors.RevisionNotFoundError():
+            return f"{name} is on the hub, but has no revision {revision}: leave --revision out"
+        case errors.HFValidationError():
+            return f"{name} is not a valid name on the hub: {_first_line(error)}"
+        case errors.HfHubHTTPError():
+            return f"{model} could not be fetched, the hub answered: {_first_line(error)}"
+        case errors.LocalEntryNotFoundError() | ConnectionError() if isinstance(cause, errors.HfHubHTTPError):
+            return f"{model} could not be fetched, the hub answered: {_first_line(cause)}"
+        case errors.LocalEntryNotFoundError() | ConnectionError():
+            return (
+                f"there is no folder {name}; the hub cannot be reached (no network, or HF_HUB_OFFLINE is set) and its "
+                f"local cache does not hold all small files of {model}: give a downloaded folder, or connect once"
+            )
+    return f"{model} could not be fetched from the hub: {type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of a message of huggingface_hub; the lines below it only give general advice."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

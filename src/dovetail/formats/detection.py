@@ -1,7 +1,8 @@
-"""Which format a checkpoint was trained on, and why: by its config, tokenizer and chat template, never by its name.
+"""Detects which format a checkpoint was trained on, from its config, tokenizer and chat template, and says why.
 
-A format that writes what the checkpoint's own chat template writes is it. Any other template makes a `jinja` format.
-Without a template, config.json says which model it is, or the tokenizer's control tokens do.
+A format that writes the same prompts as the checkpoint's own chat template is the checkpoint's format. Any other
+template becomes a `jinja` format. Without a template, the model in config.json decides, or else the tokenizer's control
+tokens. The folder's name never counts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dovetail.formats.base import Format
 if TYPE_CHECKING:
     from dovetail.formats.jinja import JinjaFormat
 
-#: Models as config.json calls them (model_type or architecture, in small letters), and their formats.
+#: Model, as config.json names it (model_type or architecture, in small letters without underscores) -> format.
 _MODELS = {
     "kimik25": "kimi_k25",
     "kimik3": "kimi_k3",
@@ -30,9 +31,9 @@ _MODELS = {
     "deepseekv41": "deepseek_v41",
     "gptoss": "harmony",
 }
-#: Formats whose models ship code in place of a chat template: what lies there is somebody else's.
+#: Formats whose models ship code instead of a chat template. A template in such a checkpoint is not the model's own.
 _CODED = frozenset(("deepseek_v32", "deepseek_v4", "deepseek_v41"))
-#: Control tokens that together only one format's tokenizer has. Where several fit, it is the first.
+#: Format -> control tokens by which its tokenizer is recognised. The first format whose tokens are all there wins.
 _SIGNATURES = {
     "kimi_k3": ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
     "kimi_k25": ("<|im_middle|>", "<|tool_calls_section_begin|>", "<think>", "<|media_begin|>"),
@@ -51,9 +52,9 @@ class _Checkpoint(TokenizerFiles):
         self.folder = folder
         config = Fields(read_optional(folder / "config.json"), f"{folder}/config.json")
         model_type, architectures = config.text("model_type"), config.items("architectures") or []
-        #: What config.json calls the model.
+        #: The model's name in config.json.
         self.model_name = model_type or ", ".join(map(str, architectures))
-        #: The format of the model that config.json declares, if its format is known by name.
+        #: The format of that model, None when the name decides nothing.
         self.declared = self._declared(model_type or "", *architectures)
         ids = {number for declared in read_eos_ids(folder, config) for number in declared}
         #: The control tokens that end a turn.
@@ -70,7 +71,7 @@ class _Checkpoint(TokenizerFiles):
 
 
 def detect(folder: Path, families: Mapping[str, type[Format]]) -> Format:
-    """The format of the checkpoint in `folder`. Raises `CheckpointError` when nothing in there says which it is."""
+    """The format of the checkpoint in `folder`. Raises `CheckpointError` when its files do not determine one."""
     checkpoint = _Checkpoint(folder)
     if not checkpoint.controls:
         raise CheckpointError(f"{folder}: neither tokenizer.json nor tokenizer_config.json declares control tokens")
@@ -78,18 +79,18 @@ def detect(folder: Path, families: Mapping[str, type[Format]]) -> Format:
 
 
 def _by_names(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
-    named = checkpoint.declared
-    if named is None:
+    declared = checkpoint.declared
+    if declared is None:
         for name, signature in _SIGNATURES.items():
             if checkpoint.controls.keys() >= set(signature):
-                why = f"it has no chat template, and its tokenizer has {', '.join(signature)}"
-                return families[name]().because_of(why)
+                reason = f"it has no chat template, and its tokenizer has {', '.join(signature)}"
+                return families[name]().because_of(reason)
         raise CheckpointError(
             f"{checkpoint.folder}: no format found. It has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json), its config.json names no model whose format is known, and its tokenizer's control "
-            f"tokens are those of none. Name the format with --format: {', '.join(families)}"
+            f"tokens match no format. Name the format with --format: {', '.join(families)}"
         )
-    fmt = families[named]()
+    fmt = families[declared]()
     if missing := sorted(_controls(fmt) - checkpoint.controls.keys()):
         raise CheckpointError(
             f"{checkpoint.folder}: config.json says {checkpoint.model_name}, but the tokenizer lacks "
@@ -118,9 +119,9 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
         differences[name] = _difference(fmt, own)
         if not differences[name]:
             return fmt.because_of(f"it writes what the checkpoint's {default.file} does")
-    named = checkpoint.declared
-    if named in _CODED and named == own.family_name:
-        return families[named]().because_of(
+    declared = checkpoint.declared
+    if declared in _CODED and declared == own.family_name:
+        return families[declared]().because_of(
             f"its config.json says {checkpoint.model_name}, whose prompts come from code; the {default.file} is "
             "another model's"
         )
@@ -129,12 +130,12 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
         if own.call_opening
         else "it shows calls of no family"
     )
-    other = next((name for name in (named, own.family_name) if name in differences), None)
+    other = next((name for name in (declared, own.family_name) if name in differences), None)
     differs = "" if other is None else f"; {other} differs: {differences[other]}"
     return own.because_of(f"it has a {with_tools.file} of its own; {reads}{differs}")
 
 
-# -- whether a format writes what a template does ---------------------------------------------------------------------
+# -- whether a format writes the prompts of a template ----------------------------------------------------------------
 
 
 class _Case(NamedTuple):
@@ -167,7 +168,7 @@ _THOUGHT = {**_ANSWER, "reasoning_content": "They ask."}
 
 
 def _round(*names: str, **more: Any) -> list[dict[str, Any]]:
-    """Calls and their results."""
+    """An assistant's message with calls, and their results."""
     calls = [
         {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": '{"query": "é", "limit": 2}'}}
         for i, name in enumerate(names)
@@ -194,7 +195,7 @@ _CASES = (
 
 
 def _rendered(fmt: Format, case: _Case, thinking: bool, **options: Any) -> str | None:
-    """The prompt that a client's request becomes; None if it is refused."""
+    """The prompt that a request becomes, None when it is refused."""
     try:
         messages, _ = fmt.repair(case.messages, case.tools)
         opens = messages[-1]["role"] != "assistant"
@@ -204,9 +205,9 @@ def _rendered(fmt: Format, case: _Case, thinking: bool, **options: Any) -> str |
 
 
 def _difference(fmt: Format, own: JinjaFormat) -> str:
-    """The first case in which `fmt` does not write what the template does; "" if there is none."""
+    """The first case in which `fmt` and the template write different prompts, "" when there is none."""
     for case in _CASES:
-        # What the code of K2.5's own tokenizer gives to its template.
+        # K2.5's template needs a variable that the code of its own tokenizer computes.
         declared = {"tools_ts_str": typescript.declare(case.tools)} if case.tools else {}
         options = {name: value for name, value in declared.items() if name in own.template_options}
         for thinking in (True, False) if own.switches else (True,):
@@ -225,6 +226,6 @@ def _excerpts(ours: str | None, theirs: str | None) -> str:
 
 
 def _controls(fmt: Format) -> set[str]:
-    """The control tokens that `fmt` writes."""
+    """The control tokens that `fmt` writes into prompts."""
     prompts = (fmt.render(fmt.repair(case.messages, case.tools)[0], case.tools) for case in _CASES)
     return {segment.text for prompt in prompts for segment in prompt.segments if segment.control}

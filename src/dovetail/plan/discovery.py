@@ -1,7 +1,7 @@
-"""Finds what a plan is about: the target, which a drafter may name, the GPUs, the recipes for them, and the drafter.
+"""Finds what a plan is about: target, drafter, GPUs and recipes, each of which adds a layer of settings.
 
-Each adds a layer of settings below those that were said. A model on the hub that cannot be asked is planned for as far
-as recipes know it, with a warning.
+The layers of the user come first. A checkpoint that cannot be reached is planned for as far as a recipe or its drafter
+describes it, with a warning.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from dovetail.plan.recipe import Facts, Recipe
 
 
 class Discovery(NamedTuple):
-    """`layers`, strongest first, down to the drafter's own. `near`: recipes for the model, on whatever GPUs.
+    """What a plan is about. `layers` go from the strongest, the user's, to the weakest, the drafter's own.
 
-    `target` and `drafter` are None where there is none or a hub could not be asked.
+    `target` and `drafter` are None when there is none or when it could not be reached. `recipes` are the names of those
+    that are applied, `near` those for the model on any GPUs.
     """
 
     layers: list[Layer]
@@ -40,60 +41,60 @@ class Discovery(NamedTuple):
     advice: list[Advice]
 
 
-def discover(said: list[Layer], checkpoints: CheckpointResolver, asked: str | None) -> Discovery:
-    """What there is for the layers that were `said`. `asked`: a recipe's name or file, "none", None for those that fit.
+def discover(user_layers: list[Layer], checkpoints: CheckpointResolver, recipe_name: str | None) -> Discovery:
+    """What the user's layers lead to. `recipe_name`: a recipe's name or file, "none", or None for all that fit.
 
-    Raises `PlanError` and `CheckpointError` for what is not there, or is something else.
+    Raises `PlanError` and `CheckpointError` for what does not exist or is something else.
     """
     advice: list[Advice] = []
-    gpus = _machine(overlay(said).get("gpus"), advice)
-    chosen = None if asked in (None, "none") else recipe.called(asked)
-    layers = [*said, *([] if chosen is None else [recipe.named(chosen, _facts(said, gpus))])]
+    gpus = _gpus(overlay(user_layers).get("gpus"), advice)
+    chosen = None if recipe_name in (None, "none") else recipe.called(recipe_name)
+    layers = list(user_layers)
+    if chosen is not None:
+        layers.append(recipe.named(chosen, _facts(user_layers, gpus)))
     demo = _value(layers, "target") is None and _value(layers, "drafter") is None
     if demo and chosen is not None:
-        raise PlanError(f"recipe {chosen.name} is for no model of its own: give MODEL")
+        raise PlanError(f"recipe {chosen.name} names no model: give MODEL")
     if demo:
         layers.append(recipe.demo())
-    own: dict[str, Any] = {}
+    from_drafter: dict[str, Any] = {}
     name = _value(layers, "target")
     if name is None:
-        name = own["target"] = checkpoints.verifier(_value(layers, "drafter"))
-    ours = () if asked == "none" or demo else recipe.every()
-    known = ours if chosen is None else (chosen,)
-    in_recipe = chosen is not None or bool(recipe.possible(_facts(layers, gpus, name), known))
+        name = from_drafter["target"] = checkpoints.verifier(_value(layers, "drafter"))
+    installed = () if recipe_name == "none" or demo else recipe.every()
+    candidates = installed if chosen is None else (chosen,)
     reason = None
-    if "target" in own:
+    if "target" in from_drafter:
         reason = "the plan follows the drafter alone"
-    elif in_recipe and not os.path.isabs(name):
+    elif not os.path.isabs(name) and (chosen or recipe.possible(_facts(layers, gpus, name), candidates)):
         reason = "the plan follows the recipe"
     target = _target(name, checkpoints, reason, advice)
     facts = _facts(layers, gpus, name, target)
     if chosen is None:
-        layers += _fitting(facts, known, target is None, advice)
-    elif target is not None and not recipe.possible(facts, known):
-        others = f"recipe {chosen.name} was named but is for other things: {when_plainly(chosen.match)}"
-        advice.append(Advice("warning", "recipe", others))
+        layers += _recipe_layers(facts, candidates, target is None, advice)
+    elif target is not None and not recipe.possible(facts, candidates):
+        other = f"recipe {chosen.name} is for something else: {when_plainly(chosen.match)}"
+        advice.append(Advice("warning", "recipe", other))
     drafter = _drafter(layers, checkpoints, target, advice)
     if drafter is not None:
-        own |= {"method": drafter.method, "draft_tokens": drafter.draft_tokens}
+        from_drafter |= {"method": drafter.method, "draft_tokens": drafter.draft_tokens}
         if target is None:
             advice.append(Advice("note", "drafter", _described(drafter)))
-    recipes = tuple(layer.source.removeprefix("recipe ") for layer in layers[len(said) :])
-    layers.append(Layer("drafter", {name: value for name, value in own.items() if value is not None}))
-    near = tuple(recipe.near(facts, ours))
-    return Discovery(layers, target, drafter, gpus, recipes, near, advice)
+    recipes = tuple(layer.source.removeprefix("recipe ") for layer in layers[len(user_layers) :])
+    layers.append(Layer("drafter", {name: value for name, value in from_drafter.items() if value is not None}))
+    return Discovery(layers, target, drafter, gpus, recipes, tuple(recipe.near(facts, installed)), advice)
 
 
-def _machine(asked: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
-    if asked is not None and asked.value not in (None, "auto"):
+def _gpus(declared: Setting[Any] | None, advice: list[Advice]) -> Gpus | None:
+    if declared is not None and declared.value not in (None, "auto"):
         try:
-            return hardware.parse(asked.value)
+            return hardware.parse(declared.value)
         except PlanError as error:
-            raise PlanError(f"{asked.source}: {error.message}") from error
-    found = hardware.detect()
-    if found is None and asked is not None and asked.value == "auto":
+            raise PlanError(f"{declared.source}: {error.message}") from error
+    detected = hardware.detect()
+    if detected is None and declared is not None and declared.value == "auto":
         advice.append(Advice("warning", "gpus", "nvidia-smi finds no GPU here, so memory is unchecked"))
-    return found
+    return detected
 
 
 def _value(layers: list[Layer], name: str) -> Any:
@@ -144,20 +145,18 @@ def _described(drafter: Drafter) -> str:
     return ", ".join(parts)
 
 
-def _fitting(facts: Facts, known: Iterable[Recipe], unlooked: bool, advice: list[Advice]) -> list[Layer]:
+def _recipe_layers(facts: Facts, recipes: Iterable[Recipe], unread: bool, advice: list[Advice]) -> list[Layer]:
     """Layers of the recipes that fit.
 
-    If none fits a target that could not be read, the layer of a recipe that may fit it, with a warning.
+    If none fits a target that could not be read (`unread`), the layer of a recipe that may fit it, with a warning.
     """
-    matches = recipe.matching(facts, known)
-    if not matches and unlooked:
-        matches = recipe.possible(facts, known)[:1]
+    matches = recipe.matching(facts, recipes)
+    if not matches and unread:
+        matches = recipe.possible(facts, recipes)[:1]
         for match in matches:
-            said_for = when_plainly(match.recipe.match)
-            taken = (
-                f"recipe {match.recipe.name} is taken for want of another, and may not be for these GPUs: {said_for}"
-            )
-            advice.append(Advice("warning", "recipe", taken))
+            condition = when_plainly(match.recipe.match)
+            warning = f"recipe {match.recipe.name} is used because no other fits, but may not suit these GPUs: "
+            advice.append(Advice("warning", "recipe", warning + condition))
     return [match.layer for match in matches]
 
 
@@ -170,11 +169,11 @@ def _drafter(
         try:
             checkpoints.folder(named.value)
         except DovetailError as error:
-            # Whoever says how it drafts (a recipe, mostly) has said what a plan needs of it.
+            # A layer that sets the method, usually a recipe, has set what the plan needs of the drafter.
             if method is None or os.path.isabs(named.value):
                 raise
-            unlooked = f"{named.value} could not be read, so whether it fits is unchecked: {error.message}"
-            advice.append(Advice("warning", "drafter", unlooked))
+            unread = f"{named.value} could not be read, so whether it fits is unchecked: {error.message}"
+            advice.append(Advice("warning", "drafter", unread))
             return None
         return checkpoints.drafter(named.value)
     if method is None or method.value != "mtp" or target is None:

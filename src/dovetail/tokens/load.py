@@ -1,4 +1,4 @@
-"""The tokenizer that lies in a checkpoint's folder."""
+"""Loads the tokenizer of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.tokens.tokenizer import Tokenizer
 def tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a checkpoint folder (or a `tokenizer.json` or `tiktoken.model` itself).
 
-    Raises `CheckpointError` when there is none, or one of a kind that is not supported.
+    Raises `CheckpointError` when there is none or its kind is not supported.
     """
     path = Path(path)
     candidates = [path] if path.is_file() else [path / "tokenizer.json", path / "tiktoken.model"]
@@ -24,6 +24,6 @@ def tokenizer(path: str | Path) -> Tokenizer:
                 return kind(candidate)
             except CheckpointError:
                 raise
-            except Exception as error:  # whatever the library makes of a broken file; it has no type of its own
+            except Exception as error:  # the libraries raise no type of their own for a broken file
                 raise CheckpointError(f"{candidate} cannot be read as a tokenizer: {error}") from error
     raise CheckpointError(f"no tokenizer.json or tiktoken.model in {path}")
