@@ -88,7 +88,6 @@ def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
         (("render", "{pair}/target/model.safetensors", "--format", "kimi_k25"), "is not UTF-8"),
         (("render", "-", "--format", "kimi_k25"), "standard input is not JSON"),
         (("render", "{pair}/target/config.json", "--format", "kimi_k25"), "messages is required"),
-        (("render", "-", "--format", "kimi_k25", "--ids"), "--ids needs --model"),
         (("render", "-", "--format", "nonesuch"), "no format or checkpoint folder 'nonesuch'"),
         (("parse", "--format", "kimi_k25", "--tools", "{pair}/target/config.json"), "tools must be a list"),
     ],

@@ -74,14 +74,14 @@ def test_it_answers_and_a_signal_ends_it_without_noise(pair: Path, number: signa
 #: A server whose weights take forever to load.
 LOADING = """
 import sys, time
-from dovetail.backends.embedded import EmbeddedEngine
+from dovetail.backends import embedded
 from dovetail.cli.main import main
 
-def load(self, loaded):
+def load(*arguments, **options):
     print("loading", flush=True)
     time.sleep(600)
 
-EmbeddedEngine._load = load
+embedded.LLMCore.load = load
 sys.exit(main())
 """
 

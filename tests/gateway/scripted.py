@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,10 +14,12 @@ import uvicorn
 
 from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
+from dovetail.formats.base import Format
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.gateway.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 
@@ -95,6 +97,40 @@ class ScriptedEngine:
 def turn_request(body: dict[str, Any]) -> TurnRequest:
     """The turn that a chat completion with this body asks for."""
     return chat.turn_request(decode(json.dumps({"model": MODEL, **body}).encode()))
+
+
+def prepared(tokenizer: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any) -> Turn:
+    """The turn of a request with the fields in `body`, ready to run."""
+    engine = ScriptedEngine(tokenizer)
+    runner = TurnRunner(engine, fmt or KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    return runner.prepare(turn_request({"messages": [{"role": "user", "content": "hi"}], **body}))
+
+
+def folded(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """The choices of a stream: its deltas added up, as `message`, `finish_reason` and `logprobs`."""
+    choices: dict[int, dict[str, Any]] = {}
+    for event in events:
+        for choice in event["choices"]:
+            whole = choices.setdefault(choice["index"], {"index": choice["index"], "logprobs": [], "message": {}})
+            assert "finish_reason" not in whole, "a choice goes on after its end"
+            if choice["finish_reason"] is not None:
+                whole["finish_reason"] = choice["finish_reason"]
+            whole["logprobs"] += (choice["logprobs"] or {"content": []})["content"]
+            message = whole["message"]
+            for field, value in choice["delta"].items():
+                if field == "tool_calls":
+                    (piece,) = value
+                    calls = message.setdefault(field, [])
+                    if "id" in piece:
+                        assert piece["index"] == len(calls)
+                        calls.append({key: piece[key] for key in ("function", "id", "type")})
+                    else:
+                        calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+                elif isinstance(value, str):
+                    message[field] = message.get(field, "") + value
+                else:
+                    message[field] = value
+    return [choices[index] for index in sorted(choices)]
 
 
 def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from tests.gateway.scripted import (
     MODEL,
     ScriptedEngine,
     events_of,
+    folded,
     in_process,
     openai_client,
     serving,
@@ -45,31 +46,6 @@ SAID = [
 DEADLINE_S = 30  # only a test that hangs gets there
 
 
-def by_choice(events: list[Any]) -> list[dict[str, Any]]:
-    """A stream's deltas added up for each choice, as `message`, `finish_reason` and `logprobs`."""
-    choices: dict[int, dict[str, Any]] = {}
-    for event in events:
-        for choice in event["choices"]:
-            to = choices.setdefault(choice["index"], {"index": choice["index"], "logprobs": [], "message": {}})
-            assert "finish_reason" not in to, "a choice goes on after its end"
-            if choice["finish_reason"] is not None:
-                to["finish_reason"] = choice["finish_reason"]
-            to["logprobs"] += (choice["logprobs"] or {"content": []})["content"]
-            message = to["message"]
-            for field, value in choice["delta"].items():
-                if field == "tool_calls":
-                    (piece,) = value
-                    calls = message.setdefault(field, [])
-                    if "id" in piece:
-                        assert piece["index"] == len(calls)
-                        calls.append({key: piece[key] for key in ("function", "id", "type")})
-                    else:
-                        calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
-                else:
-                    message[field] = message[field] + value if field in message else value
-    return [choices[index] for index in sorted(choices)]
-
-
 @pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (10_000,)], ids=str)
 async def test_each_choice_is_an_answer_of_its_own_both_ways(
     engine: ScriptedEngine, tok: Tokenizer, sizes: tuple[int, ...]
@@ -86,7 +62,7 @@ async def test_each_choice_is_an_answer_of_its_own_both_ways(
     assert done == "[DONE]"
     usage = events.pop()
     assert usage["choices"] == [] and usage["usage"] == whole["usage"]
-    assert by_choice(events) == [choice | {"logprobs": choice["logprobs"]["content"]} for choice in whole["choices"]]
+    assert folded(events) == [choice | {"logprobs": choice["logprobs"]["content"]} for choice in whole["choices"]]
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop", "tool_calls", "stop", "tool_calls"]
     messages = [choice["message"] for choice in whole["choices"]]

@@ -12,13 +12,14 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import Format
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.turn import Turn, TurnRunner
-from dovetail.tokens import Prompt, Tokenizer
+from dovetail.gateway.turn import Turn
+from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, turn_request, written
+from tests.gateway.families import OpensReasoning, ShowsMessageTools, WithOptions
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, prepared, written
 
 pytestmark = pytest.mark.anyio
 
@@ -50,11 +51,10 @@ def schema_format(schema: Any = PLACE, **said: Any) -> dict[str, Any]:
 NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "description": "A place", "strict": False}}
 
 
-def prepared(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
-    """The request's turn; it does not reason unless `thinking`."""
-    chat = TurnRunner(ScriptedEngine(tok), fmt or KimiK25(), tok, Settings(served_model_name=MODEL, strict=server))
-    thinking = {"chat_template_kwargs": {"thinking": body.pop("thinking", False)}}
-    return chat.prepare(turn_request({"model": MODEL, "messages": [USER], **thinking, **body}))
+def leveled(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
+    """The turn of a request at a server of the level `server`. The model does not reason unless `thinking`."""
+    settings = Settings(served_model_name=MODEL, strict=server)
+    return prepared(tok, fmt, settings, chat_template_kwargs={"thinking": body.pop("thinking", False)}, **body)
 
 
 def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str], reasoning: str | None = None) -> bool:
@@ -96,23 +96,16 @@ WHO_SAYS = {
 def test_who_says_how_strict(tok: Tokenizer, server: str, request_says: str | None) -> None:
     expected = WHO_SAYS[server, request_says].split()
     said = [
-        level(prepared(tok, server=server, tools=[tool("f", strict)], dovetail={"strict": request_says}), tok)
+        level(leveled(tok, server=server, tools=[tool("f", strict)], dovetail={"strict": request_says}), tok)
         for strict in (None, True, False)
     ]
     assert said == expected
 
 
 def test_tools_that_messages_declare_say_so_too(tok: Tokenizer) -> None:
-    class Told(KimiK25):
-        """Shows what its system messages declare."""
-
-        def _render(self, messages: Any, tools: Any, *arguments: Any, **options: Any) -> Prompt:
-            held = [tool for message in messages if message["role"] == "system" for tool in message.get("tools") or ()]
-            return super()._render(messages, [*tools, *held], *arguments, **options)
-
     def turn(strict: Any, **body: Any) -> Turn:
         messages = [{"role": "system", "content": "", "tools": [tool("f", strict)]}, USER]
-        return prepared(tok, Told(), "names", messages=messages, **body)
+        return leveled(tok, ShowsMessageTools(), "names", messages=messages, **body)
 
     assert level(turn(None), tok) == "names"
     assert level(turn(True), tok) == "schema"
@@ -125,59 +118,21 @@ def test_tools_that_messages_declare_say_so_too(tok: Tokenizer) -> None:
 def test_allowed_tools_bound_the_grammar_and_not_the_prompt(tok: Tokenizer) -> None:
     tools = [tool("f"), tool("g")]
     for server in ("off", "schema"):
-        everything = prepared(tok, server=server, tools=tools)
+        everything = leveled(tok, server=server, tools=tools)
         for mode in ("auto", "required"):
-            turn = prepared(tok, server=server, tools=tools, tool_choice=allowed(mode, "g"))
+            turn = leveled(tok, server=server, tools=tools, tool_choice=allowed(mode, "g"))
             assert turn.prompt == everything.prompt  # which an engine has in its cache
             assert takes(turn, tok, "", ("g", VALID)) and not takes(turn, tok, "", ("f", VALID))
             assert takes(turn, tok, "", ("g", INVALID)) is (server == "off")
             assert takes(turn, tok, "Hello.") is (mode == "auto")
 
 
-class Declaring(KimiK25):
-    """Declares options, and keeps what it was given."""
-
-    template_options = ("tool_choice", "response_format")
-
-    def __init__(self) -> None:
-        self.given: list[dict[str, Any]] = []
-
-    def _render(self, *arguments: Any, **options: Any) -> Prompt:
-        self.given.append(options)
-        return super()._render(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("body", "given"),
-    [
-        ({}, {}),
-        ({"response_format": None}, {}),
-        ({"response_format": {"type": "text"}}, {}),
-        ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
-        ({"response_format": schema_format()}, {"response_format": schema_format()}),
-        ({"response_format": NO_SCHEMA}, {"response_format": {"type": "json_object"}}),
-        (
-            {
-                "response_format": schema_format(),
-                "chat_template_kwargs": {"thinking": False, "response_format": {"a": 1}},
-            },
-            {"response_format": {"a": 1}},
-        ),
-        ({"tools": [tool("f")], "tool_choice": allowed("required", "f")}, {"tool_choice": "required"}),
-        ({"tools": [tool("f")], "tool_choice": allowed("auto", "f")}, {"tool_choice": "auto"}),
-    ],
-)
-def test_templates_are_told_in_their_own_words(tok: Tokenizer, body: dict[str, Any], given: dict[str, Any]) -> None:
-    fmt = Declaring()
-    prepared(tok, fmt, **body)
-    assert fmt.given[0] == given
-
-
 def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
     """Which for Kimi's tools is sorted; a response format is not shown at all, unless the template has it."""
     schema = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
     as_sent, as_sorted = '{"b": 1, "a": 2}', '{"a": 2, "b": 1}'
-    hidden, shown = (prepared(tok, fmt, response_format=schema_format(schema)) for fmt in (KimiK25(), Declaring()))
+    declaring = WithOptions("tool_choice", "response_format")
+    hidden, shown = (leveled(tok, fmt, response_format=schema_format(schema)) for fmt in (KimiK25(), declaring))
     assert takes(hidden, tok, as_sent) and not takes(hidden, tok, as_sorted)
     assert takes(shown, tok, as_sorted) and not takes(shown, tok, as_sent)
 
@@ -185,13 +140,13 @@ def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> 
 @pytest.mark.parametrize("server", ["off", "names", "schema"])
 @pytest.mark.parametrize("own", [None, "off", "schema"])
 def test_a_response_format_is_kept_at_any_level(tok: Tokenizer, server: str, own: str | None) -> None:
-    turn = prepared(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
+    turn = leveled(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
     assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
 
 
 @pytest.mark.parametrize("wanted", [NO_SCHEMA, schema_format(None), schema_format(None, strict=None)])
 async def test_a_format_without_a_schema_is_any_object(engine: ScriptedEngine, tok: Tokenizer, wanted: Any) -> None:
-    turn = prepared(tok, response_format=wanted)
+    turn = leveled(tok, response_format=wanted)
     assert takes(turn, tok, VALID) and takes(turn, tok, "{}")
     assert not takes(turn, tok, "[1]") and not takes(turn, tok, "Paris.")
     engine.ids = written(Message(VALID, "Hm."), tok)
@@ -204,7 +159,7 @@ async def test_a_format_without_a_schema_is_any_object(engine: ScriptedEngine, t
 
 def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:
     for tools in (None, [tool("f")]):
-        turn = prepared(tok, thinking=True, tools=tools, response_format=schema_format())
+        turn = leveled(tok, thinking=True, tools=tools, response_format=schema_format())
         assert takes(turn, tok, VALID, reasoning='Not {"city": yet.')
         assert takes(turn, tok, VALID, reasoning="")
         assert not takes(turn, tok, INVALID, reasoning="")
@@ -214,23 +169,13 @@ def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:
 def test_half_an_answer_cannot_be_held_to_a_response_format(tok: Tokenizer) -> None:
     half = [USER, {"role": "assistant", "content": '{"city":'}]
     with pytest.raises(InvalidRequest, match="response_format") as refused:
-        prepared(tok, messages=half, continue_final_message=True, response_format=schema_format())
+        leveled(tok, messages=half, continue_final_message=True, response_format=schema_format())
     assert refused.value.param == "continue_final_message"
-
-
-class Writing(KimiK25):
-    """The model opens its reasoning itself."""
-
-    reasoning: ReasoningBlock = "written"
-
-    def _render(self, messages: Any, tools: Any, thinking: bool, open_turn: bool, **options: Any) -> Prompt:
-        pieces = super()._render(messages, tools, thinking, open_turn).pieces
-        return Prompt.alternating(pieces[:-2] if open_turn and thinking else [*pieces])
 
 
 def test_a_model_that_opens_its_reasoning_may_leave_it_out(tok: Tokenizer) -> None:
     for thinking in (True, False):
-        turn = prepared(tok, Writing(), thinking=thinking, response_format=schema_format())
+        turn = leveled(tok, OpensReasoning(), thinking=thinking, response_format=schema_format())
         assert takes(turn, tok, VALID)
         constraint = turn.choices[0].completion.constraint
         assert constraint is not None

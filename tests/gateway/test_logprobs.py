@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.completion import Completion, EngineInfo, TokenBatch, TokenLogprob
+from dovetail.completion import Completion, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
 from dovetail.gateway.logprobs import Speller
 from dovetail.tokens import Tokenizer
@@ -57,19 +57,6 @@ async def test_an_engine_that_gives_none_is_not_passed_over_in_silence(engine: S
         answer = await client.post("/v1/chat/completions", json=BODY | {"logprobs": True})
     assert answer.status_code == 500
     assert "log probabilities" in answer.json()["error"]["message"]
-
-
-async def test_they_end_where_the_turn_ends(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    """Even if the engine has not been told which token that is, and goes on."""
-    said = written(Message("done"), tok)
-    engine.info = EngineInfo(4096, tok.vocab_size, (tok.control["[EOS]"],), 3)
-    engine.ids = said + said
-    engine.sizes = (len(said) + 2,)
-    async with in_process(engine, tok) as client:
-        answer = (await client.post("/v1/chat/completions", json=BODY | {"logprobs": True})).json()
-    assert [entry["logprob"] for entry in answer["choices"][0]["logprobs"]["content"]] == [
-        -token / 64 for token in said
-    ]
 
 
 def test_what_spells_nothing_and_what_has_no_probability(tok: Tokenizer) -> None:

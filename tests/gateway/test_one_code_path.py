@@ -19,7 +19,7 @@ from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.output import Step
 from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, turn_request, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, turn_request, written
 
 REQUEST = ChatRequest(model=MODEL, messages=[])  # as much of one as a response needs
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -40,20 +40,20 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
 
     engine.sizes = sizes
     turn, steps = run(engine, tok, stop)
-    message, finish = folded(turn, steps)
+    message, finish = streamed(turn, steps)
     whole = json.loads(chat_response.whole(REQUEST, turn, steps))["choices"][0]
     assert (message, finish) == (whole["message"], whole["finish_reason"])
     # Each token has its log probability once, in order, whatever of its text was held back or is not shown.
-    told = told_logprobs(turn, steps)
-    assert told == whole["logprobs"]["content"]
+    entries = streamed_logprobs(turn, steps)
+    assert entries == whole["logprobs"]["content"]
     taken = [token for step in steps for token in step.ids]
-    assert [entry["logprob"] for entry in told] == [-token / 64 for token in taken]
-    assert b"".join(bytes(entry["bytes"] or ()) for entry in told) == b"".join(map(tok.token_bytes, taken))
+    assert [entry["logprob"] for entry in entries] == [-token / 64 for token in taken]
+    assert b"".join(bytes(entry["bytes"] or ()) for entry in entries) == b"".join(map(tok.token_bytes, taken))
 
     engine.sizes = (1,)
     _, one_by_one = run(engine, tok, stop)
     # Ids after a stop string are an engine's to cut, which this one does not do: they are not compared.
-    assert folded(turn, one_by_one) == (message, finish)
+    assert streamed(turn, one_by_one) == (message, finish)
 
 
 def run(
@@ -73,35 +73,23 @@ def run(
     return turn, taken
 
 
-def folded(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
-    """A stream's deltas added up, field by field."""
+def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
+    """The message and the finish reason of a stream."""
     stream = chat_response.Stream(REQUEST, turn)
     *events, done = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     assert done == "[DONE]"
-    message: dict[str, Any] = {}
-    for event in events:
-        for field, value in event["choices"][0]["delta"].items():
-            if field == "tool_calls":
-                (piece,) = value
-                calls = message.setdefault(field, [])
-                if piece["index"] == len(calls):
-                    calls.append({key: piece[key] for key in ("function", "id", "type")})
-                else:
-                    calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
-            elif isinstance(value, str):
-                message[field] = message.get(field, "") + value
-            else:
-                message[field] = value
-    return message, events[-1]["choices"][0]["finish_reason"]
+    (choice,) = folded(events)
+    return choice["message"], choice["finish_reason"]
 
 
-def told_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
+def streamed_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
     """A stream's log probabilities, one after the other."""
     stream = chat_response.Stream(REQUEST, turn)
     *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
-    told = [event["choices"][0]["logprobs"] for event in events]
-    assert told[0] is None and all(some is None or (some["content"] and some["refusal"] is None) for some in told)
-    return [entry for some in told if some is not None for entry in some["content"]]
+    logprobs = [event["choices"][0]["logprobs"] for event in events]
+    assert logprobs[0] is None
+    assert all(some is None or (some["content"] and some["refusal"] is None) for some in logprobs)
+    return [entry for some in logprobs if some is not None for entry in some["content"]]
 
 
 def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> None:
@@ -114,7 +102,7 @@ def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> 
         CallArguments(1, "{}"),
         CallArguments(0, "[]"),
     ]
-    message, _ = folded(turn, [Step(0, events, (), 0, 0, "tool_calls")])
+    message, _ = streamed(turn, [Step(0, events, (), 0, 0, "tool_calls")])
     assert [(call["id"], call["function"]["arguments"]) for call in message["tool_calls"]] == [("a", "[]"), ("b", "{}")]
 
 
@@ -150,7 +138,7 @@ def test_a_call_cut_at_a_stop_string_is_cut(small_tokenizer: Tokenizer) -> None:
     said = Message("", "", (Call("functions.f:0", "f", '{"a": 1} STOP'),))
     engine.ids = written(said, small_tokenizer, thinking=False)
     turn, steps = run(engine, small_tokenizer, ["}"], thinking=False)
-    message, finish = folded(turn, steps)
+    message, finish = streamed(turn, steps)
     assert finish == "stop"
     assert message["tool_calls"][0]["function"]["arguments"] == '{"a": 1'
     assert message["dovetail"]["defects"][0]["kind"] == "truncated_call"
@@ -161,6 +149,6 @@ def test_without_tools_nothing_is_a_call(small_tokenizer: Tokenizer) -> None:
     said = Message("", "", (Call("functions.f:0", "f", '{"a": 1}'),))
     engine.ids = written(said, small_tokenizer, thinking=False)
     turn, steps = run(engine, small_tokenizer, [], tools=None, thinking=False)
-    message, finish = folded(turn, steps)
+    message, finish = streamed(turn, steps)
     assert "tool_calls" not in message
     assert (message["content"], finish) == ('functions.f:0{"a": 1}', "stop")

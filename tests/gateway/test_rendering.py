@@ -15,7 +15,7 @@ from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats.answer_grammar import AnswerGrammar
-from dovetail.formats.base import Format, ReasoningBlock
+from dovetail.formats.base import Format
 from dovetail.formats.history import KINDS
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.formats.registry import FAMILIES
@@ -23,11 +23,11 @@ from dovetail.gateway import Settings
 from dovetail.gateway.answer_grammar import can_follow
 from dovetail.gateway.prompt import render_prompt
 from dovetail.gateway.tools import DeclaredTools
-from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.gateway.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, turn_request, written
+from tests.gateway.families import HidesTools, OpensReasoning, ShowsMessageTools, WithOptions
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, prepared, turn_request, written
 
 pytestmark = pytest.mark.anyio
 
@@ -46,11 +46,6 @@ def answer(call_id: str) -> dict[str, Any]:
 
 HISTORY = [USER, asking("a", "b"), answer("b"), answer("a"), asking("a"), answer("a")]
 REPAIRED = "empty_content=2,call_id=3,result_id=3"
-
-
-def prepared(tok: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any) -> Turn:
-    chat = TurnRunner(ScriptedEngine(tok), fmt or KimiK25(), tok, settings or Settings(served_model_name=MODEL))
-    return chat.prepare(turn_request({"model": MODEL, "messages": [USER], **body}))
 
 
 def prompt(tok: Tokenizer, **given: Any) -> str:
@@ -170,22 +165,18 @@ async def test_a_continued_answer_is_only_what_is_new(engine: ScriptedEngine, to
     assert not any("reasoning_content" in delta for delta in deltas)
 
 
-class Declaring(KimiK25):
-    """Declares options, and keeps what it was given."""
+FORMAT = ("response_format",)
+OBJECT = {"response_format": {"type": "json_object"}}
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
-    def __init__(self, *options: str) -> None:
-        self.template_options = options
-        self.given: dict[str, Any] = {}
 
-    def _render(self, *arguments: Any, **options: Any) -> Prompt:
-        self.given = {"thinking": arguments[2], **options}
-        if options.get("reasoning_effort") == "low":
-            raise InvalidRequest("not low", param="chat_template_kwargs.reasoning_effort")
-        return super()._render(*arguments)
+def allowed(mode: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 @pytest.mark.parametrize(
-    ("declared", "body", "given"),
+    ("declared", "body", "options"),
     [
         ((), {"reasoning_effort": "high", "tool_choice": "auto"}, {"thinking": True}),
         ((), {"reasoning_effort": "none"}, {"thinking": False}),
@@ -208,14 +199,31 @@ class Declaring(KimiK25):
             {"thinking": False, "enable_thinking": False},
         ),
         (("enable_thinking",), {}, {"thinking": True}),
+        (FORMAT, {"response_format": None}, {"thinking": True}),
+        (FORMAT, {"response_format": {"type": "json_object"}}, {"thinking": True, **OBJECT}),
+        (FORMAT, {"response_format": SCHEMA_FORMAT}, {"thinking": True, "response_format": SCHEMA_FORMAT}),
+        (
+            FORMAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            {"thinking": True, **OBJECT},
+        ),
+        (
+            FORMAT,
+            {"response_format": SCHEMA_FORMAT, "chat_template_kwargs": {"response_format": {"a": 1}}},
+            {"thinking": True, "response_format": {"a": 1}},
+        ),
+        *(
+            (("tool_choice",), {"tools": [TOOL], "tool_choice": allowed(mode)}, {"thinking": True, "tool_choice": mode})
+            for mode in ("required", "auto")
+        ),
     ],
 )
 def test_the_template_gets_what_it_declares(
-    tok: Tokenizer, declared: tuple[str, ...], body: Mapping[str, Any], given: Mapping[str, Any]
+    tok: Tokenizer, declared: tuple[str, ...], body: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    fmt = Declaring(*declared)
+    fmt = WithOptions(*declared)
     prepared(tok, fmt, **body)
-    assert fmt.given == given
+    assert fmt.rendered[0] == options
 
 
 def test_an_option_that_the_template_refuses_is_named_as_it_was_sent(tok: Tokenizer) -> None:
@@ -224,7 +232,7 @@ def test_an_option_that_the_template_refuses_is_named_as_it_was_sent(tok: Tokeni
         ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "chat_template_kwargs.reasoning_effort"),
     ):
         with pytest.raises(InvalidRequest, match="not low") as refused:
-            prepared(tok, Declaring("reasoning_effort"), **body)
+            prepared(tok, WithOptions("reasoning_effort"), **body)
         assert refused.value.param == param
 
 
@@ -255,16 +263,6 @@ def test_what_a_user_writes_does_not_decide_how_the_answer_is_read(name: str, th
         assert fmt.left_open(fmt.render(said, thinking=thinking)) is usual
 
 
-class Writing(KimiK25):
-    """The model opens its reasoning itself."""
-
-    reasoning: ReasoningBlock = "written"
-
-    def _render(self, messages: Any, tools: Any, thinking: bool, open_turn: bool, **options: Any) -> Prompt:
-        pieces = super()._render(messages, tools, thinking, open_turn).pieces
-        return Prompt.alternating(pieces[:-2] if open_turn and thinking else [*pieces])
-
-
 @pytest.mark.parametrize(
     ("body", "may"),
     [
@@ -274,16 +272,16 @@ class Writing(KimiK25):
     ],
 )
 def test_a_model_may_open_its_reasoning_at_the_beginning_only(tok: Tokenizer, body: Any, may: bool) -> None:
-    constraint = prepared(tok, Writing(), tools=[TOOL], **body).choices[0].completion.constraint
+    constraint = prepared(tok, OpensReasoning(), tools=[TOOL], **body).choices[0].completion.constraint
     assert constraint is not None and constraint.advance(tok.control["<think>"]) is may
 
 
 def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokenizer) -> None:
-    class Open(Writing):
+    class Open(OpensReasoning):
         def _render(self, *arguments: Any, **options: Any) -> Prompt:
             return Prompt.alternating([str(arguments[1]), "<think>", f"I was{arguments[0][-1]['content']}"])
 
-    class Headed(Writing):
+    class Headed(OpensReasoning):
         """Every answer begins with a header."""
 
         class _answers(AnswerGrammar):
@@ -323,26 +321,14 @@ def test_only_where_answers_have_headers_half_of_one_cannot_be_constrained(name:
         assert grammar is not None and can_follow(grammar, request, fmt, left_open) is (name != "harmony")
 
 
-def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer) -> None:
-    class Forgetful(KimiK25):
-        def _render(self, messages: Any, tools: Any, *arguments: Any, **options: Any) -> Prompt:
-            return super()._render(messages, (), *arguments, **options)
-
-    unseen = {"type": "function", "function": {"name": "unseen", "parameters": {"type": "object"}}}
+@pytest.mark.parametrize("name", ["unseen", "hi"])
+def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer, name: str) -> None:
+    """Also a tool whose name is a word of the conversation."""
+    tools = [named(name)]
     with pytest.raises(InvalidRequest, match="do not show tools") as refused:
-        prepared(tok, Forgetful(), tools=[unseen])
+        prepared(tok, HidesTools(), tools=tools)
     assert refused.value.param == "tools"
-    assert prepared(tok, Forgetful(), tools=[unseen], tool_choice="none").choices[0].completion.prompt
-
-
-def test_a_tool_named_like_a_word_of_the_conversation_is_not_shown_by_that(tok: Tokenizer) -> None:
-    class Forgetful(KimiK25):
-        def _render(self, messages: Any, tools: Any, *arguments: Any, **options: Any) -> Prompt:
-            return super()._render(messages, (), *arguments, **options)
-
-    with pytest.raises(InvalidRequest, match="do not show tools") as refused:
-        prepared(tok, Forgetful(), tools=[{"type": "function", "function": {"name": "hi"}}])
-    assert refused.value.param == "tools"
+    assert prepared(tok, HidesTools(), tools=tools, tool_choice="none").prompt
 
 
 def test_a_format_that_cannot_be_asked_may_show_tools(tok: Tokenizer) -> None:
@@ -361,41 +347,37 @@ def named(name: str, **schema: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **schema}}}
 
 
-class Told(KimiK25):
-    """Shows what its system messages declare."""
-
-    def _render(self, messages: Any, tools: Any, *arguments: Any, **options: Any) -> Prompt:
-        held = [tool for message in messages if message["role"] == "system" for tool in message.get("tools") or ()]
-        return super()._render(messages, [*tools, *held], *arguments, **options)
-
-
 def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
     call = Call("functions.g:0", "g", "{}")
     ids = written(Message(content="ok", calls=(call,)), tok)
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     for tools in (None, [TOOL]):
-        turn = prepared(tok, Told(), messages=messages, tools=tools)
+        turn = prepared(tok, ShowsMessageTools(), messages=messages, tools=tools)
         assert turn.choices[0].completion.constraint is not None
         assert all(map(turn.choices[0].completion.constraint.advance, ids[:-1]))
         events = [*turn.choices[0].reader.feed(tok.decode(ids)), *turn.choices[0].reader.finish("stop")]
         assert [(made.name, made.arguments) for made in fold(events).calls] == [("g", "{}")]
     for choice in ("required", {"type": "function", "function": {"name": "g"}}):
-        chosen = prepared(tok, Told(), messages=messages, tool_choice=choice).choices[0].completion.constraint
+        chosen = (
+            prepared(tok, ShowsMessageTools(), messages=messages, tool_choice=choice).choices[0].completion.constraint
+        )
         assert chosen is not None
         with pytest.raises(InvalidRequest) as refused:
             prepared(tok, messages=messages, tool_choice=choice)  # KimiK25 does not show them
         assert refused.value.param == "tool_choice"
     assert prepared(tok, messages=messages).choices[0].completion.constraint is None
     hidden = [{**USER, "tools": [named("g")]}]
-    assert prepared(tok, Told(), messages=hidden).choices[0].completion.constraint is None
+    assert prepared(tok, ShowsMessageTools(), messages=hidden).choices[0].completion.constraint is None
 
 
 def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
     later = {"role": "system", "content": "", "tools": [named("f", properties={"x": {"const": 1}}, required=["x"])]}
-    turn = prepared(tok, Told(), messages=[USER, later], tools=[TOOL])
+    turn = prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL])
     for arguments, fits in ("{}", False), ('{"x":1}', True):
         said = written(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
-        constraint = prepared(tok, Told(), messages=[USER, later], tools=[TOOL]).choices[0].completion.constraint
+        constraint = (
+            prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL]).choices[0].completion.constraint
+        )
         assert constraint is not None and all(map(constraint.advance, said)) is fits
     assert turn.choices[0].completion.constraint is not None
 
@@ -410,7 +392,7 @@ def test_what_is_wrong_with_a_messages_tools_is_named_there(tok: Tokenizer) -> N
     ):
         messages = [USER, {"role": "system", "content": "", "tools": tools}]
         with pytest.raises(InvalidRequest) as refused:
-            prepared(tok, Told(), messages=messages, tools=[TOOL])
+            prepared(tok, ShowsMessageTools(), messages=messages, tools=[TOOL])
         assert refused.value.param == param
         assert param in refused.value.message
 

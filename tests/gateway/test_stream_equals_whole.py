@@ -215,15 +215,6 @@ async def test_stop_strings_end_the_answer_and_are_not_shown(engine: ScriptedEng
     assert engine.running == 0
 
 
-async def test_a_call_cut_by_a_stop_string_is_not_offered_to_be_run(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["one call"], tok)
-    async with in_process(engine, tok) as client:
-        answer = (await post(client, tools=[WEATHER], stop="Par")).json()
-    assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
-    assert answer["choices"][0]["message"]["dovetail"]["defects"]
-
-
 async def test_token_ids_come_back_when_asked_for(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(SAID["reasoning"], tok)
     engine.sizes = (3,)
@@ -290,26 +281,15 @@ async def test_the_constraint_is_the_one_asked_for(engine: ScriptedEngine, tok: 
     assert required.status_code == 200
 
 
-async def test_history_is_repaired_unless_told_not_to(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="ok"), tok)
-    history = [*USER, {"role": "assistant", "content": "", "tool_calls": [_foreign_call()]}, _result()]
-    async with in_process(engine, tok) as client:
-        mended = (await post(client, messages=history)).json()["choices"][0]["message"]
-        as_given = (await post(client, messages=history, dovetail={"repair": False})).json()["choices"][0]["message"]
-    assert {repair["kind"] for repair in mended["dovetail"]["repairs"]}
-    assert "dovetail" not in as_given
-    assert "call_abc" not in tok.decode(engine.seen[0].prompt)
-    assert "call_abc" in tok.decode(engine.seen[1].prompt)
-
-
 async def test_the_end_of_the_turn_ends_it_even_if_the_engine_goes_on(engine: ScriptedEngine, tok: Tokenizer) -> None:
     said = written(Message(content="done"), tok)
     engine.info = EngineInfo(4096, tok.vocab_size, (tok.control["[EOS]"],), 3)
     engine.ids = said + written(Message(content="and on"), tok)
     engine.sizes = (len(said) + 2, 3)
     async with in_process(engine, tok) as client:
-        answer = (await post(client)).json()
+        answer = (await post(client, logprobs=True)).json()
     assert answer["choices"][0]["message"]["content"] == "done"
+    assert len(answer["choices"][0]["logprobs"]["content"]) == len(said)
     assert answer["usage"]["completion_tokens"] == len(said)
     assert engine.running == 0
 

@@ -17,7 +17,8 @@ from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.gateway import Settings
 from dovetail.gateway.metrics import Metrics
-from dovetail.gateway.validation import AnswerSchemas, AnswerValidator
+from dovetail.gateway.output import Step
+from dovetail.gateway.validation import AnswerSchemas, AnswerValidator, ValidatedCall
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
@@ -161,12 +162,14 @@ async def test_the_header_is_ascii_and_not_endless(engine: ScriptedEngine, tok: 
     assert last == f"{103 - len(shown)} more"
 
 
-def test_there_are_no_more_labels_than_so_many_tools() -> None:
-    counted = Metrics(dict)
-    labels = {counted._tool(f"tool{i}") for i in range(1000)} | {counted._tool(None)}
-    assert len(labels) == 65
-    assert "other" in labels
-    assert counted._tool("tool3") == "tool3"
+def test_only_so_many_tools_have_a_label() -> None:
+    metrics = Metrics(dict)
+    calls = [ValidatedCall(f"tool{i}", None) for i in range(1000)] + [ValidatedCall(None, "unknown_name")]
+    for call in [*calls, calls[3]]:
+        metrics.request().step(Step(0, [], (), 0, 0, None, calls=(call,)))
+    families = text_string_to_metric_families(metrics.text().decode())
+    counts = {s.labels["tool"]: s.value for f in families for s in f.samples if s.name == "dovetail_calls_total"}
+    assert len(counts) == 65 and counts["tool3"] == 2 and "other" in counts
 
 
 # -- asked again ------------------------------------------------------------------------------------------------------
