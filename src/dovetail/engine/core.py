@@ -90,7 +90,8 @@ class LLMCore:
         if settings.gate == "off" or settings.cost_folder is None or not self._most:
             return None
         types = (settings.dtype, settings.quantization, settings.kv_cache_dtype, settings.draft_kv_cache_dtype)
-        kernels = (settings.attention_backend, settings.draft_attention_backend, torch.get_num_threads())
+        attention = (settings.attention_backend, settings.draft_attention_backend)
+        kernels = (settings.kernels, attention, torch.get_num_threads())
         sizes = (models.context, settings.max_batch, self._most)
         return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 
