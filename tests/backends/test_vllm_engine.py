@@ -153,7 +153,7 @@ def test_a_socket_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
             assert Path(path).parents[1] == Path(folder if short else "/tmp")
             assert len(path) <= 103, "as macOS has it"
         monkeypatch.setattr(launching, "FOLDERS", ())
-        with pytest.raises(PlanError, match=r"x is too long for the name of a socket: TMPDIR names another folder"):
+        with pytest.raises(PlanError, match=r"x is too long for the path of a socket: set TMPDIR to another folder"):
             vllm.Socket()
 
 
@@ -174,7 +174,7 @@ def test_a_socket_is_where_its_folder_can_be_made(tmp_path: Path, monkeypatch: p
     where.close()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
     monkeypatch.setattr(launching, "FOLDERS", (str(shared),))
-    with pytest.raises(PlanError, match=r"no is no folder that can be written to: TMPDIR names another folder"):
+    with pytest.raises(PlanError, match=r"no is not a writable folder: set TMPDIR to another folder"):
         vllm.Socket()
 
 
@@ -183,7 +183,7 @@ def test_a_socket_s_folder_may_have_gone(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
     where = vllm.Socket()
     (tmp_path / "own").rmdir()
-    with pytest.raises(PlanError, match=r"cannot be made: No such file or directory; TMPDIR"):
+    with pytest.raises(PlanError, match=r"cannot be created: No such file or directory; set TMPDIR"):
         where.open()
 
 
@@ -196,7 +196,7 @@ def test_a_socket_is_where_nobody_else_can_put_another(tmp_path: Path, monkeypat
         assert Path(vllm.Socket().path).parents[1] == Path(above / "own" if safe else "/tmp")
     above.chmod(0o777)
     monkeypatch.setattr(launching, "FOLDERS", ())
-    with pytest.raises(PlanError, match=r"own is open to others, .* TMPDIR names another folder"):
+    with pytest.raises(PlanError, match=r"own is open to other users, .* set TMPDIR to another folder"):
         vllm.Socket()
 
 
@@ -206,11 +206,11 @@ def test_a_socket_takes_no_folder_that_others_made(tmp_path: Path, monkeypatch: 
     folder = Path(where.path).parent
     folder.mkdir()
     folder.chmod(0o755)
-    with pytest.raises(PlanError, match="was made by somebody else"):
+    with pytest.raises(PlanError, match="was created by another user"):
         where.open()
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(PlanError, match="was made by somebody else"):
+    with pytest.raises(PlanError, match="was created by another user"):
         where.open()
     where.close()
 
@@ -228,7 +228,7 @@ def test_an_engine_that_dies_while_loading_says_why(tmp_path: Path) -> None:
         asyncio.run(setup.engine.start())
     message = raised.value.message
     assert message.startswith("vLLM ended while starting, exit code 1: ValueError: Available memory on node 0")
-    assert "Not enough memory: it needs less" in message
+    assert "Not enough memory: use less" in message
     assert message.endswith(f"Its whole log is {setup.log}")
     assert "cpu_worker.py" in setup.told.said[0]
     setup.nothing_left()
@@ -574,9 +574,9 @@ def test_the_program_is_found_and_asked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_none_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(PlanError, match=r"there is no vLLM.*pip install 'dovetail\[vllm\]'.*--vllm"):
+    with pytest.raises(PlanError, match=r"vLLM was found neither.*pip install 'dovetail\[vllm\]'.*--vllm"):
         vllm.find(None)
-    with pytest.raises(PlanError, match="which is no program"):
+    with pytest.raises(PlanError, match="which is not a program"):
         vllm.find(str(tmp_path))
     (tmp_path / "vllm").write_text("#!/bin/sh\necho none\n")
     (tmp_path / "vllm").chmod(0o755)

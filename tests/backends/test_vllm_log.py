@@ -169,7 +169,7 @@ def test_without_a_traceback_the_last_error_is_told() -> None:
     [
         ("OSError: You are trying to access a gated repo.", "no access"),
         ("403 Client Error: Forbidden for url", "no access"),
-        ("SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "half a checkpoint"),
+        ("SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "incomplete checkpoint"),
         ("OSError: [Errno 98] Address already in use", "a port"),
         ("RuntimeError: Failed to infer device type", "vLLM finds no GPU"),
         ("ValueError: To serve at least one request …, larger than the available KV cache memory", "not enough memory"),

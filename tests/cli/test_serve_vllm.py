@@ -384,7 +384,7 @@ def test_not_enough_memory(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(log=tuple((LOGS / "not_enough_memory.txt").read_text().splitlines()), dies=1))
     complaint = served.refused(pair / "target")
     assert "exit code 1: ValueError: Available memory on node 0" in complaint
-    assert "Not enough memory: it needs less, or more to have: a shorter --context" in complaint
+    assert "Not enough memory: use less, or more to have: a shorter --context" in complaint
 
 
 def test_an_engine_that_dies_while_loading(pair: Path, tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_options_of_vllm_that_are_settings_are_refused(served: Served, pair: Pat
 
 def test_no_vllm(served: Served, pair: Path) -> None:
     served.program.unlink()
-    assert "which is no program" in served.refused(pair / "target")
+    assert "which is not a program" in served.refused(pair / "target")
 
 
 def test_a_vllm_that_is_too_old(pair: Path, tmp_path: Path) -> None:
@@ -590,7 +590,9 @@ def test_one_that_is_lost_while_it_is_asked_is_not_taken(pair: Path, monkeypatch
 
     async def main() -> None:
         async with Fake(tokenize=broken) as fake:
-            with pytest.raises(EngineError, match=f"{fake.name} cannot be tried out: {fake.name} broke off"):
+            with pytest.raises(
+                EngineError, match=f"{fake.name} cannot be tried out: {fake.name} closed the connection"
+            ):
                 await attaching(pair, fake.url, io.StringIO()).start()
 
     limited(main)
@@ -647,7 +649,7 @@ def test_another_model_is_told_and_another_vocabulary_refused(pair: Path, tmp_pa
 def test_a_wrong_key_and_nobody_there_are_one_message(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run(), key="wrong")
     assert code == 2
-    assert "wants a key, or another one: --engine-api-key-file" in printed
+    assert "does not accept the API key: --engine-api-key-file" in printed
     command = [sys.executable, "-m", "dovetail", "serve", str(pair / "target"), "--port", str(free_port())]
     done = subprocess.run(
         [*command, "--engine", f"http://127.0.0.1:{free_port()}"], capture_output=True, text=True, check=False

@@ -55,7 +55,7 @@ def an_unknown_option(program: Path, folder: Path) -> None:
 
 def not_enough_memory(program: Path, folder: Path) -> None:
     complaint = refused(program, EAGER, VLLM_CPU_KVCACHE_SPACE="9000")
-    assert "Not enough memory: it needs less, or more to have: a shorter --context" in complaint
+    assert "Not enough memory: use less, or more to have: a shorter --context" in complaint
 
 
 def a_drafter_for_another_model(program: Path, folder: Path) -> None:

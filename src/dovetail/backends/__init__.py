@@ -1,1 +1,1 @@
-"""Engines behind the `Engine` protocol of completion.py, one file each."""
+"""The implementations of the `Engine` protocol of completion.py: embedded, vllm and remote."""

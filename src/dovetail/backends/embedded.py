@@ -1,7 +1,8 @@
-"""The embedded engine behind the `Engine` protocol: the core in one worker thread, asyncio on the other side.
+"""The embedded engine behind the `Engine` protocol: the core runs in a worker thread, and callers use asyncio.
 
-Only the worker touches the core. Callers send it commands through a thread-safe queue; a step's outcomes go back to the
-event loop in one call. Constraints are called in the worker, or while it waits in the core's second thread.
+Only the worker touches the core. Callers send commands through a thread-safe queue, and all outcomes of a step go back
+to the event loop in one call. Constraints are called in the worker thread, or in the core's second thread while the
+worker waits for it.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ class EmbeddedEngine:
         return self._started().info
 
     async def start(self) -> None:
-        """Load and get ready. Raises `CheckpointError` or `EngineError`."""
+        """Load the model. Raises `CheckpointError` or `EngineError`."""
         if self._worker is not None and self._worker.is_alive():
             raise EngineError("the engine was started already")
         self._loop = asyncio.get_running_loop()
-        # A start that failed leaves its stop behind in the old one.
+        # The old queue may hold the `_Stop` of a start that failed.
         self._commands = queue.SimpleQueue()
         loaded: asyncio.Future[LLMCore] = self._loop.create_future()
         self._worker = threading.Thread(target=self._work, args=(loaded,), name="dovetail-engine", daemon=True)
@@ -101,7 +102,7 @@ class EmbeddedEngine:
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`."""
         self._started()
-        # The engine's own number: two clients may well send the same request id.
+        # A number makes the id unique, because two clients may send the same one.
         request_id = f"{next(self._numbers)}-{completion.request_id}"
         stream: asyncio.Queue[Outcome] = asyncio.Queue()
         self._streams[request_id] = stream
@@ -119,7 +120,7 @@ class EmbeddedEngine:
             self._commands.put(_Cancel(request_id))
 
     def gauges(self) -> dict[str, float]:
-        """The core's numbers; none before `start`."""
+        """The core's counters; none before `start`."""
         return {} if self._core is None else self._core.gauges()
 
     def _started(self) -> LLMCore:
@@ -128,7 +129,7 @@ class EmbeddedEngine:
         return self._core
 
     def _work(self, loaded: asyncio.Future[LLMCore]) -> None:
-        """The worker: load, then take commands and step until told to stop. Waits only when there is nothing to run."""
+        """The worker thread: load the core, then take commands and run steps until `_Stop`."""
         core = self._load(loaded)
         if core is None:
             return
@@ -193,7 +194,7 @@ class EmbeddedEngine:
                 stream.put_nowait(outcome)
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
-        """Run `function` on the event loop. A loop that is closed has nobody left to tell: the worker ends."""
+        """Run `function` on the event loop. If the loop is closed, no caller is left, and the worker ends."""
         if self._loop is None or self._loop.is_closed():
             self._commands.put(_Stop())
             return

@@ -288,7 +288,7 @@ def test_a_server_that_is_only_slow_is_busy_and_not_lost() -> None:
         async with Fake(answer=answer) as fake:
             engine = RemoteEngine([fake.server(silence_s=0.02)])
             await engine.start()
-            with pytest.raises(EngineBusy, match="did not come to this"):
+            with pytest.raises(EngineBusy, match="did not answer this request"):
                 await answered(engine)
             assert engine.gauges()["up"] == 1 and engine.gauges()["resent_total"] == 0 and len(fake.asked) == 1
             await engine.stop()
@@ -334,7 +334,7 @@ def test_a_full_server_is_passed_over_and_full_ones_are_said() -> None:
         fakes[0].pages["/v1/completions"] = (429, b"full")
         assert await answered(engine) == continuation(PROMPT, 8)
         fakes[1].pages["/v1/completions"] = (503, b"full")
-        with pytest.raises(EngineBusy, match="takes no more"):
+        with pytest.raises(EngineBusy, match="accepts no more"):
             await answered(engine)
 
     with_servers([Fake(), Fake()], test)
@@ -446,7 +446,9 @@ def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_la
     run(main)
 
 
-@pytest.mark.parametrize(("full", "why"), [(True, "takes no more requests now: full"), (False, "broke off")])
+@pytest.mark.parametrize(
+    ("full", "why"), [(True, "accepts no more requests now: full"), (False, "closed the connection")]
+)
 def test_one_that_cannot_be_tried_out_is_said_once_and_joins_later(
     full: bool, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

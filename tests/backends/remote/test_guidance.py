@@ -102,19 +102,22 @@ TOO_MANY: list[Any] = [
 @pytest.mark.parametrize(
     ("schema", "pointer"),
     [
-        (lists(guidance.MOST_ITEMS + 1), "#/properties/p0 is where lists"),
-        (lists(10**9, key="minItems"), "#/properties/p0 is where lists"),
-        (lists(1e9), "#/properties/p0 is where lists"),
-        (lists(*[guidance.MOST_ITEMS // 2] * 3), "# is where lists"),
-        ({"anyOf": [{"items": {"a/b": 1}}, lists(10**300)]}, "#/anyOf/1/properties/p0 is where lists"),
-        ({"$defs": {"a/b": lists(10**5)}, "items": {"$ref": "#/$defs/a~1b"}}, "#/$defs/a~1b/properties/p0 is where"),
-        ({"$defs": {"a": LIST}, "prefixItems": [LIST, REFERRED]}, "# is where lists"),
-        ({**lists(5000, -5000), "maxItems": 6000, "minItems": -6000}, "# is where lists"),
-        ({"maxItems": 5000, "anyOf": [{"items": {"const": i}} for i in range(20)]}, "# is where lists"),
-        ({"$defs": {"a": LIST}, "anyOf": [{**REFERRED, "minItems": i} for i in range(20)]}, "# is where lists"),
-        (keys(MOST + 1), "# has too many properties"),
-        ({"items": keys(MOST + 3, "p0")}, "#/items has too many properties"),
-        *((schema, "# has too many properties") for schema in TOO_MANY),
+        (lists(guidance.MOST_ITEMS + 1), "#/properties/p0 makes lists"),
+        (lists(10**9, key="minItems"), "#/properties/p0 makes lists"),
+        (lists(1e9), "#/properties/p0 makes lists"),
+        (lists(*[guidance.MOST_ITEMS // 2] * 3), "# makes lists"),
+        ({"anyOf": [{"items": {"a/b": 1}}, lists(10**300)]}, "#/anyOf/1/properties/p0 makes lists"),
+        (
+            {"$defs": {"a/b": lists(10**5)}, "items": {"$ref": "#/$defs/a~1b"}},
+            "#/$defs/a~1b/properties/p0 makes lists have",
+        ),
+        ({"$defs": {"a": LIST}, "prefixItems": [LIST, REFERRED]}, "# makes lists"),
+        ({**lists(5000, -5000), "maxItems": 6000, "minItems": -6000}, "# makes lists"),
+        ({"maxItems": 5000, "anyOf": [{"items": {"const": i}} for i in range(20)]}, "# makes lists"),
+        ({"$defs": {"a": LIST}, "anyOf": [{**REFERRED, "minItems": i} for i in range(20)]}, "# makes lists"),
+        (keys(MOST + 1), "# has too many optional properties"),
+        ({"items": keys(MOST + 3, "p0")}, "#/items has too many optional properties"),
+        *((schema, "# has too many optional properties") for schema in TOO_MANY),
     ],
 )
 def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer: str) -> None:
@@ -154,5 +157,5 @@ def test_every_tool_of_a_request_counts() -> None:
         grammar = dovetail.format(name).grammar(tools)
         assert grammar is not None
         control = {literal: number for number, literal in enumerate(("[end]", "<|python_start|>", "<|python_end|>"))}
-        with pytest.raises(SchemaRefused, match="is where lists get to have more than 10,000 items"):
+        with pytest.raises(SchemaRefused, match="makes lists have more than 10,000 items in all"):
             guidance.write(grammar, Vocabulary(100, (0,), control))

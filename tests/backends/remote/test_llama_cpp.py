@@ -155,7 +155,7 @@ def test_ids_that_are_left_out_may_be_another_spelling() -> None:
         {"tokenize": {"tokens": []}},
         {},
     ):
-        with pytest.raises(EngineError, match="left out ids"):
+        with pytest.raises(EngineError, match="omitted ids"):
             answered("llamacpp", answer, **pages)
 
 
@@ -210,7 +210,7 @@ def test_log_probabilities_are_not_streamed() -> None:
 )
 def test_log_probabilities_that_are_not_told(probabilities: list[object]) -> None:
     event = said([10], 1, stop=True, stop_type="limit", completion_probabilities=probabilities)
-    with pytest.raises(InvalidRequest, match="does not tell all log probabilities"):
+    with pytest.raises(InvalidRequest, match="does not report all log probabilities"):
         answered("llamacpp", saying(event.removeprefix(b"data: ").strip()), {"logprobs": 0})
 
 

@@ -184,7 +184,7 @@ def test_log_probabilities(real: Real, folders: dict[str, Path]) -> None:
     async def main() -> None:
         async with attached(real, folder) as engine:
             if real.drafts:
-                with pytest.raises(InvalidRequest, match="does not tell all log probabilities"):
+                with pytest.raises(InvalidRequest, match="does not report all log probabilities"):
                     await said(engine, asked)
                 return
             (batch,) = await said(engine, asked)

@@ -55,10 +55,14 @@ def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -
         ({"v1/models": {"data": []}}, EngineError, "neither vLLM nor SGLang"),
         ({"v1/models": (200, b"<html>")}, EngineError, "neither vLLM nor SGLang"),
         ({"v1/models": (404, b"")}, EngineError, "neither vLLM nor SGLang .* status 404"),
-        ({"v1/models": (403, b"")}, EngineError, "wants a key"),
+        ({"v1/models": (403, b"")}, EngineError, "does not accept the API key"),
         ({"v1/models": {"data": [{"id": "m", "owned_by": "vllm"}]}}, EngineError, "max_model_len"),
         ({"v1/models": {"data": [{"id": "m", "owned_by": "sglang"}]}}, EngineError, "max_model_len"),
-        ({"v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "props": {}}, EngineError, "/props is not"),
+        (
+            {"v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "props": {}},
+            EngineError,
+            "/props cannot be read",
+        ),
         (
             {"v1/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "props": (501, b"")},
             EngineError,
@@ -183,7 +187,7 @@ def test_addresses() -> None:
     assert split_address(" https://Example.org/vllm ") == ("https://example.org/vllm", "example.org/vllm")
     assert split_address("http://[::1]:8000") == ("http://[::1]:8000", "[::1]:8000")
     for address in ("127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "http://a?x=1", "http://a:99999"):
-        with pytest.raises(PlanError, match="is no URL"):
+        with pytest.raises(PlanError, match="must be a URL"):
             split_address(address)
     for address in ("http://me:s3cret@a", "http://me:s3cret@a:b", "me:s3cret@a:1", "http://[me:s3cret@a"):
         with pytest.raises(PlanError, match="--engine-api-key-file") as caught:

@@ -172,7 +172,7 @@ def test_a_queue_that_stays_full_takes_nothing(tmp_path: Path, monkeypatch: pyte
             http = Http(URL, "vllm", None, 1.0, path)
             waiting = asyncio.create_task(http.page("/health"))  # the one that there is room for
             await asyncio.sleep(0.05)
-            with pytest.raises(ServerLost, match="it takes no connection") as caught:
+            with pytest.raises(ServerLost, match="it accepts no connection") as caught:
                 await http.page("/health")
             assert not caught.value.sent
             await http.close()

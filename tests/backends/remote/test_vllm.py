@@ -199,7 +199,7 @@ def test_one_that_cannot_say_now_is_asked_again(path: str, status: int) -> None:
     async def main() -> None:
         async with Fake(backend="guidance", **{path: (status, b"later")}) as fake:
             server = fake.server()
-            with pytest.raises(ServerLost, match=f"cannot say now .* HTTP status {status}: later"):
+            with pytest.raises(ServerLost, match=f"cannot tell now .* HTTP status {status}: later"):
                 await server.open()
             fake.pages |= {"/tokenize": {}, "/v1/completions": None}
             await server.open()
@@ -347,7 +347,7 @@ def test_log_probabilities_that_are_none_are_an_error(said: object) -> None:
         (400, "max_tokens=5000 cannot be greater than max_model_len=1024.", ContextExceeded, "max_model_len"),
         (400, "Grammar error: no such rule", InvalidRequest, "no such rule"),
         (422, "temperature must be less", InvalidRequest, "temperature"),
-        (401, "Unauthorized", EngineError, "wants a key.*--engine-api-key-file"),
+        (401, "Unauthorized", EngineError, "does not accept the API key.*--engine-api-key-file"),
         (404, "The model `x` does not exist.", EngineError, "does not exist"),
         (429, "Too many requests", EngineBusy, "Too many requests"),
         (503, "Loading model", EngineBusy, "Loading model"),
@@ -464,7 +464,7 @@ def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with Fake(**{"v1/models": (401, b'{"error":"Unauthorized"}')}) as fake:
             server = fake.server(key="s3cret")
-            with pytest.raises(EngineError, match="wants a key") as caught:
+            with pytest.raises(EngineError, match="does not accept the API key") as caught:
                 await server.open()
             assert "s3cret" not in str(caught.value) + repr(server)
             await server.close()

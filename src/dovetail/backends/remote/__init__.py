@@ -1,4 +1,4 @@
-"""Engines behind HTTP: vLLM, SGLang and llama.cpp, one server or several, as one `Engine`."""
+"""Servers of vLLM, SGLang or llama.cpp, reached over HTTP, as one `Engine`."""
 
 from dovetail.backends.remote.engine import RemoteEngine
 from dovetail.backends.remote.server import Server

@@ -1,4 +1,4 @@
-"""A server's page of metrics -> the names that the embedded engine has for the same."""
+"""Translates a server's Prometheus metrics to the names that the embedded engine uses."""
 
 from __future__ import annotations
 
@@ -10,62 +10,64 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One of our numbers in a server's words: the sum of all its series, or their mean, or one for each value of the
-    label `by`, which keeps its name."""
+    """The server's metric `name` for one of Dovetail's counters.
+
+    The counter is the sum of all series of the metric, or their `mean`, or one number for each value of the label `by`.
+    """
 
     name: str
     mean: bool = False
     by: str | None = None
 
 
-#: Our names -> theirs.
+#: Dovetail's names -> the server's metrics.
 Table = Mapping[str, Counted]
 
-#: More values of one label than anything has positions: then it is something else.
+#: The most values of a label; there are never so many draft positions.
 _MOST_VALUES = 64
-#: More series of ours than the largest deployment has; each costs 20 µs, in which nothing else is served.
+#: The most series to read: more than the largest deployment has. Each blocks the event loop for 20 µs.
 _MOST_SERIES = 4096
 
 
 def translated(page: bytes, table: Table) -> dict[str, float]:
-    """What of `table` the page holds, in Prometheus' text format; nothing of what is none."""
+    """The counters of `table` that the `page`, in Prometheus' text format, contains; none if it cannot be parsed."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {counted.name: [] for counted in table.values()}
-    # A page has thousands of series, most of them histograms that nobody here asks for, and parsing is slow.
-    begins = tuple(name.encode() for name in series)
-    ours = [line for line in page.split(b"\n") if line.startswith(begins)]
-    if len(ours) > _MOST_SERIES:
+    # Parsing is slow, and most of a page's thousands of series are histograms that are not needed.
+    prefixes = tuple(name.encode() for name in series)
+    lines = [line for line in page.split(b"\n") if line.startswith(prefixes)]
+    if len(lines) > _MOST_SERIES:
         return {}
     try:
-        for family in text_string_to_metric_families(b"\n".join((*ours, b"")).decode(errors="replace")):
+        for family in text_string_to_metric_families(b"\n".join((*lines, b"")).decode(errors="replace")):
             for sample in family.samples:
                 if sample.name in series and math.isfinite(sample.value):
                     series[sample.name].append((sample.labels, sample.value))
     except ValueError:
         return {}
-    found: dict[str, float] = {}
+    counters: dict[str, float] = {}
     for name, counted in table.items():
         samples = series[counted.name]
         if counted.by is not None:
-            found |= _apart(name, counted.by, samples)
+            counters |= _by_label(name, counted.by, samples)
         elif samples:
             total = sum(value for _, value in samples)
-            found[name] = total / len(samples) if counted.mean else total
-    return found
+            counters[name] = total / len(samples) if counted.mean else total
+    return counters
 
 
-def _apart(ours: str, label: str, samples: list[tuple[dict[str, str], float]]) -> dict[str, float]:
-    """One number for each value of the label, which must be a number itself."""
-    found: dict[str, float] = {}
+def _by_label(counter: str, label: str, samples: list[tuple[dict[str, str], float]]) -> dict[str, float]:
+    """One number for each value of the label, which must be a number below `_MOST_VALUES`."""
+    counters: dict[str, float] = {}
     for labels, value in samples:
-        said = labels.get(label, "")
-        # Its length first: int() raises for thousands of digits.
-        if len(said) <= 2 and said.isdecimal() and int(said) < _MOST_VALUES:
-            name = labelled(ours, **{label: said})
-            found[name] = found.get(name, 0) + value
-    return found
+        position = labels.get(label, "")
+        # The length is checked first, because int() raises for thousands of digits.
+        if len(position) <= 2 and position.isdecimal() and int(position) < _MOST_VALUES:
+            name = labelled(counter, **{label: position})
+            counters[name] = counters.get(name, 0) + value
+    return counters
 
 
 def labelled(name: str, **labels: str) -> str:
-    """`name` with `labels` (their values have nothing to escape) added to those it has, in Prometheus' notation."""
-    said = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    return f"{name[:-1]},{said}}}" if name.endswith("}") else f"{name}{{{said}}}"
+    """`name` with `labels` added to its own, in Prometheus' notation. Their values must need no escaping."""
+    added = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name[:-1]},{added}}}" if name.endswith("}") else f"{name}{{{added}}}"

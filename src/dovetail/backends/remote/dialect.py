@@ -1,4 +1,4 @@
-"""What the three servers do each in its own way, and everybody else need not know."""
+"""The interface to one kind of server: vLLM, SGLang or llama.cpp each implement `Dialect` and `Reader`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
 from dovetail.grammar import Grammar
 
-#: Why an answer ended, in words that vLLM and SGLang have in common with us; all others are errors.
+#: The finish reasons of vLLM and SGLang that are no errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
-#: What a server says of how many there were.
+#: A count that a server reports.
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
-#: A page of the server: its path, and a body where it is to be a POST -> status and what came back.
+#: Requests a page of the server: (path, body for a POST) -> (status, content).
 Page = Callable[..., Awaitable[tuple[int, bytes]]]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a server says of itself: its model's name, its context, how many tokens it drafts a step (None: it does not
-    say), why it takes no grammar, None where it may take one, and as what it takes one."""
+    """What a server reports about itself.
+
+    `model`: its name. `draft_tokens`: tokens drafted in a step, None if unknown. `no_grammar`: why it accepts no
+    grammar, None if it accepts one. `grammar`: the notation in which it accepts a grammar.
+    """
 
     model: str
     context: int
@@ -37,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Drafts(msgspec.Struct, frozen=True):
-    """Draft tokens proposed and accepted for one answer, and the accepted by their place among a step's drafts."""
+    """Draft tokens of one answer: how many were proposed and accepted, and how many accepted at each position."""
 
     drafted: int
     accepted: int
@@ -45,30 +48,30 @@ class Drafts(msgspec.Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """The events of one answer -> token batches.
+    """Turns the events of one answer into token batches with ids, finish reason and log probabilities.
 
-    Batches have ids, finish and log probabilities; the rest is known after the last event, `drafts` where the server
-    tells: how many of the prompt's tokens were `cached`, and what was drafted.
+    After the last event, `cached` is how many of the prompt's tokens were in the server's cache, and `drafts` counts
+    the draft tokens, if the server reports them.
     """
 
     cached: int
     drafts: Drafts | None
 
     async def feed(self, data: bytes) -> TokenBatch | None:
-        """One event's data. Raises what an error in it says, and one of `UNREADABLE` for what is no event."""
+        """Read one event's data. Raises the error that it contains, or one of `UNREADABLE`."""
 
 
 class Dialect(Protocol):
-    """How one kind of server is asked and read."""
+    """The requests and answers of one kind of server."""
 
     name: ClassVar[str]
     path: ClassVar[str]
     table: ClassVar[Table]
-    #: Whether connections are kept for the next request.
+    #: Whether a connection can be used for several requests.
     keeps: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:
-        """What the server says of itself. Raises `EngineError`."""
+        """Ask the server for its limits. Raises `EngineError`."""
 
     def body(
         self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str
@@ -91,24 +94,24 @@ class Models(msgspec.Struct, frozen=True):
 
 
 async def read(server: str, page: Page, path: str, kind: type[Any]) -> Any:
-    """A page of JSON. Raises `EngineError`."""
+    """Read a page of JSON as `kind`. Raises `EngineError`."""
     status, body = await page(path)
     if status != 200:
         raise EngineError(f"{server}{path} answers with HTTP status {status}")
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE as error:
-        raise EngineError(f"{server}{path} is not what it should be: {error}") from error
+        raise EngineError(f"{server}{path} cannot be read: {error}") from error
 
 
 def structural_tag(grammar: Grammar, vocabulary: Vocabulary) -> str:
-    """The grammar as xgrammar's structural tag, in JSON. Raises `InvalidRequest` where it has none."""
+    """The grammar as xgrammar's structural tag, in JSON. Raises `InvalidRequest` if it cannot be written."""
     with _constrained():
         return msgspec.json.encode(grammar.structural_tag(vocabulary.control)).decode()
 
 
 def lark(grammar: Grammar, control: Mapping[str, int]) -> str:
-    """The grammar in llguidance's Lark. Raises `InvalidRequest` where it cannot be written."""
+    """The grammar in llguidance's Lark. Raises `InvalidRequest` if it cannot be written."""
     with _constrained():
         return grammar.lark(control)
 

@@ -1,6 +1,6 @@
-"""HTTP to one server: pages, and streams of server-sent events.
+"""An HTTP client for one server: whole pages, and streams of server-sent events.
 
-Every failure of the connection is a `ServerLost`; every answer but 200 is what `refusal` makes of it.
+A failure of the connection raises `ServerLost`. An answer with another status than 200 raises what `refusal` returns.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from dovetail.backends.remote.errors import ServerLost, refusal
 from dovetail.errors import EngineBusy, EngineError, PlanError
 
 CONNECT_S = 5.0
-#: Between tries to be let into the queue of a Unix socket.
-_TURN_S = 0.02
+#: Seconds between two tries to connect to a Unix socket whose queue is full.
+_RETRY_S = 0.02
 PAGE_S = 10.0
 _PAGE_BYTES = 4 * 1024 * 1024
-#: What may come before an event is whole. SGLang may repeat all log probabilities of an answer in one.
+#: The most bytes of one event. SGLang may repeat all log probabilities of an answer in each.
 _EVENT_BYTES = 16 * 1024 * 1024
 _ANSWER_BYTES = 64 * 1024 * 1024
-#: How often a server that says nothing is asked for its health, and how long it may say nothing in all.
+#: A healthy server may send no event for so many times `silence_s`.
 _SILENCES = 20
-#: Less than the 5 seconds after which uvicorn closes a connection that is not used, perhaps under a request.
-_KEPT_S = 4.0
+#: Below uvicorn's 5 seconds, after which it closes an idle connection, perhaps while a request is being sent.
+_KEEPALIVE_S = 4.0
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """The base of an engine's URL, without the /v1 that others write at its end, and its host and port.
+    """The base of an engine's URL, without a final /v1, and its host and port.
 
-    Raises `PlanError`, which does not repeat the address: what is wrong with it may be that it holds a key.
+    Raises `PlanError`, which does not quote the address, because it may contain a key.
     """
     if "@" in address:
-        raise PlanError("a key does not belong into an engine's URL, where it would be logged: --engine-api-key-file")
-    wrong = PlanError("what engine names is no URL such as http://127.0.0.1:8000")
+        raise PlanError("an engine's URL must not contain a key, because URLs are logged: use --engine-api-key-file")
+    wrong = PlanError("engine must be a URL such as http://127.0.0.1:8000")
     try:
         parts = urlsplit(address.strip())
         port = parts.port
@@ -55,19 +55,19 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 class Http:
-    """A pool of connections to one server. Made on the event loop that uses it.
+    """A pool of connections to one server. Create it on the event loop that uses it.
 
-    A server from which no byte came for `silence_s` seconds is asked for its health; one that is healthy may send no
-    event for 20 times as long, and has too much to do then. Unless `keeps`, each request has a connection of its own.
-    With `path` it listens on the Unix socket there, and the host in `base` is no more than a name.
+    `silence_s`: after so many seconds without a byte the server's /health is asked; an unhealthy server is lost, and a
+    healthy one may stay silent for 20 times as long. `path`: the Unix socket to connect to, if any; then the host in
+    `base` is only a name. `keeps`: whether connections are used again.
     """
 
     def __init__(self, base: str, name: str, key: str | None, silence_s: float, path: str | None = None) -> None:
         self._base, self._name, self._silence_s = base, name, silence_s
         self.keeps = True
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # No proxies of the environment, and no bound on connections: who is let in is decided elsewhere.
-        options: Any = {"limit": 0, "keepalive_timeout": _KEPT_S}
+        # No limit on connections, because the gateway limits requests; and no proxies from the environment.
+        options: Any = {"limit": 0, "keepalive_timeout": _KEEPALIVE_S}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(**options) if path is None else _UnixConnector(path, **options),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -79,11 +79,11 @@ class Http:
         self._requests: set[asyncio.Future[aiohttp.ClientResponse]] = set()
 
     async def close(self) -> None:
-        """Ends every stream, each with a `ServerLost`."""
-        # Closing the session does not wake those that read.
+        """End every stream with a `ServerLost`, and close the connections."""
+        # Closing the session alone would not wake the readers.
         for request in self._requests:
             if not request.cancel() and not request.cancelled() and request.exception() is None:
-                request.result().content.set_exception(aiohttp.ClientConnectionError("closed from here"))
+                request.result().content.set_exception(aiohttp.ClientConnectionError("closed by Dovetail"))
         await self._session.close()
 
     async def healthy(self) -> bool:
@@ -94,7 +94,7 @@ class Http:
             return False
 
     async def page(self, path: str, body: object = None) -> tuple[int, bytes]:
-        """GET, or POST where there is a body: the status and at most 4 MiB. Raises `ServerLost`."""
+        """GET, or POST if there is a `body`. Returns the status and at most 4 MiB. Raises `ServerLost`."""
         method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         self._check_open()
         try:
@@ -111,10 +111,10 @@ class Http:
     async def events(
         self, path: str, body: Mapping[str, object], healthy: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes]:
-        """POST `body`, and the data of each event that comes back; an answer that is no stream is one event.
+        """POST `body` and yield the data of each event. An answer that is not a stream is one event.
 
-        Closing the generator closes the connection at once. Raises `ServerLost`, what `refusal` makes of a status, or
-        `EngineBusy` where a healthy server sends no event for too long.
+        Closing the generator closes the connection at once. Raises `ServerLost`, what `refusal` returns for a status,
+        or `EngineBusy` if a healthy server sends no event for too long.
         """
         self._check_open()
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ class Http:
                 rest, size, last = bytearray(), 0, loop.time()
                 while chunk := await self._chunk(response.content, healthy):
                     rest += chunk
-                    size += len(chunk)  # comments count too, which may come for ever
+                    size += len(chunk)  # comments count too, because a server may send them for ever
                     if streams and b"\n" in chunk:
                         *lines, rest = rest.split(b"\n")
                         for line in lines:
@@ -148,7 +148,7 @@ class Http:
     async def _post(
         self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        # Some send their status with the first token only, so that waiting for it is waiting for a prompt.
+        # Some servers send the status with the first token only, so this may wait for a whole prompt.
         request = asyncio.ensure_future(
             self._session.post(self._base + path, data=data, allow_redirects=False, headers=self._headers)
         )
@@ -157,7 +157,7 @@ class Http:
             silences = 0
             while not (await asyncio.wait({request}, timeout=self._silence_s))[0]:
                 silences += 1
-                await self._ask(silences, healthy)
+                await self._check_silence(silences, healthy)
             if request.cancelled():
                 raise ServerLost(f"the connections to {self._name} are closed")
             yield request.result()
@@ -167,11 +167,11 @@ class Http:
                 request.cancel()
                 await asyncio.wait({request})
             if not request.cancelled() and request.exception() is None:
-                # One that was read to its end has given its connection back already; any other is of no more use.
+                # Does nothing to an answer that was read to its end; any other connection cannot be used again.
                 request.result().close()
 
     async def _chunk(self, content: aiohttp.StreamReader, healthy: Callable[[], Awaitable[bool]]) -> bytes:
-        """What came, b"" at the end."""
+        """The next bytes, b"" at the end."""
         silences = 0
         while True:
             try:
@@ -179,7 +179,7 @@ class Http:
                     return await content.readany()
             except TimeoutError:
                 silences += 1
-                await self._ask(silences, healthy)
+                await self._check_silence(silences, healthy)
 
     @property
     def _headers(self) -> Mapping[str, str]:
@@ -197,8 +197,8 @@ class Http:
         if self._session.closed:
             raise ServerLost(f"the connections to {self._name} are closed", sent=False)
 
-    async def _ask(self, silences: int, healthy: Callable[[], Awaitable[bool]]) -> None:
-        """Raise `ServerLost` for a server that is silent and not well, `EngineBusy` for one that is too long."""
+    async def _check_silence(self, silences: int, healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Raise `ServerLost` if the silent server is unhealthy, `EngineBusy` if it was silent for too long."""
         if not await healthy():
             raise ServerLost(f"{self._name} sent nothing for {round(silences * self._silence_s)} seconds")
         if silences >= _SILENCES:
@@ -206,32 +206,32 @@ class Http:
 
     def _overloaded(self) -> EngineBusy:
         return EngineBusy(
-            f"{self._name} is well, and did not come to this in {_SILENCES * self._silence_s:.0f} seconds"
+            f"{self._name} is healthy, but did not answer this request for {_SILENCES * self._silence_s:.0f} seconds"
         )
 
 
 class _UnixConnector(aiohttp.UnixConnector):
-    """Waits for its turn where the socket's queue is full.
+    """Connects to a Unix socket, and waits while the socket's queue is full.
 
-    Linux says EAGAIN then (connect(2)), and does not tell when there is room; asyncio takes it for a connection that is
-    being made, and then for one that was.
+    Linux then returns EAGAIN (connect(2)) and gives no notice when there is room. asyncio would take EAGAIN for a
+    connection in progress, and use a socket that is not connected.
     """
 
     async def _create_connection(self, req: aiohttp.ClientRequest, traces: Any, timeout: Any) -> ResponseHandler:
-        entering = socket.socket(socket.AF_UNIX)
-        entering.setblocking(False)
+        connecting = socket.socket(socket.AF_UNIX)
+        connecting.setblocking(False)
         with ExitStack() as undo:
-            undo.callback(entering.close)
+            undo.callback(connecting.close)
             async with asyncio.timeout(timeout.sock_connect):
-                while not self._in(entering, req):
-                    await asyncio.sleep(_TURN_S)
-            _, protocol = await self._loop.create_connection(self._factory, sock=entering)
+                while not self._connected(connecting, req):
+                    await asyncio.sleep(_RETRY_S)
+            _, protocol = await self._loop.create_connection(self._factory, sock=connecting)
             undo.pop_all()
         return protocol
 
-    def _in(self, entering: socket.socket, req: aiohttp.ClientRequest) -> bool:
+    def _connected(self, connecting: socket.socket, req: aiohttp.ClientRequest) -> bool:
         try:
-            entering.connect(self.path)
+            connecting.connect(self.path)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -243,7 +243,7 @@ def _lost(name: str, error: Exception) -> ServerLost:
     if isinstance(error, aiohttp.ClientConnectorError):
         return ServerLost(f"{name} cannot be reached: {error.os_error.strerror or error}", sent=False)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return ServerLost(f"{name} cannot be reached: it takes no connection", sent=False)
+        return ServerLost(f"{name} cannot be reached: it accepts no connection", sent=False)
     if isinstance(error, aiohttp.ClientPayloadError):
-        return ServerLost(f"{name} broke off within an answer")
-    return ServerLost(f"{name} broke off: {str(error) or type(error).__name__}")
+        return ServerLost(f"{name} closed the connection within an answer")
+    return ServerLost(f"{name} closed the connection: {str(error) or type(error).__name__}")

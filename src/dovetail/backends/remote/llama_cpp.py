@@ -1,13 +1,14 @@
-"""llama.cpp's dialect: POST /completion with prompt ids. Run with build 11312 (0.5.0).
+"""llama.cpp's dialect: POST /completion with prompt ids. Tested with build 11312 (0.5.0).
 
-A grammar goes as llguidance's Lark, for which a server must have been built with LLAMA_LLGUIDANCE; whether it was is
-asked once. `draft_tokens` of one request is left out; frequency and presence penalties count the prompt too.
+A grammar is sent as llguidance's Lark, and the server is asked once whether it was built with LLAMA_LLGUIDANCE. A
+request's `draft_tokens` cannot be sent. Frequency and presence penalties count the prompt too.
 
-A stream leaves out the ids of tokens after which a character is incomplete: no event is sent for them, only the count
-goes on. The server is then asked to tokenize that piece of text. Where this does not give as many tokens with the same
-last one, the model had spelled it in another way, and the ids are another spelling of the same text.
-With log probabilities, which would be lost too, nothing is streamed. Those of such tokens it does not tell, nor those
-of tokens that it drafted; then the request is refused.
+A stream sends no event for a token that ends inside a character; only the token count goes on. The ids of such tokens
+are recovered: the server tokenizes that piece of text. If this gives another number of tokens or another last one, the
+model spelled the text differently, and the ids are another spelling of the same text.
+
+With log probabilities the answer is not streamed, because those of such tokens would be lost. llama.cpp reports none
+for such tokens, nor for tokens that it drafted; a request that needs them is refused.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError, InvalidRequest
 
-#: The first build that is known to refuse a grammar that it cannot read, and not to die of it.
+#: The first build known to refuse a bad grammar without aborting.
 _REFUSES_SINCE = 11312
 _LLGUIDANCE = "%llguidance {}\n"
-#: What it sends for bytes that are no character.
+#: What llama.cpp sends for bytes that are not valid UTF-8.
 _NO_CHARACTER = "\ufffd"
 _PROBE = _LLGUIDANCE + 'start: "a"\n'
 
@@ -35,8 +36,7 @@ _PROBE = _LLGUIDANCE + 'start: "a"\n'
 class LlamaCpp:
     name: ClassVar[str] = "llama.cpp"
     path: ClassVar[str] = "/completion"
-    # Its few threads for HTTP wait for idle connections, while requests on others wait for a thread; and it closes a
-    # connection after a stream without having said so.
+    # Each idle connection occupies one of its few HTTP threads, and it closes a connection after a stream unannounced.
     keeps: ClassVar[bool] = False
     table: ClassVar[Table] = {
         "running": Counted("llamacpp:requests_processing"),
@@ -55,7 +55,7 @@ class LlamaCpp:
         context = props.default_generation_settings.n_ctx
         if context == 0:
             raise EngineError(
-                f"{server} is llama.cpp's router, which has no model of its own: give a server that has one"
+                f"{server} is llama.cpp's router, which has no model of its own: name a server that has one"
             )
         no_grammar = await _no_grammar(props.build_info, page)
         return Limits(props.model_alias or props.model_path, context, None, no_grammar, "lark")
@@ -70,7 +70,7 @@ class LlamaCpp:
             "stream": completion.logprobs is None,
             "return_tokens": True,
             "cache_prompt": True,
-            # In the order that `Sampling` names, and none of the others that it would add.
+            # In the order of `Sampling`, without llama.cpp's other samplers.
             "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -82,7 +82,7 @@ class LlamaCpp:
             "repeat_last_n": len(completion.prompt) + completion.max_tokens,
         }
         if sampling.seed is not None:
-            body["seed"] = sampling.seed % (2**32 - 1)  # the one above stands for a seed of its own choice
+            body["seed"] = sampling.seed % (2**32 - 1)  # 2**32 - 1 asks for a random seed
         if completion.logprobs is not None:
             body["n_probs"] = max(1, completion.logprobs)
         if completion.grammar is not None:
@@ -94,9 +94,9 @@ class LlamaCpp:
 
 
 async def _no_grammar(build: str, page: Page) -> str | None:
-    """Why a server takes no grammar, None where it may: one with another build's number than `b11312-…` is not asked.
+    """Why the server accepts no grammar; None if it may accept one. Builds before 11312 are not asked.
 
-    b9994 aborts at llguidance's grammar where it was built without it (ggml-org/llama.cpp#25960).
+    Build 9994 aborts at an llguidance grammar if it was built without llguidance (ggml-org/llama.cpp#25960).
     """
     number = build.removeprefix("b").partition("-")[0]
     if not number.isdecimal() or int(number) < _REFUSES_SINCE:
@@ -105,10 +105,10 @@ async def _no_grammar(build: str, page: Page) -> str | None:
             "strict=off instead"
         )
     try:
-        status, said = await page("/completion", {"prompt": [0], "n_predict": 0, "grammar": _PROBE})
+        status, answer = await page("/completion", {"prompt": [0], "n_predict": 0, "grammar": _PROBE})
     except ServerLost:
-        return None  # busy: what it says to the first such request is passed on
-    if status == 400 and b"llguidance" in said:
+        return None  # too busy to answer; the first request with a grammar will show
+    if status == 400 and b"llguidance" in answer:
         return "this llama.cpp was built without llguidance (cmake -DLLAMA_LLGUIDANCE=ON); ask for strict=off instead"
     return None
 
@@ -170,10 +170,10 @@ class LlamaCppReader:
         if event.error is not None:
             code = event.error.code
             raise refusal(self._server, code if isinstance(code, int) else 500, data)
-        # Events that tell of the prompt have ids that are none.
+        # Events about the prompt contain ids that are not of the answer.
         new = event.tokens_predicted - self._seen
         ids = tuple(event.tokens) if new else ()
-        # What the last event leaves out is the token that ended the turn, or a character that did not get whole.
+        # The last event omits the token that ended the turn, or an incomplete character.
         if len(ids) < new and not event.stop:
             ids = await self._spelled(event.content, new, ids)
         self._seen += new
@@ -186,10 +186,10 @@ class LlamaCppReader:
         return TokenBatch(ids, self._finish(event.stop_type), logprobs=logprobs)
 
     async def _spelled(self, text: str, count: int, sent: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids of `text`, `count` of them that end in `sent` if it can be spelled so. Raises `EngineError`."""
+        """The ids of `text`, if possible `count` ids that end in `sent`. Raises `EngineError` if there are none."""
         status, body = await self._page("/tokenize", {"content": text, "add_special": False, "parse_special": False})
         ids = tuple(msgspec.json.decode(body, type=_Tokenized).tokens) if status == 200 else ()
-        # SentencePiece's tokenizers put a space before every text.
+        # SentencePiece tokenizers add a space before every text.
         for spelling in (ids, ids[1:]):
             if len(spelling) == count and spelling[count - len(sent) :] == sent:
                 return spelling
@@ -197,9 +197,9 @@ class LlamaCppReader:
             if 0 < len(spelling) <= count and await self._text(spelling) == text:
                 return spelling
         if _NO_CHARACTER in text:
-            return sent  # what the others spelled is none
+            return sent  # the other tokens spell no character
         raise EngineError(
-            f"{self._server} left out ids, and its tokenizer does not give those of the text that it sent"
+            f"{self._server} omitted ids, and its tokenizer does not return those of the text that it sent"
         )
 
     async def _text(self, ids: tuple[int, ...]) -> str | None:
@@ -213,16 +213,16 @@ class LlamaCppReader:
             return "length"
         raise EngineError(f"{self._server} ended the answer: {stop_type:.80}")
 
-    def _logprobs(self, ids: tuple[int, ...], said: list[_Probability]) -> tuple[TokenLogprob, ...]:
-        # Of drafted tokens it says 0, and none of the likeliest, of which one is always asked for.
-        if [each.id for each in said] != list(ids) or not all(each.top_logprobs for each in said):
+    def _logprobs(self, ids: tuple[int, ...], probabilities: list[_Probability]) -> tuple[TokenLogprob, ...]:
+        # A drafted token has no top_logprobs, although at least one is always requested.
+        if [each.id for each in probabilities] != list(ids) or not all(each.top_logprobs for each in probabilities):
             raise InvalidRequest(
-                f"{self._server} does not tell all log probabilities: llama.cpp has none of tokens that it drafted, "
-                "nor of those after which a character is incomplete"
+                f"{self._server} does not report all log probabilities: llama.cpp has none for tokens that it drafted, "
+                "nor for tokens that end inside a character"
             )
         return tuple(
             TokenLogprob(
                 each.id, each.logprob, tuple((top.id, top.logprob) for top in each.top_logprobs[: self._likeliest])
             )
-            for each in said
+            for each in probabilities
         )

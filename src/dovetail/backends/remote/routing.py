@@ -1,26 +1,23 @@
-"""Which of several servers gets a request: the one that has its prompt's beginning in its cache, or the least loaded.
-
-Nothing here knows what a server is, but for its name.
-"""
+"""Chooses a server for a request: the one that has the prompt's prefix in its cache, else the least loaded one."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-#: Tokens of a prompt that are remembered as one; a server's own blocks are smaller, and conversations longer.
+#: Prefixes are remembered in steps of this many tokens. The servers' own cache blocks are smaller.
 BLOCK = 128
-#: How many of them are remembered: some 100 bytes each.
+#: The most prefixes to remember, at about 100 bytes each.
 _MOST_BLOCKS = 1 << 17
-#: A server that has the prompt is passed over when it runs more than twice what the least loaded runs, and this.
+#: A server that has the prefix is skipped if it runs more than twice as many requests as the least loaded, plus this.
 _SLACK = 4
 
-#: Requests that run on a server now, and all that it ever got.
+#: The number of requests that run on a server now, and of all that were ever sent to it.
 Load = tuple[int, int]
 
 
 class Affinity:
-    """Where prompts went, by the blocks they begin with; the `most` of them that were used last."""
+    """Remembers which server got which prefix: the `most` last used prefixes, in steps of `block` tokens."""
 
     def __init__(self, most: int = _MOST_BLOCKS, block: int = BLOCK) -> None:
         self._most, self._block = most, block
@@ -30,22 +27,22 @@ class Affinity:
         return len(self._servers)
 
     def prefixes(self, prompt: Sequence[int]) -> list[int]:
-        """What stands for each beginning of `prompt` in whole blocks, from the shortest to the longest."""
-        found: list[int] = []
+        """A hash for each prefix of `prompt` in whole blocks, from the shortest to the longest."""
+        hashes: list[int] = []
         before = 0
         for start in range(0, len(prompt) - self._block + 1, self._block):
             before = hash((before, *prompt[start : start + self._block]))
-            found.append(before)
-        return found
+            hashes.append(before)
+        return hashes
 
     def candidates(self, prefixes: Sequence[int]) -> Iterable[str]:
-        """The servers that were last sent a prompt with such a beginning, the longest first."""
-        found = (self._servers.get(prefix) for prefix in reversed(prefixes))
-        return dict.fromkeys(server for server in found if server is not None)
+        """The servers that were last sent a prompt with one of the `prefixes`, the longest prefix first."""
+        servers = (self._servers.get(prefix) for prefix in reversed(prefixes))
+        return dict.fromkeys(server for server in servers if server is not None)
 
     def remember(self, prefixes: Sequence[int], server: str) -> None:
-        """A prompt that begins so goes to `server`."""
-        # The longest is the first to be forgotten: fewest have it.
+        """A prompt with these `prefixes` goes to `server`."""
+        # The longest prefix is forgotten first, because the fewest prompts share it.
         for prefix in reversed(prefixes):
             self._servers[prefix] = server
             self._servers.move_to_end(prefix)
@@ -54,8 +51,10 @@ class Affinity:
 
 
 def choose(loads: Mapping[str, Load], candidates: Iterable[str]) -> str:
-    """One of the servers in `loads`, of which there is at least one: the first of `candidates` that is not much fuller
-    than the least loaded, or else that one."""
+    """The first of `candidates` that is not much fuller than the least loaded server, else the least loaded server.
+
+    `loads`: the servers to choose from; at least one.
+    """
     least = min(loads, key=lambda server: loads[server])
     most = 2 * loads[least][0] + _SLACK
     return next((server for server in candidates if server in loads and loads[server][0] <= most), least)

@@ -1,9 +1,9 @@
-"""SGLang's dialect: POST /generate with prompt ids. Written from the sources of 0.5.23, and not run with one yet.
+"""SGLang's dialect: POST /generate with prompt ids. Written from the source code of 0.5.23; never run with SGLang.
 
-Two of its ways differ from what a `Completion` says. Log probabilities come after temperature, penalties and constraint
-unless the server's SGLANG_RETURN_ORIGINAL_LOGPROB is set. `seed` counts where it was started with
---enable-deterministic-inference. `draft_tokens` of one request cannot be asked for, and is left out. A stream repeats
-what it has sent in every event unless the server was started with --incremental-streaming-output; both are read.
+SGLang differs from `Completion` in three points. Log probabilities are those after temperature, penalties and
+constraint, unless the server has SGLANG_RETURN_ORIGINAL_LOGPROB set. `seed` has an effect only with
+--enable-deterministic-inference. A request's `draft_tokens` cannot be sent. Each event of a stream repeats all earlier
+tokens, unless the server was started with --incremental-streaming-output; both kinds are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SGLang:
     name: ClassVar[str] = "SGLang"
     path: ClassVar[str] = "/generate"
     keeps: ClassVar[bool] = True
-    # It counts no draft tokens; those of the answers that came here are counted from what they say.
+    # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),
         "waiting": Counted("sglang:num_queue_reqs"),
@@ -41,7 +41,7 @@ class SGLang:
         if not models.data or models.data[0].max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
         info: _ServerInfo = await read(server, page, "/server_info", _ServerInfo)
-        # The token that a verification adds in any case is one of its draft tokens.
+        # SGLang counts the token that each verification adds as a draft token.
         drafts = max(0, (info.speculative_num_draft_tokens or 1) - 1) if info.speculative_algorithm else 0
         return Limits(models.data[0].id, models.data[0].max_model_len, drafts)
 
@@ -128,7 +128,7 @@ class SGLangReader:
             code = event.error.code
             raise refusal(self._server, code if isinstance(code, int) else 500, data)
         meta = event.meta_info
-        # All that there is so far, or only what is new: the count tells which.
+        # An event has all tokens so far, or only the new ones; the total count tells which.
         start = self._seen if len(event.output_ids) >= meta.completion_tokens else 0
         ids = tuple(event.output_ids[start:])
         logprobs = self._logprobs(ids, meta, start) if self._likeliest is not None else ()
@@ -139,8 +139,8 @@ class SGLangReader:
             self.drafts = Drafts(
                 meta.spec_num_proposed_drafts,
                 meta.spec_num_correct_drafts or 0,
-                # Its place n counts the steps in which just n stood.
-                tuple(sum(histogram[place + 1 :]) for place in range(max(0, len(histogram) - 1))),
+                # Entry n of the histogram counts the steps that accepted exactly n drafts.
+                tuple(sum(histogram[n + 1 :]) for n in range(max(0, len(histogram) - 1))),
             )
         finish = None if meta.finish_reason is None else self._finish(meta.finish_reason)
         return TokenBatch(ids, finish, logprobs=logprobs) if ids or finish else None
@@ -156,11 +156,11 @@ class SGLangReader:
         own = meta.output_token_logprobs[start : start + len(ids)]
         likeliest = meta.output_top_logprobs[start : start + len(ids)] if self._likeliest else [None] * len(ids)
         if [token for _, token, _ in own] != list(ids) or len(likeliest) != len(ids):
-            raise msgspec.ValidationError("log probabilities that are not those of the tokens")
-        found = []
+            raise msgspec.ValidationError("log probabilities that do not match the tokens")
+        parsed = []
         for (logprob, token, _), top in zip(own, likeliest, strict=True):
             if logprob is None:
                 raise msgspec.ValidationError("a token without its log probability")
             ranked = tuple((each, value) for value, each, _ in top or () if value is not None)
-            found.append(TokenLogprob(token, logprob, ranked[: self._likeliest]))
-        return tuple(found)
+            parsed.append(TokenLogprob(token, logprob, ranked[: self._likeliest]))
+        return tuple(parsed)

@@ -1,11 +1,11 @@
-"""vLLM's dialect: POST /v1/completions with prompt ids (0.11 and later, for `return_token_ids`).
+"""vLLM's dialect: POST /v1/completions with prompt ids (vLLM 0.11 and later, for `return_token_ids`).
 
-A grammar goes as a structural tag; to a vLLM that was started with its guidance backend, which takes no tag of ours, as
-llguidance's Lark. Which of the two it takes is asked whenever it is found well.
+A grammar is sent as a structural tag, or as llguidance's Lark if vLLM uses its guidance backend, which does not accept
+Dovetail's tags. vLLM is asked which one it accepts each time that it becomes healthy.
 
-What vLLM cannot be asked over HTTP is left out: `draft_tokens` of one request. What was drafted for one request it says
-where it was started with --per-request-spec-decode-metrics summary, and what of the prompt was in its cache with
---enable-prompt-tokens-details. Log probabilities are the model's own, as long as --logprobs-mode is as it comes.
+A request's `draft_tokens` cannot be sent over HTTP. Draft tokens of one request are reported if vLLM was started with
+--per-request-spec-decode-metrics summary, and cached prompt tokens with --enable-prompt-tokens-details. Log
+probabilities are the model's own unless --logprobs-mode was set.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import msgspec
 from dovetail.backends.remote import guidance
 from dovetail.backends.remote.counters import Counted, Table, translated
 from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
-from dovetail.backends.remote.errors import ErrorBody, ServerLost, refusal, words
+from dovetail.backends.remote.errors import ErrorBody, ServerLost, message_of, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
 from dovetail.grammar.grammar import Writer
 
 _ID = "token_id:"
-_DIGITS = 10  # of an id, at most
-#: An id beyond every vocabulary. vLLM looks at the grammar first, and so says what it thinks of that, and no more.
+_DIGITS = 10  # the most digits of an id
+#: An id beyond every vocabulary. vLLM checks the grammar first, so its error is about the grammar if that is bad.
 _NO_TOKEN = 2**31 - 1
-#: HTTP status codes that are for a while only, the others of a page that it is known to have.
+#: HTTP status codes that may pass: of any page, and of a page that is known to exist.
 _BUSY, _FAILED = (408, 429, 503), range(500, 600)
 _TAG = '{"type": "structural_tag", "format": {"type": "any_text"}}'
 _LARK = "start: /(.|\\n)*/\n"
@@ -54,7 +54,7 @@ class VLLM:
 
     async def limits(self, server: str, page: Page) -> Limits:
         models: Models = await read(server, page, "/v1/models", Models)
-        # Adapters are listed too, each with the model that it adapts.
+        # Adapters are listed too, with the model that they adapt as parent.
         own = next((model for model in models.data if model.parent is None), None)
         if own is None or own.max_model_len is None:
             raise EngineError(f"{server} lists no model with its max_model_len")
@@ -62,14 +62,14 @@ class VLLM:
         return Limits(own.id, own.max_model_len, await self._draft_tokens(page), no_grammar, grammar)
 
     async def _draft_tokens(self, page: Page) -> int | None:
-        """None where its metrics cannot be read."""
+        """How many tokens vLLM drafts in a step; None if its metrics cannot be read."""
         try:
             status, metrics = await page("/metrics")
         except EngineError:
             return None
         if status != 200:
             return None
-        # There is a series for every place from the start.
+        # vLLM has a series for each draft position from the start.
         return sum(name.startswith("accepted_per_position_total") for name in translated(metrics, self.table))
 
     def body(
@@ -99,10 +99,10 @@ class VLLM:
             body |= {"logprobs": completion.logprobs, "return_tokens_as_token_ids": True}
         if completion.grammar is not None:
             if limits.grammar == "lark":
-                held = {"grammar": guidance.write(completion.grammar, vocabulary)}
+                outputs = {"grammar": guidance.write(completion.grammar, vocabulary)}
             else:
-                held = {"structural_tag": structural_tag(completion.grammar, vocabulary)}
-            body["structured_outputs"] = held
+                outputs = {"structural_tag": structural_tag(completion.grammar, vocabulary)}
+            body["structured_outputs"] = outputs
         return body
 
     def reader(self, completion: Completion, server: str, page: Page) -> VLLMReader:
@@ -110,35 +110,35 @@ class VLLM:
 
 
 async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str | None, Writer]:
-    """Why it takes no grammar, None where it does, and what it takes one as. Raises `ServerLost` where it has no time
-    to say.
+    """Why vLLM accepts no grammar (None if it accepts one), and the notation in which it accepts one.
 
-    It is never asked to use one: with its backend on auto the first grammar decides which library it is for good.
+    Raises `ServerLost` if vLLM is too busy to answer. No valid request with a grammar is sent: if vLLM's backend is
+    auto, its first grammar decides for good which library it uses.
     """
 
-    async def asked(path: str, passing: Container[int], **body: object) -> tuple[int, bytes]:
-        status, said = await page(path, {"model": model, **body})
-        if status in passing:
-            why = f"{server} cannot say now what it takes a grammar as: HTTP status {status}: {words(said)}"
-            raise ServerLost(why)
-        return status, said
+    async def ask(path: str, transient: Container[int], **body: object) -> tuple[int, bytes]:
+        status, answer = await page(path, {"model": model, **body})
+        if status in transient:
+            reason = f"HTTP status {status}: {message_of(answer)}"
+            raise ServerLost(f"{server} cannot tell now which grammars it accepts: {reason}")
+        return status, answer
 
-    async def said(**outputs: str) -> str | None:
-        """Why it refuses this, None where it does not."""
-        held = {"structured_outputs": outputs} if outputs else {}
-        status, body = await asked(path, (*_BUSY, *_FAILED), prompt=[_NO_TOKEN], max_tokens=1, **held)
-        return words(body) if status == 400 else None
+    async def refusal_of(**outputs: str) -> str | None:
+        """vLLM's error for a request with these structured outputs and an impossible prompt."""
+        structured = {"structured_outputs": outputs} if outputs else {}
+        status, answer = await ask(path, (*_BUSY, *_FAILED), prompt=[_NO_TOKEN], max_tokens=1, **structured)
+        return message_of(answer) if status == 400 else None
 
-    # Without a tokenizer (--skip-tokenizer-init) 0.32 does not look at ids, and computes what there is no row for.
-    if (await asked("/tokenize", _BUSY, prompt="a"))[0] != 200:
+    # Without a tokenizer (--skip-tokenizer-init) vLLM 0.32 does not check ids, and would compute the impossible prompt.
+    if (await ask("/tokenize", _BUSY, prompt="a"))[0] != 200:
         return None, "structural_tag"
-    otherwise = await said()
-    if await said(structural_tag=_TAG) in (None, otherwise):
+    bad_prompt = await refusal_of()
+    if await refusal_of(structural_tag=_TAG) in (None, bad_prompt):
         return None, "structural_tag"
-    why = await said(grammar=_LARK)
-    if why in (None, otherwise):
+    reason = await refusal_of(grammar=_LARK)
+    if reason in (None, bad_prompt):
         return None, "lark"
-    return f"{why.rstrip('.')} (--grammar-backend xgrammar)", "lark"
+    return f"{reason.rstrip('.')} (--grammar-backend xgrammar)", "lark"
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
@@ -193,16 +193,16 @@ class VLLMReader:
             raise refusal(self._server, code if isinstance(code, int) else 500, data)
         if chunk.choices:
             return self._choice(chunk.choices[0])
-        # The last event is about the whole answer.
+        # The last event has no choices, and counts the whole answer.
         if chunk.usage is not None and chunk.usage.prompt_tokens_details is not None:
             self.cached = chunk.usage.prompt_tokens_details.cached_tokens or 0
-        if chunk.metrics is not None and (said := chunk.metrics.speculative_decoding) is not None:
-            self.drafts = Drafts(said.num_draft_tokens, said.num_accepted_draft_tokens)
+        if chunk.metrics is not None and (counts := chunk.metrics.speculative_decoding) is not None:
+            self.drafts = Drafts(counts.num_draft_tokens, counts.num_accepted_draft_tokens)
         return None
 
     def _choice(self, choice: _Choice) -> TokenBatch | None:
         if choice.token_ids is None:
-            raise EngineError(f"{self._server} sends no token ids: vLLM does since 0.11")
+            raise EngineError(f"{self._server} sends no token ids: vLLM 0.11 and later does")
         ids = tuple(choice.token_ids)
         logprobs = _logprobs(ids, choice.logprobs, self._likeliest) if self._likeliest is not None else ()
         finish = None if choice.finish_reason is None else _finish(self._server, choice.finish_reason)
@@ -215,21 +215,26 @@ def _finish(server: str, reason: str) -> Finish:
     raise EngineError(f"{server} ended the answer: {reason!r:.80}")
 
 
-def _logprobs(ids: tuple[int, ...], said: _Logprobs | None, likeliest: int) -> tuple[TokenLogprob, ...]:
-    """vLLM lists the token itself first, then the likeliest, by rank; the token is not twice in it."""
-    if said is None or not len(said.tokens) == len(said.token_logprobs) == len(said.top_logprobs) == len(ids):
-        raise msgspec.ValidationError("log probabilities that are not those of the tokens")
-    found = []
-    for token, name, own, top in zip(ids, said.tokens, said.token_logprobs, said.top_logprobs, strict=True):
+def _logprobs(ids: tuple[int, ...], logprobs: _Logprobs | None, likeliest: int) -> tuple[TokenLogprob, ...]:
+    """vLLM lists the sampled token first, then the likeliest ones without it, so they are sorted here."""
+    if logprobs is None or {
+        len(logprobs.tokens),
+        len(logprobs.token_logprobs),
+        len(logprobs.top_logprobs),
+    } != {len(ids)}:
+        raise msgspec.ValidationError("log probabilities that do not match the tokens")
+    columns = logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs
+    parsed = []
+    for token, name, own, top in zip(ids, *columns, strict=True):
         if own is None or _token(name) != token:
-            raise msgspec.ValidationError("log probabilities that are not those of the tokens")
+            raise msgspec.ValidationError("log probabilities that do not match the tokens")
         ranked = sorted((top or {}).items(), key=lambda each: -each[1])[:likeliest]
-        found.append(TokenLogprob(token, own, tuple((_token(each), logprob) for each, logprob in ranked)))
-    return tuple(found)
+        parsed.append(TokenLogprob(token, own, tuple((_token(each), logprob) for each, logprob in ranked)))
+    return tuple(parsed)
 
 
 def _token(name: str) -> int:
-    said = name.removeprefix(_ID)
-    if said == name or len(said) > _DIGITS or not said.isdecimal():
-        raise msgspec.ValidationError(f"log probabilities with tokens that are no ids: {name!r:.40}")
-    return int(said)
+    digits = name.removeprefix(_ID)
+    if digits == name or len(digits) > _DIGITS or not digits.isdecimal():
+        raise msgspec.ValidationError(f"log probabilities of a token without an id: {name!r:.40}")
+    return int(digits)

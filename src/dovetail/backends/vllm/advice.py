@@ -1,4 +1,4 @@
-"""What to do about an engine that could not start, where that is known: by its error, and how it ended."""
+"""Advice for known errors of vLLM, and the meaning of exit codes, in words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import signal
 
 _MEMORY = (
-    "it needs less, or more to have: a shorter --context, a smaller --max-batch, --kv-cache-dtype fp8, more GPUs "
-    "(--tensor-parallel-size), or another --gpu-memory-utilization (more for itself, less where others use the GPU)"
+    "use less, or have more: a shorter --context, a smaller --max-batch, --kv-cache-dtype fp8, more GPUs "
+    "(--tensor-parallel-size), or another --gpu-memory-utilization (higher, or lower if others use the GPU)"
 )
-#: What its error says -> what to do.
+#: (pattern in the error, advice).
 _KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"out of memory|OutOfMemory|not enough (?:GPU )?memory|No available memory for the cache|"
@@ -29,19 +29,19 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"InvalidHeader|HeaderTooLarge|HeaderTooSmall|MetadataIncompleteBuffer|incomplete metadata|"
         r"not initialized from (?:the )?checkpoint|SafetensorError|Cannot find any model weights",
-        "half a checkpoint: a file of its weights is missing or cut short, fetch it again",
+        "incomplete checkpoint: a file of its weights is missing or truncated, download it again",
     ),
     (
         r"[Aa]ddress already in use",
-        "a port that it wants is in use: end what listens there",
+        "a port is in use already: end the process that listens there",
     ),
     (
         r"trust_remote_code|trust-remote-code",
-        "the checkpoint brings code of its own: --trust-remote-code lets it run",
+        "the checkpoint contains its own code: --trust-remote-code lets it run",
     ),
     (
         r"architectures? .*(?:not supported|failed to be inspected)|does not recognize this architecture",
-        "this vLLM does not know the model: a newer one may",
+        "this version of vLLM does not support the model: a newer one may",
     ),
     (
         r"Failed to infer device type|No CUDA GPUs are available|no NVIDIA driver|libcuda",
@@ -56,32 +56,32 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "the installation of vLLM is broken: pip install --force-reinstall it in an environment of its own",
     ),
 )
-_DRAFTER = "it was loading the drafter, which may be another model's: --drafter none serves without it"
+_DRAFTER = "it was loading the drafter, which may belong to another model: --drafter none serves without it"
 _UNKNOWN = re.compile(r"unrecognized arguments: (?P<words>.+)")
 
 
 def advice(error: str, *, drafter: bool = False) -> str | None:
-    """What to do about an error; `drafter`: the drafter was being loaded. None where nothing is known."""
-    for pattern, what in _KNOWN:
+    """What to do about `error`; None if unknown. `drafter`: the drafter was being loaded."""
+    for pattern, hint in _KNOWN:
         if re.search(pattern, error):
-            return what
+            return hint
     return _DRAFTER if drafter else None
 
 
 def unknown(error: str) -> list[str]:
-    """The options that vLLM did not know, if that is what its error is about."""
+    """The options in vLLM's error about unknown options; none if the error is another one."""
     match = _UNKNOWN.search(error)
     return [] if match is None else [word for word in match["words"].split() if word.startswith("--")]
 
 
 def nearest(option: str, known: list[str]) -> str | None:
-    """ "did you mean --a or --b?"."""
+    """The question "did you mean --a or --b?" with the most similar `known` options; None if none is similar."""
     near = difflib.get_close_matches(option.partition("=")[0], known, n=2)
     return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def ending(code: int) -> str:
-    """How a process with that exit code ended, in words; above 128 it was a signal's doing, as shells say it."""
+    """What an exit code means, in words. Above 128 it is 128 + the number of a signal, as in shells."""
     try:
         name = signal.Signals(code - 128).name
     except ValueError:

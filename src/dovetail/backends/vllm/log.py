@@ -1,7 +1,6 @@
-"""What lines of vLLM's log say: how far it is, and what went wrong.
+"""Reads vLLM's log: how far its start is, and which error ended it.
 
-Written from the messages of vLLM 0.32 and 0.33. Nothing hangs on any of them: a line that is not known shows nothing,
-and an error that is not known is shown as it is.
+Written from the messages of vLLM 0.32 and 0.33. Unknown lines are ignored, and an unknown error is shown as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ Phase = Literal["starting", "download", "load", "compile", "allocate", "capture"
 
 
 class Progress(NamedTuple):
-    """Where the engine is on its way, and of what it has how much, where it says that."""
+    """The phase of vLLM's start, and how much of it is done, if the log says so."""
 
     phase: Phase
     done: int | None = None
@@ -22,7 +21,7 @@ class Progress(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why the engine ended: in a sentence, and the lines of the log that say so. `drafter`: while that was loading."""
+    """Why vLLM ended: the error, and the log lines that show it. `drafter`: the drafter was being loaded."""
 
     error: str
     lines: tuple[str, ...]
@@ -30,12 +29,12 @@ class Failure(NamedTuple):
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-#: "(EngineCore pid=12) INFO 11-22 07:55:43 [utils.py:347] ", or less of it where something else than its logger wrote.
+#: "(EngineCore pid=12) INFO 11-22 07:55:43 [utils.py:347] ", or parts of it for lines of other writers.
 _PREFIX = re.compile(
     r"(?:\((?P<process>\w[^()]*?) pid=\d+\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] ?)?"
 )
-#: The gaps are bounded, as is the time that they take: what a line holds may be anybody's.
+#: The gaps are bounded, so that a line with any content takes bounded time.
 _OF = r":\s{0,4}\d{1,3}%.{0,200}?\|\s{0,4}(?P<done>\d{1,9})/(?P<total>\d{1,9})\b"
 _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     ("load", re.compile(rf"(?:Loading|Multi-thread loading) .{{0,80}}(?:shards|[Ll]oader|Streamer)\b.{{0,80}}?{_OF}")),
@@ -56,13 +55,13 @@ _PHASES: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 
 
 def progress(line: str) -> Progress | None:
-    """What a line says of how far the engine is, None if that is not its matter."""
+    """The progress that a line of the log reports; None if it reports none."""
     message = _read(line).message
     for phase, pattern in _PHASES:
         match = pattern.match(message)
         if match is not None:
-            found = match.groupdict()
-            return Progress(phase, *(int(found[name]) for name in ("done", "total") if name in found))
+            counts = match.groupdict()
+            return Progress(phase, *(int(counts[name]) for name in ("done", "total") if name in counts))
     return None
 
 
@@ -75,31 +74,30 @@ class _Line(NamedTuple):
 def _read(line: str) -> _Line:
     line = _COLOUR.sub("", line)
     match = _PREFIX.match(line)
-    assert match is not None  # all of it is optional
-    # What its own formatter put before the message may stand there twice, for processes within processes.
+    assert match is not None  # every part of the pattern is optional
     return _Line(match["process"] or "", match["level"] or "", line[match.end() :])
 
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-#: "ValueError: …", "pydantic_core._pydantic_core.ValidationError: …", and those without a message.
-_RAISED = re.compile(r"(?P<name>(?:\w+\.)*_?[A-Z]\w*)(?:: (?P<said>.*))?$")
-#: One that stands without a traceback.
+#: "ValueError: …", "pydantic_core._pydantic_core.ValidationError: …", or an exception without a message.
+_RAISED = re.compile(r"(?P<name>(?:\w+\.)*_?[A-Z]\w*)(?:: (?P<message>.*))?$")
+#: An exception that is logged without a traceback.
 _ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): .")
-#: What is only the news, in another process, of what was raised before.
+#: An error that only reports the error of another process.
 _SECOND_HAND = re.compile(
     r"Engine core initialization failed|Worker failed with error|WorkerProc (?:initialization )?failed|"
     r"EngineCore encountered an issue|[Ss]ee (?:root cause|stack trace)|EngineDeadError|CancelledError|"
     r"KeyboardInterrupt|SystemExit|BrokenPipeError|[Pp]roc\w* died"
 )
-_USAGE = re.compile(r"[\w. -]*: error: (?P<said>.+)")
+_USAGE = re.compile(r"[\w. -]*: error: (?P<message>.+)")
 _SHOWN = 8
-#: ``1 validation error for ModelConfig``, and then what matters.
-_VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<said>.*?)(?: \[type=.*)?$")
+#: The useful part of pydantic's ``1 validation error for ModelConfig …``.
+_VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<message>.*?)(?: \[type=.*)?$")
 
 
 class _Raised(NamedTuple):
-    """The end of a traceback, or of several that led to one another."""
+    """The last exception of a traceback, or of several chained ones. `at`: the line of its traceback."""
 
     error: str
     lines: tuple[str, ...]
@@ -107,66 +105,66 @@ class _Raised(NamedTuple):
 
 
 def failure(log: Sequence[str]) -> Failure | None:
-    """The error that ended the engine, as its last lines tell it; None where no line looks like one.
+    """The error that ended vLLM, from the last lines of its log; None if no line looks like an error.
 
-    The first process to raise is the one whose error it is, and of errors that led to one another the last says most.
+    It is the error of the process that raised first, and the last one of a chain.
     """
     lines = [_read(line) for line in log]
     for line in reversed(lines):
         match = _USAGE.match(line.message)
         if match is not None and not line.level:
-            return Failure(match["said"], (line.message,))
+            return Failure(match["message"], (line.message,))
     raised = sorted(_raised(lines), key=lambda each: each.at)
     own = [each for each in raised if not _SECOND_HAND.search(each.error)]
-    for found in own[:1] or raised[:1]:
-        return Failure(found.error, found.lines, _drafter(lines[: found.at]))
+    for first in own[:1] or raised[:1]:
+        return Failure(first.error, first.lines, _drafter(lines[: first.at]))
     errors = [line.message for line in lines if _ERROR.match(line.message)]
     errors = errors or [line.message for line in lines if line.level in ("ERROR", "CRITICAL") and line.message.strip()]
     return Failure(errors[-1], tuple(errors[-_SHOWN:])) if errors else None
 
 
 def last(log: Sequence[str]) -> tuple[str, ...]:
-    """The last lines that say anything."""
+    """The last lines that are not empty."""
     return tuple(line for line in (_read(line).message.rstrip() for line in log) if line)[-_SHOWN:]
 
 
 def _raised(lines: Sequence[_Line]) -> Iterator[_Raised]:
-    """What each process raised: their lines may stand between one another's."""
+    """The exceptions of each process. Lines of several processes may alternate."""
     for process in dict.fromkeys(line.process for line in lines):
         own = [(at, line.message.rstrip()) for at, line in enumerate(lines) if line.process == process]
         messages = [message for _, message in own]
         begins = [i for i, message in enumerate(messages) if message == _TRACEBACK]
         for n, begin in enumerate(begins):
             end = begins[n + 1] if n + 1 < len(begins) else len(messages)
-            found = _end(messages[begin + 1 : end])
-            # One that led to the next is not the last word.
-            if found is not None and not any(m.startswith(_CHAINED) for m in messages[begin + 1 : end]):
-                error, shown = found
+            exception = _exception(messages[begin + 1 : end])
+            # A traceback that is followed by a chained one is not the last of its chain.
+            if exception is not None and not any(m.startswith(_CHAINED) for m in messages[begin + 1 : end]):
+                error, shown = exception
                 yield _Raised(error, shown, own[begin][0])
 
 
-def _end(messages: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Of the lines after "Traceback", what was raised and the lines that show it."""
+def _exception(messages: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The exception at the end of a traceback's lines, and the lines that show it."""
     for i, message in enumerate(messages):
         match = None if message[:1] in ("", " ", "\t") else _RAISED.match(message)
         if match is None:
             continue
-        said, name = match["said"] or "", match["name"].rpartition(".")[2]
+        text, name = match["message"] or "", match["name"].rpartition(".")[2]
         more = []
         for other in messages[i + 1 : i + 6]:
             if not other or other.startswith(_CHAINED):
                 break
             more.append(other.strip())
-        whole = " ".join((said, *more)).strip()
+        whole = " ".join((text, *more)).strip()
         validation = next((m for m in map(_VALIDATION.search, more) if m), None)
-        error = validation["said"] if validation else f"{name}: {whole}" if whole else name
+        error = validation["message"] if validation else f"{name}: {whole}" if whole else name
         frame = max((n for n in range(i) if messages[n].startswith("  File ")), default=i)
         return error, tuple(m for m in messages[frame : i + 1 + len(more)] if m.strip(" ^~"))[-_SHOWN:]
     return None
 
 
 def _drafter(before: Sequence[_Line]) -> bool:
-    """Whether the drafter was being loaded when these lines ended."""
+    """Whether the drafter was being loaded after these lines."""
     for line in reversed(before):
         if line.message.startswith("Loading drafter model"):
             return True

@@ -1,6 +1,6 @@
-"""Whether an engine that is to draft does: a short completion, and what it then counts.
+"""Probes whether an engine drafts: a short completion, and the draft tokens that the engine counts for it.
 
-A drafter that was left out, or that never proposes anything, costs no error anywhere: only the speed it was bought for.
+A drafter that is missing, or that never proposes anything, causes no error. It only costs the speed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from dovetail.completion import Completion, EngineInfo, Sampling, TokenBatch
 from dovetail.errors import DovetailError
 
-TOKENS = 24  # long enough for lookups to find something too
-PATIENCE_S = 6.0  # for the counters to move, once the answer is there
-_POLL_S = 1.2  # the gauges of a server are read once a second
+TOKENS = 24  # long enough for a prompt lookup too
+PATIENCE_S = 6.0  # how long to wait for the counters to change after the answer
+_POLL_S = 1.2  # a server's counters are read once a second
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Draft tokens that were counted and accepted, or why none were."""
+    """How many tokens were drafted and accepted, or a warning with the reason why none were."""
 
     drafted: float = 0
     accepted: float = 0
@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Probed(Protocol):
-    """An engine, or one of the servers that are one."""
+    """An engine, or one server of an engine."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -39,13 +39,13 @@ class Probed(Protocol):
 
 
 async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> Finding:
-    """Continue `prompt`, ids of a text that repeats itself, greedily, and see what the engine drafts by `method`.
+    """Continue `prompt`, the ids of a repetitive text, and count what the engine drafts by `method`.
 
-    Others' requests meanwhile count too: they were drafted for as well. Raises nothing: a probe that fails is a
-    finding.
+    Draft tokens of other requests at the same time count too. Raises nothing: a failed probe is a finding with a
+    warning.
     """
     drafted = accepted = 0
-    before = _counted(engine)
+    before = _counts(engine)
     try:
         async for batch in engine.complete(Completion(prompt, TOKENS, Sampling(temperature=0), request_id="probe")):
             drafted, accepted = drafted + (batch.drafted or 0), accepted + batch.accepted
@@ -53,10 +53,10 @@ async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> 
         return Finding(warning=f"the probe failed: {error.message}")
     if drafted:
         return Finding(drafted, accepted)
-    until, now = asyncio.get_running_loop().time() + PATIENCE_S, _counted(engine)
-    while asyncio.get_running_loop().time() < until:
+    deadline, now = asyncio.get_running_loop().time() + PATIENCE_S, _counts(engine)
+    while asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(_POLL_S)
-        last, now = now, _counted(engine)
+        last, now = now, _counts(engine)
         if now == last and now[0] > before[0]:
             break
     if now[0] > before[0]:
@@ -64,8 +64,8 @@ async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> 
     return Finding(warning=_reason(engine, method))
 
 
-def _counted(engine: Probed) -> tuple[float, float]:
-    """Draft tokens verified and accepted so far, over all servers."""
+def _counts(engine: Probed) -> tuple[float, float]:
+    """All draft tokens and accepted tokens so far, over all servers."""
     gauges = engine.gauges()
     drafted, accepted = (
         sum(value for name, value in gauges.items() if name.partition("{")[0] == total)
@@ -77,11 +77,11 @@ def _counted(engine: Probed) -> tuple[float, float]:
 def _reason(engine: Probed, method: str | None) -> str:
     if not engine.info.draft_tokens:
         return (
-            "it has no counters of drafted tokens, so it was started without speculation, or took no part of its "
+            "it has no counters of drafted tokens, so it was started without speculation, or ignored its "
             "--speculative-config"
         )
     if method in ("ngram", "suffix"):
-        return f"{method} found nothing to draft in a text that repeats itself: look at prompt_lookup_min"
+        return f"{method} found nothing to draft in a repetitive text: check prompt_lookup_min"
     return (
         "it counts drafted tokens and drafted none: its drafter is off at this length or load (a limit, a gate), or "
         "proposes nothing"

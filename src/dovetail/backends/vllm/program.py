@@ -1,4 +1,4 @@
-"""Finds vLLM's program and asks its version, without importing it here."""
+"""Finds the program `vllm`, its version and its options, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from dovetail.errors import PlanError
 _ASK = "import sys; sys.path[:1] = []; from importlib.metadata import version; print(version('vllm'))"
 _VERSION = re.compile(r"\d+\.\d+\S*")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-_PATIENCE_S = 120  # `vllm --version` imports all of it, which takes ten seconds where its files are warm
+_PATIENCE_S = 120  # `vllm --version` imports all of vLLM, which takes ten seconds or more
 
 
-def find(said: str | None) -> str:
-    """The program's path: as `said`, else beside this Python, else on the PATH. Raises `PlanError`."""
-    if said is not None:
-        if not os.access(said, os.X_OK) or Path(said).is_dir():
-            raise PlanError(f"vllm is {said}, which is no program: name the file `vllm` of an environment's bin folder")
-        return said
+def find(requested: str | None) -> str:
+    """The program's path: the `requested` one, else beside this Python, else on the PATH. Raises `PlanError`."""
+    if requested is not None:
+        if not os.access(requested, os.X_OK) or Path(requested).is_dir():
+            raise PlanError(
+                f"vllm is {requested}, which is not a program: name the file `vllm` in an environment's bin folder"
+            )
+        return requested
     beside = Path(sys.executable).with_name("vllm")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("vllm")
     if found is None:
         raise PlanError(
-            "there is no vLLM, neither beside this Python nor on the PATH: pip install 'dovetail[vllm]', or say where "
-            "it is with --vllm FOLDER/bin/vllm"
+            "vLLM was found neither beside this Python nor on the PATH: pip install 'dovetail[vllm]', or name it with "
+            "--vllm FOLDER/bin/vllm"
         )
     return found
 
 
 def version(program: str) -> str:
-    """Of the vLLM that `program` starts. Raises `PlanError` where it does not say."""
+    """The version of the vLLM that `program` starts. Raises `PlanError` if it cannot be determined."""
     python = _python(program)
-    said = None if python is None else _output([python, "-c", _ASK])
-    said = said or _output([program, "--version"])
-    match = _VERSION.search((said or "").rpartition("\n")[2])
+    output = None if python is None else _output([python, "-c", _ASK])
+    output = output or _output([program, "--version"])
+    match = _VERSION.search((output or "").rpartition("\n")[2])
     if match is None:
         raise PlanError(f"{program} does not say which version of vLLM it is (`{program} --version`)")
     return match[0]
 
 
 def _python(program: str) -> str | None:
-    """The Python of a script's first line, None where it names none."""
+    """The Python in the first line of a script; None if there is none."""
     try:
         with open(program, "rb") as file:
             first = file.readline(4096)
@@ -66,5 +68,5 @@ def _output(command: list[str]) -> str | None:
 
 
 def options(program: str) -> list[str]:
-    """All options of its `serve`; none where it does not say. Takes as long as its start."""
+    """All options of `program serve`; none if it does not list them. Takes as long as starting vLLM."""
     return sorted(set(_OPTION.findall(_output([program, "serve", "--help=all"]) or "")))
