@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from dovetail.engine.ahead import Ahead
 from dovetail.engine.core import LLMCore
+from dovetail.engine.overlap import Overlap
 from dovetail.gate import Gate
 from dovetail.tokens import Tokenizer
 
 _T = TypeVar("_T")
 #: Not copied: what does not change, what learns beyond the moment, and what cannot be.
-_SHARED = (torch.Tensor, Ahead, Gate, Tokenizer)
+_SHARED = (torch.Tensor, Overlap, Gate, Tokenizer)
 
 
 class Frozen:

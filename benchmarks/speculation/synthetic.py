@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dovetail.engine.drafting.base import Around, Draft, Drafter
+from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper
 from dovetail.engine.request import Request
 
 
@@ -49,7 +49,7 @@ class Script:
         return lots
 
 
-class Synthetic(Around):
+class Synthetic(DrafterWrapper):
     """The `Drafter` around the one that is paid for; `script` says what is drafted."""
 
     def __init__(self, drafter: Drafter, script: Script) -> None:

@@ -52,4 +52,4 @@ def _no_leaks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
         gauges = core.gauges()
         assert not gauges["drafting_failures_total"] or "test_failures" in request.node.nodeid
         assert core.live or gauges["free_blocks"] == gauges["total_blocks"]
-    assert not [thread.name for thread in threading.enumerate() if thread.name == "dovetail-ahead"]
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "dovetail-overlap"]

@@ -39,7 +39,7 @@ class Cache(RuleBasedStateMachine):
     def begin(self, tokens: list[int], limit: int | None) -> None:
         self.number += 1
         name = str(self.number)
-        found, idle, _ = self.tables.would_find(name, tokens)
+        found, idle, _ = self.tables.find_cached(name, tokens)
         free = self.tables.pool.free
         cached = self.tables.begin(name, tokens, limit)
         assert cached % SIZE == 0 and cached < len(tokens)
@@ -119,14 +119,14 @@ def test_whoever_begins_alike_is_told_to_wait() -> None:
     prompt = list(range(9))
     tables.begin("a", prompt)
     tables.reserve("a", 9)
-    assert tables.would_find("b", prompt) == (0, 0, True)
-    assert tables.would_find("c", [7, *prompt]) == (0, 0, False)
+    assert tables.find_cached("b", prompt) == (0, 0, True)
+    assert tables.find_cached("c", [7, *prompt]) == (0, 0, False)
     tables.publish("a", prompt, 4)
-    assert tables.would_find("b", prompt) == (4, 0, True)
+    assert tables.find_cached("b", prompt) == (4, 0, True)
     tables.publish("a", prompt, 9)
-    assert tables.would_find("b", prompt) == (8, 0, False)
+    assert tables.find_cached("b", prompt) == (8, 0, False)
     tables.release("a")
-    assert tables.would_find("b", prompt) == (8, 2, False)
+    assert tables.find_cached("b", prompt) == (8, 2, False)
 
 
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
@@ -138,8 +138,8 @@ def test_what_was_used_longest_ago_is_forgotten_first() -> None:
         tables.release(name)
     tables.begin("x", [3])
     assert tables.reserve("x", 1)
-    assert tables.would_find("a", [1] * 9)[0] == 0
-    assert tables.would_find("b", [2] * 9)[0] == 8
+    assert tables.find_cached("a", [1] * 9)[0] == 0
+    assert tables.find_cached("b", [2] * 9)[0] == 8
 
 
 def test_a_beginning_outlives_what_follows_it() -> None:
@@ -180,10 +180,10 @@ def test_a_scattered_table() -> None:
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda pool: pool._holders.__setitem__(0, 2), "holders"),
-        (lambda pool: pool._keys.__setitem__(0, b"x"), "leads elsewhere"),
+        (lambda pool: pool._users.__setitem__(0, 2), "users"),
+        (lambda pool: pool._keys.__setitem__(0, b"x"), "key of another block"),
         (lambda pool: pool._map.__setitem__(3, 1), "listed as free"),
-        (lambda pool: pool._by_key.__setitem__(b"x", 3), "does not carry"),
+        (lambda pool: pool._by_key.__setitem__(b"x", 3), "does not have it"),
     ],
 )
 def test_integrity_notices(break_it: object, message: str) -> None:
@@ -202,5 +202,5 @@ def test_integrity_notices_unpublished_sharing() -> None:
     pool = BlockPool(4, SIZE)
     assert pool.take(None) == 0
     pool.share(0)
-    with pytest.raises(EngineError, match="nobody published"):
+    with pytest.raises(EngineError, match="is shared and not published"):
         pool.check_integrity([[0], [0]])

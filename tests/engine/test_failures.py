@@ -137,7 +137,7 @@ def test_weights_that_are_no_numbers(target: Path, drafter: Path, tmp_path: Path
     for sampling in (GREEDY, Sampling(seed=1)):
         bad = Completion((unsaid, 4), 9, sampling=sampling, logprobs=2)
         out = outcomes(core(sick, drafter), {"x": plain((2, 3)), "bad": bad})
-        assert out["x"] == alone["x"] and out["bad"] == ["the model computed something that is no number"]
+        assert out["x"] == alone["x"] and out["bad"] == ["the model computed a value that is not a finite number"]
 
 
 def test_a_drafter_that_computes_no_numbers(target: Path, drafter: Path, tmp_path: Path) -> None:

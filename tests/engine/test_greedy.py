@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.greedy import Offered
+from dovetail.engine.greedy import GreedyConstraint
 from dovetail.engine.masks import MaskRows
 from dovetail.engine.verify import verify_greedy
 from tests.engine.constraints import Automaton, Counted
@@ -15,8 +15,8 @@ VOCAB = 97
 
 
 @given(seed=st.integers(0, 10**6), longest=st.integers(0, 5), known=st.booleans())
-def test_they_are_those_of_masks(seed: int, longest: int, known: bool) -> None:
-    """Few of the model's own choices may come; `known`: drafts are what it must say."""
+def test_tokens_are_those_that_masks_give(seed: int, longest: int, known: bool) -> None:
+    """The constraint refuses most of the model's own choices; `known`: it accepts all drafts."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(longest + 1, VOCAB, generator=generator)
     drafts = torch.randint(VOCAB, (longest,), generator=generator).tolist()
@@ -37,48 +37,48 @@ def test_they_are_those_of_masks(seed: int, longest: int, known: bool) -> None:
     masks.apply(masked)
     expected = verify_greedy(masked.argmax(-1).tolist(), drafts[: entry.drafts])
     counted = Counted(Automaton.sample(seed))
-    offered = Offered(counted, drafts, VOCAB)
-    assert offered.drafts == entry.drafts
-    best = logits[: offered.drafts + 1].argmax(-1).tolist()
+    greedy = GreedyConstraint(counted, drafts, VOCAB)
+    assert greedy.drafts == entry.drafts
+    best = logits[: greedy.drafts + 1].argmax(-1).tolist()
     others = torch.randn(2, VOCAB)
-    assert offered.choose(best, torch.cat((others, logits)), 2, offered.drafts, False, ()) == expected
-    assert offered.error is None and counted.taken == expected
-    again = Offered(counted, best, VOCAB)
+    assert greedy.choose(best, torch.cat((others, logits)), 2, len(best), ()) == expected
+    assert greedy.error is None and counted.taken == expected
+    again = GreedyConstraint(counted, best, VOCAB)
     again.forget()
     assert counted.taken == expected
 
 
 @given(seed=st.integers(0, 10**6), longest=st.integers(1, 5), end=st.integers(0, 5))
-def test_nothing_is_chosen_behind_an_end(seed: int, longest: int, end: int) -> None:
-    """And no mask is made there, where a constraint has nothing to allow."""
-    guide, said = Automaton.sample(seed), list[int]()
+def test_nothing_is_chosen_after_an_end(seed: int, longest: int, end: int) -> None:
+    """No mask is made there, because the constraint allows nothing after its end."""
+    guide, chosen = Automaton.sample(seed), list[int]()
     for _ in range(longest + 1):
         allowed = MaskRows(1, VOCAB)
         allowed.enter(guide, (), 0)
         allowed.fill()
         logits = torch.zeros(1, VOCAB)
         allowed.apply(logits)
-        said.append(int(logits.argmax()))
-        assert guide.advance(said[-1])
+        chosen.append(int(logits.argmax()))
+        assert guide.advance(chosen[-1])
     end = min(end, longest)
     constraint = Ending(Automaton.sample(seed), end + 1)
-    offered = Offered(constraint, said[:longest], VOCAB)
-    ends = {said[end]}
-    first = said.index(said[end])  # the same token may have come before
+    greedy = GreedyConstraint(constraint, chosen[:longest], VOCAB)
+    ends = {chosen[end]}
+    first = chosen.index(chosen[end])  # the same token may have come before
     rows = torch.zeros(longest + 1, VOCAB)
-    assert offered.choose(said, rows, 0, offered.drafts, False, ends) == said[: first + 1]
-    assert offered.error is None
+    assert greedy.choose(chosen, rows, 0, len(chosen), ends) == chosen[: first + 1]
+    assert greedy.error is None
 
 
 class Ending:
-    """Takes so many tokens, and is not to be asked what may come behind them."""
+    """Accepts `most` tokens, and fails when it is asked for a mask."""
 
     def __init__(self, inner: Automaton, most: int) -> None:
         self._inner = inner
         self._left = most
 
     def fill(self, row: memoryview) -> None:
-        raise AssertionError("nothing may come")
+        raise AssertionError("no mask was needed")
 
     def advance(self, token: int) -> bool:
         taken = self._left > 0 and self._inner.advance(token)

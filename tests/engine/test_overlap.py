@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.ahead import Ahead
 from dovetail.engine.core import LLMCore
 from dovetail.engine.models.base import ForwardBatch
+from dovetail.engine.overlap import Overlap
 from tests.engine.checkpoints import load_core, run
 from tests.engine.constraints import Automaton
 from tests.engine.schedules import Checkpoints, schedule
@@ -27,7 +27,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def second() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "dovetail-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name == "dovetail-overlap"]
 
 
 def core(tiny: Checkpoints, overlap: bool | None = True, **options: Any) -> LLMCore:
@@ -45,7 +45,7 @@ class Delays:
         self._longest = self._random.choice((0.0, 2e-4, 2e-3))
 
     def __call__(self, place: str = "") -> None:
-        name = "second" if threading.current_thread().name == "dovetail-ahead" else "stepping"
+        name = "second" if threading.current_thread().name == "dovetail-overlap" else "stepping"
         if self._random.random() < self._often[name]:
             time.sleep(self._random.random() * self._longest)
 
@@ -59,13 +59,13 @@ class Delays:
         return delayed
 
     def disturb(self, core: LLMCore) -> None:
-        core._ahead.at = self
+        core._overlap.at = self
         model: Any = core.models.target
         model._layers = [
             (norm, Slow(attention, self), post, Slow(mlp, self)) for norm, attention, post, mlp in model._layers
         ]
         for part, names in (
-            (core._scheduler.tables, ("begin", "reserve", "would_find")),
+            (core._scheduler.tables, ("begin", "reserve", "find_cached")),
             (core._loop._masks, ("enter", "_fill")),
         ):
             for name in names:
@@ -106,7 +106,7 @@ def test_there_is_something_to_see(tiny: Checkpoints) -> None:
         if place == "job done":
             seen.add("admitted" if scheduler.ready else "grown" if scheduler.tables.pool.free < free else "nothing")
 
-    engine._ahead.at = at
+    engine._overlap.at = at
     for i in range(2):
         engine.add(f"a{i}", Completion((2, 3 + i), 60, sampling=Sampling(seed=i), constraint=Automaton.sample(i)))
     for i in range(2):
@@ -171,7 +171,7 @@ def test_a_preparation_that_fails(
         assert engine.cancel_running() == ["long"]
         while engine.live:
             engine.step()
-    assert failures[0] == "dovetail-ahead" and "could not be prepared" in caplog.text
+    assert failures[0] == "dovetail-overlap" and "could not be prepared" in caplog.text
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -193,7 +193,7 @@ def test_what_ends_the_process_is_raised_where_steps_are_called(tiny: Checkpoint
 
 def test_an_interrupt_waits_for_the_job() -> None:
     """Whoever goes on after Ctrl-C finds it done."""
-    ahead = Ahead(True)
+    ahead = Overlap(True)
     computed, done = threading.Event(), list[bool]()
 
     def job() -> None:
@@ -215,7 +215,7 @@ def test_an_interrupt_waits_for_the_job() -> None:
 
 def test_both_fail() -> None:
     """What the model raises comes first: the job's own failure is met again, or was an exit."""
-    ahead = Ahead(True)
+    ahead = Overlap(True)
 
     def fail(error: Exception) -> None:
         raise error
@@ -229,7 +229,7 @@ def test_both_fail() -> None:
 
 def test_the_thread_ends_with_its_core(tiny: Checkpoints) -> None:
     """With `close`, after which a step starts another; or when nobody holds the core any more."""
-    ahead = Ahead(True)
+    ahead = Overlap(True)
     for _ in range(2):
         ahead.during(lambda: None, lambda: None, lambda: None, 0.0)
         (thread,) = second()
@@ -250,7 +250,7 @@ def test_little_is_not_given_away(tiny: Checkpoints) -> None:
         engine.step()
     assert not second()
     threads: list[threading.Thread] = []
-    ahead = Ahead(None)
+    ahead = Overlap(None)
     for seconds in (0.0, 1.0):
         ahead.during(lambda: None, lambda: threads.append(threading.current_thread()), lambda: None, seconds)
     assert threads == [threading.main_thread(), *second()] and len(threads) == 2

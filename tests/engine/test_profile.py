@@ -66,7 +66,7 @@ def test_it_measures_and_leaves_nothing_behind(
     points: list[Point] = []
     monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
     lengths: set[int] = set()
-    monkeypatch.setattr(profile.Aimless, "propose", noting_lengths(profile.Aimless.propose, lengths))
+    monkeypatch.setattr(profile.RandomDrafts, "propose", noting_lengths(profile.RandomDrafts.propose, lengths))
     core = gated((folders[0], folders[1] if drafter == "eagle3" else drafter))
     core.check_integrity()
     gauges = core.gauges()
@@ -118,7 +118,7 @@ def fail(*arguments: object) -> Any:
 
 @pytest.mark.parametrize(
     "where",
-    [(StepLoop, "_run"), (profile.Aimless, "propose"), (profile.Aimless, "start")],
+    [(StepLoop, "_run"), (profile.RandomDrafts, "propose"), (profile.RandomDrafts, "start")],
     ids=["a step", "drafting", "a beginning"],
 )
 def test_a_profile_that_fails_is_no_reason_not_to_serve(
@@ -161,7 +161,7 @@ def test_weights_that_are_no_numbers_are_met_by_requests(
     assert "could not be measured" in caplog.text
     core.add("a", Completion((2, 3), 9, sampling=GREEDY))
     ((_, outcome),) = core.step()
-    assert isinstance(outcome, EngineError) and "no number" in str(outcome) and not core.live
+    assert isinstance(outcome, EngineError) and "not a finite number" in str(outcome) and not core.live
 
 
 def test_a_table_is_kept_and_found_with_what_was_learned(

@@ -17,10 +17,10 @@ import torch
 
 from dovetail.completion import Completion, EngineInfo
 from dovetail.engine import profile
-from dovetail.engine.ahead import Ahead
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.loading import Models, load_models
+from dovetail.engine.overlap import Overlap
 from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.settings import EngineSettings
@@ -41,7 +41,7 @@ class LLMCore:
         self.models = models
         self._tokenizer = tokenizer
         self._settings = settings
-        self._ahead = Ahead(settings.async_scheduling)
+        self._overlap = Overlap(settings.async_scheduling)
         self._most = 0 if models.drafter is None else settings.most_draft_tokens
         self._cost_file = self._cost_file_path()
         table = self._cost_table()
@@ -81,7 +81,7 @@ class LLMCore:
             eos_ids=frozenset(eos_ids),
             max_batch=max_batch,
             draft_tokens=self._most,
-            ahead=self._ahead,
+            overlap=self._overlap,
         )
 
     def _cost_file_path(self) -> Path | None:
@@ -100,14 +100,14 @@ class LLMCore:
         settings, models = self._settings, self.models
         if settings.gate == "off" or models.drafter is None or not self._most:
             return None
-        drafter = profile.Aimless(models.drafter, models.target.vocab_size)
+        drafter = profile.RandomDrafts(models.drafter, models.target.vocab_size)
         whole_batch = max(settings.max_batched_tokens, settings.max_batch * (self._most + 1))
         timed = self._step_loop(Tables(models.pool, share=False), drafter, Gate(None, Limits(), 0), (), whole_batch)
         return profile.costs(self._cost_file, timed, settings.max_batch, self._most, models.context)
 
     def close(self) -> None:
         """End the second thread, if one runs (a later step would start another), and write the cost file."""
-        self._ahead.close()
+        self._overlap.close()
         if self._cost_file is not None and self._gate.table is not None:
             cost_file.write(self._cost_file, self._gate.table)
 
@@ -165,7 +165,7 @@ class LLMCore:
             "total_blocks": pool.total,
             "preemptions_total": totals.preemptions,
             "prompt_tokens_total": totals.prompt_tokens,
-            "prompt_tokens_cached_total": totals.prompt_tokens_found,
+            "prompt_tokens_cached_total": totals.prompt_tokens_cached,
             "steps_total": counters.steps,
             "drafted_total": counters.drafted,
             "accepted_total": counters.accepted,

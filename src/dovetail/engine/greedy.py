@@ -1,7 +1,8 @@
-"""A greedy window under a constraint: what the model would say is offered to the constraint, which mostly takes it.
+"""A greedy window under a constraint, mostly without a mask.
 
-The likeliest token of all is the likeliest of those that may come, if it may come. So a mask is made only at a place
-where the constraint refuses it, and the tokens are those that masks for all places would give.
+When the constraint allows the likeliest token of all, that is also the likeliest token that it allows. So the model's
+choice is tried on the constraint first, and a mask is made only at a position where the constraint refuses it. The
+tokens are the same as with a mask at every position.
 """
 
 from __future__ import annotations
@@ -15,47 +16,42 @@ from dovetail.engine.masks import constraint_failed, likeliest, take
 from dovetail.errors import EngineError, guarded
 
 
-class Offered:
-    """A window's constraint, which has taken the drafts that stand; then `choose`, or `forget`, which leaves it as it
-    was.
+class GreedyConstraint:
+    """The constraint of one greedy window. Call `choose` or `forget` once.
 
-    `drafts` of the window's drafts stand: `masks.take`.
+    `__init__` advances the constraint by the drafts that it accepts, of which there are `drafts` (see `masks.take`).
+    `error`: why the request has to end after the chosen tokens, or None.
     """
 
     def __init__(self, constraint: Constraint, drafts: Sequence[int], vocab_size: int) -> None:
         self._constraint = constraint
         self._drafts = drafts
         self.drafts, self._taken = take(constraint, drafts, vocab_size)
-        #: Why the request cannot go on behind what was chosen.
         self.error: EngineError | None = None
 
     def forget(self) -> None:
-        """Nothing is chosen in this step."""
+        """Choose nothing in this step, and leave the constraint as it was before the window."""
         try:
             guarded(self._back_to, 0)
         except Exception as error:
             self.error = constraint_failed(error)
 
-    def choose(
-        self, best: Sequence[int], logits: Tensor, first: int, drafts: int, closed: bool, ends: Container[int]
-    ) -> list[int]:
-        """New tokens, which the constraint has then taken: the first of `drafts` drafts that stand, and one more, but
-        behind the last where nothing may be drawn (`closed`), and none behind one of `ends`.
+    def choose(self, best: Sequence[int], logits: Tensor, first: int, rows: int, ends: Container[int]) -> list[int]:
+        """The new tokens of the window: the accepted drafts and, if `rows` go on after them, one more.
 
-        `best` is the model's choice at each of ``drafts + 1`` rows of `logits` [rows, vocab] from row `first` on.
+        The constraint has advanced by these tokens. `best[i]`: the model's choice at row ``first + i`` of `logits`
+        [rows, vocab]. `rows`: at how many rows a token may be chosen. The tokens end with the first one in `ends`.
         """
         new: list[int] = []
         try:
-            guarded(self._choose, new, best, logits[first:], drafts if closed else drafts + 1, drafts, ends)
-        except Exception as error:  # a caller's code, which must not end the others' requests
+            guarded(self._choose, new, best, logits[first:], rows, ends)
+        except Exception as error:  # a caller's code, which must not end the other requests
             self.error = constraint_failed(error)
         return new
 
-    def _choose(
-        self, new: list[int], best: Sequence[int], logits: Tensor, rows: int, drafts: int, ends: Container[int]
-    ) -> None:
+    def _choose(self, new: list[int], best: Sequence[int], logits: Tensor, rows: int, ends: Container[int]) -> None:
         for row in range(rows):
-            token, draft = best[row], self._drafts[row] if row < drafts else None
+            token, draft = best[row], self._drafts[row] if row < self.drafts else None
             if token != draft or row >= self._taken:
                 self._back_to(row)
                 if not self._constraint.advance(token):
@@ -69,7 +65,7 @@ class Offered:
         self._back_to(len(new))
 
     def _back_to(self, count: int) -> None:
-        """To where it had taken `count` tokens of this window."""
+        """Roll the constraint back to the first `count` tokens of this window."""
         if self._taken > count:
             self._constraint.rollback(self._taken - count)
             self._taken = count

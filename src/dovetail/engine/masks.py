@@ -1,16 +1,15 @@
-"""The engine's side of a constraint: which tokens may come at every position of a window.
+"""Masks: which tokens a constraint allows at every position of a window.
 
 A step calls, in this order:
 
 1. `clear`;
-2. `enter` for each constrained window: its constraint takes the drafts, up to the first that it refuses, so that what
-   is refused is not computed;
-3. `fill`, which may run in another thread while the model computes: every constraint is taken back, draft by draft,
-   to where it was, and says at each place what may come there;
+2. `enter` for each constrained window: its constraint advances by the drafts, up to the first that it refuses, so that
+   the model does not compute refused drafts;
+3. `fill`, which may run in another thread while the model computes: every constraint is rolled back, draft by draft,
+   to where it was, and writes a mask at each position;
 4. `apply`.
 
-Sequences without a constraint cost nothing here. Greedy ones need no mask where the constraint takes what the model
-would say anyway, which it nearly always does: see greedy.py.
+Sequences without a constraint cost nothing here. Greedy sequences rarely need a mask: see greedy.py.
 """
 
 from __future__ import annotations
@@ -26,19 +25,21 @@ from torch import Tensor
 from dovetail.completion import Constraint
 from dovetail.errors import EngineError, guarded
 
-# For each byte of a mask eight booleans, true where the token may not come, in one number of eight bytes: of 64 masks
-# of 136,000 tokens, shifting bits makes booleans in 31 ms, looking bytes up in 0.5.
+# For each byte of a mask, eight booleans in one number of eight bytes, true where the token is refused. 64 masks of
+# 136,000 tokens become booleans in 0.5 ms by this table, and in 31 ms by shifting bits.
 _REFUSED = torch.tensor([[not byte >> i & 1 for i in range(8)] for byte in range(256)]).view(torch.int64).flatten()
 
 
 @dataclass(slots=True)
-class Entry:
-    """A window's rows: what is filled in is known after `fill`.
+class MaskEntry:
+    """The mask rows of one window.
 
-    `drafts` of the window's drafts stand, of which the constraint has `taken` all but perhaps the last, on which it
-    failed. Tokens may be drawn from the first `rows` rows: one more than were taken, or fewer, where the constraint
-    turned out to be at a dead end or fails there. Both are met again if the target goes there too. `error`: why the
-    request cannot go on.
+    - `drafts`: how many drafts stay in the window. `taken`: by how many of them the constraint advanced: all, or all
+      but the last, if it failed at that one.
+    - `slot`: the first of the window's mask rows.
+    - `rows`: from how many rows a token may be drawn, known after `fill`: one more than `taken`, or fewer where the
+      constraint is at a dead end or fails. If the target gets there too, the error shows there.
+    - `error`: why the request has to end, known after `fill`.
     """
 
     constraint: Constraint
@@ -58,14 +59,14 @@ class MaskRows:
         self._nothing, self._everything = bytes(self._size), b"\xff" * self._size
         self._bytes = bytearray(rows * self._size)
         self._tensor = torch.frombuffer(self._bytes, dtype=torch.uint8)
-        self._entries: list[Entry] = []
+        self._entries: list[MaskEntry] = []
         self._logit_rows: list[int] = []
         self._refused: Tensor | None = None
         self._row_seconds = 0.0
 
     @property
     def seconds(self) -> float:
-        """About how long `fill` will take."""
+        """About how many seconds `fill` will take."""
         return self._row_seconds * len(self._logit_rows)
 
     def clear(self) -> None:
@@ -74,20 +75,22 @@ class MaskRows:
         self._logit_rows.clear()
         self._refused = None
 
-    def enter(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> Entry:
-        """Make room for the rows of a window whose logits begin at `logit_row`. `fill` must follow, since until then
-        the constraint has taken the drafts that stand."""
-        kept, taken = take(constraint, drafts, self._vocab_size)
-        entry = Entry(constraint, kept, taken, len(self._logit_rows))
+    def enter(self, constraint: Constraint, drafts: Sequence[int], logit_row: int) -> MaskEntry:
+        """Add the rows of a window whose logits begin at `logit_row`.
+
+        This advances the constraint by the drafts that it accepts; `fill` must follow, which rolls it back.
+        """
+        count, taken = take(constraint, drafts, self._vocab_size)
+        entry = MaskEntry(constraint, count, taken, len(self._logit_rows))
         self._entries.append(entry)
-        self._logit_rows += range(logit_row, logit_row + kept + 1)
+        self._logit_rows += range(logit_row, logit_row + count + 1)
         return entry
 
     def fill(self) -> None:
         """Write all rows, and leave every constraint as it was before `enter`."""
         if not self._entries:
             return
-        start = time.thread_time()  # not what passes while another thread has the interpreter
+        start = time.thread_time()  # without the time in which another thread has the interpreter
         for entry in self._entries:
             self._fill(entry)
         count = len(self._logit_rows)
@@ -97,7 +100,7 @@ class MaskRows:
         self._row_seconds += ((time.thread_time() - start) / count - self._row_seconds) / 8
 
     def apply(self, logits: Tensor) -> None:
-        """Set the logits of tokens that may not come to -inf, in place; `logits` is [rows, vocab_size]."""
+        """Set the logits of refused tokens to -inf, in place; `logits` is [rows, vocab_size]."""
         if self._refused is None:
             return
         if self._logit_rows == list(range(logits.shape[0])):
@@ -106,9 +109,11 @@ class MaskRows:
             rows = torch.tensor(self._logit_rows)
             logits[rows] = logits[rows].masked_fill_(self._refused, -math.inf)
 
-    def _fill(self, entry: Entry) -> None:
-        """From the last row to the first. Where nothing is drawn a row allows everything: what is computed of it stays
-        numbers."""
+    def _fill(self, entry: MaskEntry) -> None:
+        """Fill the rows of one window, from the last to the first.
+
+        A row from which no token is drawn allows everything, so that its probabilities are numbers.
+        """
         rows = memoryview(self._bytes)[entry.slot * self._size : (entry.slot + entry.drafts + 1) * self._size]
         rows[:] = self._everything * (entry.drafts + 1)
         entry.rows = entry.taken + 1
@@ -134,23 +139,28 @@ class MaskRows:
 
 
 def take(constraint: Constraint, drafts: Sequence[int], vocab_size: int) -> tuple[int, int]:
-    """Let `constraint` take `drafts` up to the first that it refuses: how many stand, and how many it took: all of
-    these but perhaps the last, on which it failed."""
-    kept = taken = 0
+    """Advance `constraint` by `drafts`, up to the first that it refuses.
+
+    Returns how many drafts stay in the window, and by how many the constraint advanced: by all of these, or by all but
+    the last, if it failed at that one.
+    """
+    count = taken = 0
     try:
         for draft in drafts:
-            # It may be somebody else's code: the ids it forces are drafted before anybody has looked at them.
+            # Forced tokens come from a caller's code and are drafted unchecked, so an id may be out of range.
             if not 0 <= draft < vocab_size or not guarded(constraint.advance, draft):
                 break
-            kept = taken = taken + 1
+            count = taken = taken + 1
     except Exception:
-        kept += 1  # nobody said that it may not come
-    return kept, taken
+        count += 1  # the constraint failed and did not refuse it
+    return count, taken
 
 
 def likeliest(constraint: Constraint, logits: Tensor) -> int:
-    """Of the tokens that may come, the likeliest by `logits` [vocab]. Raises `EngineError` where none may, and what
-    the constraint raises."""
+    """The likeliest token by `logits` [vocab] that `constraint` allows.
+
+    Raises `EngineError` where it allows none, and what the constraint raises.
+    """
     masks = MaskRows(1, logits.shape[0])
     entry = masks.enter(constraint, (), 0)
     masks.fill()

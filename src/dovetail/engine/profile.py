@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from dovetail.completion import Completion, Sampling, TokenBatch
-from dovetail.engine.drafting.base import Around, Draft, Drafter
+from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, guarded
@@ -32,7 +32,7 @@ _REPEATS = 5
 HOW = (_PROMPT, _LONG, _WIDE, _REPEATS, torch.__version__)
 
 
-class Aimless(Around):
+class RandomDrafts(DrafterWrapper):
     """A drafter that takes as long as `drafter`, and drafts as many tokens: any."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:

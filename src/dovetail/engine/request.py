@@ -38,7 +38,7 @@ class Request:
         self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
         self.track = Track()
         self.computed = 0
-        self.found: int | None = None  # how much of the prompt was in the cache; 0 once that was told
+        self.cached_prompt: int | None = None  # how much of the prompt was in the cache; 0 once that was told
         self.logprobs = completion.logprobs
         self.penalties = Penalties.of(self.sampling, completion.prompt, vocab_size)
         self.stop = completion.stop
@@ -60,7 +60,7 @@ class Request:
     def greedy(self) -> bool:
         return self.sampling.temperature < _COLDEST
 
-    def draft_room(self) -> int:
+    def draft_cap(self) -> int:
         """How many drafts may be verified now: a step adds one token more than it accepts. None before the first step:
         drafts follow a token whose predecessors are all computed."""
         return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0

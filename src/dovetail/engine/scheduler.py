@@ -1,17 +1,19 @@
-"""Whom to run next: continuous batching, first come first served.
+"""Which requests run in the next step: continuous batching, first come first served.
 
-Every step has a budget of tokens. Sequences that decode come first, with a token each; drafts behind these share what
-is left, half of it where prompts are to be computed, and prompts get the rest, in parts, oldest first. Blocks are taken
-as sequences grow. When none is left, drafts are given up first; then whoever came last is preempted: its blocks go, its
-tokens stay, and it is computed again when there is room, which mostly means found again, since its blocks are forgotten
-last-used first. The oldest is never preempted for another, and alone it always fits, so there is always progress.
+Budget. A step computes at most `max_batched_tokens`. Sequences that decode come first, with one token each. Their
+drafts share the rest of the budget, or half of the rest while prompts are to be computed. Prompts get what is left, in
+parts, the oldest first.
 
-A request is admitted when fewer than `max_batch` run and its tokens so far find room beside those running. The first in
-line is never overtaken. It waits a step or more while another is computing what it begins with: then it finds it.
+Blocks. Sequences take blocks as they grow. When no block is free, drafts are dropped first; then the request that came
+last is preempted: it keeps its tokens, loses its blocks, and is computed again later, mostly from the prefix cache. The
+oldest request is never preempted for another and always fits alone, so there is always progress.
 
-`prepare` does ahead of `schedule`, while a step is computed, what takes long: keys of prompts, tables of those who are
-next in line, blocks for those who run. It decides nothing that `schedule` would decide otherwise, preempts nobody, and
-where blocks are short it leaves everything to `schedule`.
+Admission. A request is admitted when fewer than `max_batch` run and its tokens fit beside theirs. No request overtakes
+another. A request waits while a running one computes the prefix that both share, and then takes it from the cache.
+
+`prepare` does slow work for the next `schedule` while the model computes: keys of prompts, tables of the next requests,
+blocks for those running. It never preempts, never changes what `schedule` decides, and does nothing when blocks are
+short.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from dovetail.engine.request import Request
 from dovetail.errors import EngineBusy, InvalidRequest, guarded
 from dovetail.gate import Gate
 
-# A client behind this many others would time out before its first token.
+# A client after this many others would time out before its first token.
 MAX_WAITING = 1024
-# Of a token that is prepared: its share of a key, a table and a block. For `Scheduler.seconds` alone.
+# Seconds that `prepare` takes per token of a prompt, for its key, table and block. Only for `Scheduler.seconds`.
 _TOKEN_SECONDS = 1e-7
 
 _log = logging.getLogger(__name__)
@@ -39,26 +41,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request's part of a step: its next `length` tokens to compute, and room for that many drafts behind them."""
+    """One request in one step: its next `length` tokens to compute, and how many draft tokens are `asked` for."""
 
     request: Request
     length: int
-    room: int
+    asked: int
 
 
 @dataclass(slots=True)
 class Totals:
-    """Since start, in requests and tokens."""
+    """Totals since start: preempted requests, prompt tokens, and prompt tokens that were in the cache."""
 
     preemptions: int = 0
     prompt_tokens: int = 0
-    prompt_tokens_found: int = 0
+    prompt_tokens_cached: int = 0
 
 
 class Scheduler:
-    """Holds every live request: `waiting`; `running`; or `ready`, admitted ahead, to run from the next step on.
+    """Owns every live request: `waiting`; `ready`, admitted by `prepare` and running from the next step on; `running`.
 
-    `gate` says how much is drafted. `plain`: whether the last step was all that it chose for, and nothing else.
+    `gate` decides how much is drafted. `only_decoding`: whether the last step ran exactly the sequences that the gate
+    decided for, and no prompt.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Scheduler:
     ) -> None:
         self.tables = tables
         self.gate = gate
-        self.plain = False
+        self.only_decoding = False
         self.waiting: deque[Request] = deque()
         self.ready: list[Request] = []
         self.running: list[Request] = []
@@ -76,7 +79,7 @@ class Scheduler:
         self._max_batched_tokens = max_batched_tokens
 
     def add(self, request: Request) -> None:
-        """Queue `request`. Raises `EngineBusy` when too many wait, `InvalidRequest` for an id that is here already."""
+        """Queue `request`. Raises `EngineBusy` when too many wait, and `InvalidRequest` for an id that is in use."""
         if any(request.id == other.id for other in (*self.running, *self.ready, *self.waiting)):
             raise InvalidRequest(f"a request {request.id!r} is running or waiting already", param="request_id")
         if len(self.waiting) >= MAX_WAITING:
@@ -84,7 +87,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> list[Turn]:
-        """The next step's batch, every request at most once. Each turn's blocks are in the request's table."""
+        """The turns of the next step, at most one for each request, with blocks for each turn in its table."""
         preempted = self.totals.preemptions
         turns: dict[str, Turn] = {}
         decoding = [request for request in self.running if request.pending == 1]
@@ -95,10 +98,10 @@ class Scheduler:
         drafts = budget // 2 if prompts or ready or self.waiting else budget
         allowed = self._allowed(decoding)
         for i, request in enumerate(decoding[: self._max_batched_tokens]):
-            room = min(allowed[i], max(0, drafts) // (len(decoding) - i))
-            drafts -= room
-            budget -= room
-            self._take(Turn(request, 1, room), turns)
+            asked = min(allowed[i], max(0, drafts) // (len(decoding) - i))
+            drafts -= asked
+            budget -= asked
+            self._take(Turn(request, 1, asked), turns)
         for request in prompts + ready:
             length = min(request.pending, budget)
             if length > 0:
@@ -109,7 +112,7 @@ class Scheduler:
                 request = self.running[-1]
                 turns[request.id] = Turn(request, min(request.pending, budget), 0)
                 budget -= turns[request.id].length
-        self.plain = not prompts and len(turns) == len(decoding) == len(self.running)
+        self.only_decoding = not prompts and len(turns) == len(decoding) == len(self.running)
         return list(turns.values())
 
     def _allowed(self, decoding: Sequence[Request]) -> list[int]:
@@ -119,11 +122,11 @@ class Scheduler:
         """
         if self._drafter is None:
             return [0] * len(decoding)
-        caps = [request.draft_room() for request in decoding]
+        caps = [request.draft_cap() for request in decoding]
         decision = self.gate.decide([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
         for i in decision.too_long:
             if decoding[i].draft_tokens:
-                self.undraft(decoding[i])
+                self.stop_drafting(decoding[i])
         return [
             max(allowed, len(forced(request, cap)))
             if allowed < cap and request.draft_tokens and reason != "batch"
@@ -133,19 +136,18 @@ class Scheduler:
 
     @property
     def seconds(self) -> float:
-        """About how long `prepare` will take: what it does for the first in line."""
+        """About how many seconds `prepare` will take, by what it does for the first waiting request."""
         if not self.waiting:
             return 0.0
         first = self.waiting[0]
-        if not self._places and self.tables.knows(first.id, first.tokens):
+        if not self._free_places and self.tables.has_keys(first.id, first.tokens):
             return 0.0
         return len(first.tokens) * _TOKEN_SECONDS
 
     def prepare(self, turns: Sequence[Turn]) -> None:
-        """Get ready for the step after that of `turns`, which is being computed: nothing of theirs changes but that
-        tables grow.
+        """Prepare the step after that of `turns`, which is being computed. Of their requests only tables change.
 
-        Whatever fails here is left as it was, and met again in `schedule`, where it is somebody's.
+        Where something fails here, nothing is changed, and `schedule` fails at it again and ends the right request.
         """
         try:
             guarded(self._prepare, turns)
@@ -156,22 +158,24 @@ class Scheduler:
         if self.waiting:
             self.tables.hash(self.waiting[0].id, self.waiting[0].tokens)
         if self._grow(turns):
-            # What the next step has for those who begin: no drafts are counted, they get what is left by others.
-            coming = {turn.request.id: turn.length for turn in turns}
-            left = [max(1, request.pending - coming.get(request.id, 0)) for request in self.running]
-            budget = self._max_batched_tokens - sum(left)
+            # The next step's budget for new prompts. Drafts do not count, because they get what is left.
+            lengths = {turn.request.id: turn.length for turn in turns}
+            pending = [max(1, request.pending - lengths.get(request.id, 0)) for request in self.running]
+            budget = self._max_batched_tokens - sum(pending)
             while budget > 0 and self._admit(self.ready):
                 budget -= self.ready[-1].pending
 
     def _grow(self, turns: Sequence[Turn]) -> bool:
-        """Blocks for the most that those who decode may come to by the end of the next step, and the index of their
-        rows; False, and perhaps not for all, where that would leave less than a block for each of `turns`."""
+        """Reserve blocks for the longest that the decoding sequences can be after the next step, and index their rows.
+
+        False, perhaps after some of them, where that would leave less than one block for each of `turns`.
+        """
         for turn in turns:
             request = turn.request
             if request.pending > turn.length:
-                continue  # a prompt, whose blocks are all there
-            # This step adds at most its drafts and one more, the next computes these, of them the last, and drafts.
-            most = min(request.limit, len(request.tokens) + turn.room + 1 + request.draft_tokens)
+                continue  # a prompt, which has all its blocks
+            # This step adds at most its drafts and one token; the next one computes these and its own drafts.
+            most = min(request.limit, len(request.tokens) + turn.asked + 1 + request.draft_tokens)
             table = self.tables[request.id]
             missing = self.tables.pool.blocks_for(most) - len(table.blocks)
             if missing > 0:
@@ -182,7 +186,7 @@ class Scheduler:
         return True
 
     def remove(self, request_id: str) -> bool:
-        """Forget a request and free its blocks; False when it is not here."""
+        """Forget a request and free its blocks; False when there is no such request."""
         for queue in (self.running, self.ready, self.waiting):
             for request in queue:
                 if request.id == request_id:
@@ -191,26 +195,26 @@ class Scheduler:
                     return True
         return False
 
-    def undraft(self, request: Request) -> None:
-        """Nothing is drafted for `request` any more, and its drafter forgets it."""
+    def stop_drafting(self, request: Request) -> None:
+        """Draft nothing for `request` any more, and let the drafter forget it."""
         request.draft_tokens = 0
         if self._drafter is not None:
             self._drafter.release(request)
 
     def check_integrity(self) -> None:
-        """Raise `EngineError` unless exactly the requests that run, or are ready to, hold blocks."""
+        """Raise `EngineError` unless exactly the running and ready requests have blocks."""
         running = {request.id for request in (*self.running, *self.ready)}
         self.tables.check_integrity(running)
         if self._drafter is not None:
             self._drafter.check_integrity(running)
 
     def _take(self, turn: Turn, turns: dict[str, Turn]) -> None:
-        """Put `turn` into `turns` with blocks for it, without its drafts or at others' expense if need be."""
+        """Add `turn` to `turns` with blocks for it, if need be without its drafts or by preempting others."""
         request = turn.request
         if request.id not in self.tables:
-            return  # preempted for one before it
-        while not self.tables.reserve(request.id, request.computed + turn.length + turn.room):
-            if turn.room:
+            return  # preempted for an earlier turn
+        while not self.tables.reserve(request.id, request.computed + turn.length + turn.asked):
+            if turn.asked:
                 turn = Turn(request, turn.length, 0)
                 continue
             last = self.running[-1]
@@ -227,43 +231,43 @@ class Scheduler:
         self.totals.preemptions += 1
 
     @property
-    def _places(self) -> int:
+    def _free_places(self) -> int:
         return self._max_batch - len(self.running) - len(self.ready)
 
     def _admit(self, queue: list[Request]) -> bool:
-        """Put the first in line into `queue`, if it can run: its tokens find room, and nobody is computing what it
-        begins with."""
-        if not self.waiting or not self._places:
+        """Move the first waiting request to `queue`, if its tokens fit and nobody is computing its prefix."""
+        if not self.waiting or not self._free_places:
             return False
         request, pool = self.waiting[0], self.tables.pool
-        found, idle, coming = self.tables.would_find(request.id, request.tokens)
-        needed = pool.blocks_for(len(request.tokens)) - found // pool.block_size + idle
-        if coming or needed > pool.free:
+        cached, idle, in_progress = self.tables.find_cached(request.id, request.tokens)
+        needed = pool.blocks_for(len(request.tokens)) - cached // pool.block_size + idle
+        if in_progress or needed > pool.free:
             return False
         with ExitStack() as undo:
             undo.callback(self._stop, request)
             request.computed = self._begin(request)
             if not self.tables.reserve(request.id, len(request.tokens)):
-                # The drafter knew less of it than the target's cache holds, so it takes more blocks than it seemed.
+                # The drafter's cache has less of it than the target's, so the request needs more blocks than expected.
                 return False
             undo.pop_all()
         queue.append(self.waiting.popleft())
-        if request.found is None:  # after a preemption it is not the prompt alone, nor for the first time
-            request.found = request.computed
+        if request.cached_prompt is None:  # not after a preemption: the prompt is counted already
+            request.cached_prompt = request.computed
             self.totals.prompt_tokens += request.prompt_length
-            self.totals.prompt_tokens_found += request.computed
+            self.totals.prompt_tokens_cached += request.computed
         return True
 
     def _begin(self, request: Request) -> int:
-        found = self.tables.begin(request.id, request.tokens)
+        """Open the tables of `request`, and return how many of its tokens both caches have."""
+        cached = self.tables.begin(request.id, request.tokens)
         if self.gate.limits.too_long(len(request.tokens)):
             request.draft_tokens = 0
         if self._drafter is not None and request.draft_tokens:
-            known = self._drafter.start(request, found)
-            if known < found:
+            known = self._drafter.start(request, cached)
+            if known < cached:
                 self.tables.release(request.id)
-                found = self.tables.begin(request.id, request.tokens, known)
-        return found
+                cached = self.tables.begin(request.id, request.tokens, known)
+        return cached
 
     def _stop(self, request: Request) -> None:
         self._release(request)

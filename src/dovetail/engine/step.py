@@ -1,7 +1,7 @@
 """One step of the engine on one screen: schedule, draft, run, verify, postprocess, observe.
 
-While the model runs, masks are filled and the next step is prepared, in a second thread where that is worth it; which
-state belongs to whom at what time is in ahead.py.
+While the model runs, a second thread fills the masks and prepares the next step, when that work takes more than 1 ms.
+overlap.py lists which thread owns which state at what time.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from dovetail.completion import Constraint, TokenBatch
-from dovetail.engine.ahead import Ahead
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
-from dovetail.engine.greedy import Offered
-from dovetail.engine.masks import Entry, MaskRows, constraint_failed
+from dovetail.engine.greedy import GreedyConstraint
+from dovetail.engine.masks import MaskEntry, MaskRows, constraint_failed
 from dovetail.engine.models.base import ForwardBatch, Model, collate
+from dovetail.engine.overlap import Overlap
 from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
 from dovetail.engine.scheduler import Scheduler, Turn
 from dovetail.engine.verify import verify_greedy, verify_sampled
 from dovetail.errors import EngineError, guarded
-from dovetail.gate import Track
+from dovetail.gate import Drafted
 from dovetail.tokens import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -32,8 +32,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since start. `forced` of those drafted, and `forced_accepted` of those accepted, are what constraints
-    forced; `failed` counts steps in which the drafter failed."""
+    """Totals since start: steps and draft tokens.
+
+    `forced`: how many of `drafted` came from a constraint. `forced_accepted`: how many of these were accepted.
+    `failed`: steps in which the drafter failed.
+    """
 
     steps: int = 0
     drafted: int = 0
@@ -45,38 +48,48 @@ class Counters:
 
 @dataclass(slots=True)
 class Window:
-    """A sequence's part of one step: its next `length` tokens that the target has not computed, then drafts to verify.
+    """One sequence in one step: its next `length` tokens that the target has not computed, and drafts to verify.
 
-    `drafts` are those that the constraint lets stand, of `proposed`, of `asked`; the first `forced` of those proposed
-    are what it forces. `logit_row` is the first of its ``len(drafts) + 1`` rows of logits; None for a part of a prompt
-    that others follow. What the constraint allows, `masks` says; of a greedy request, `offered`. `raw` are these rows
-    as the model made them, where log probabilities are asked for. `closed`: nothing may be drawn behind the last of
-    `drafts`; `sick`: nothing at all, since what the model computed is no number.
+    Drafts:
+
+    - `asked`: how many draft tokens the gate allowed.
+    - `proposed`: how many tokens the drafter returned.
+    - `forced`: how many of these, from the first on, came from the constraint.
+    - `drafts`: the proposed tokens that the constraint accepts.
+    - `draft_probs`: the distributions that the drafts were drawn from; None where the drafter was certain.
+    - `open_ended`: whether a token may be drawn after the last of `drafts`.
+
+    Logits:
+
+    - `logit_row`: the first of the window's ``len(drafts) + 1`` rows of logits; None when it ends inside a prompt.
+    - `masks`: what the constraint allows, for a sampled request; `greedy`: the constraint of a greedy request.
+    - `raw_logits`: the window's rows before penalties and masks, for a request that wants log probabilities.
+    - `finite`: whether the model computed finite numbers for the first row.
     """
 
     request: Request
     length: int
-    asked: int
-    proposed: int
-    forced: int
-    drafts: list[int]
-    draft_probs: Tensor | None
-    logit_row: int | None
-    masks: Entry | None = None
-    offered: Offered | None = None
-    closed: bool = False
-    raw: Tensor | None = None
-    sick: bool = False
+    asked: int = 0
+    proposed: int = 0
+    forced: int = 0
+    drafts: list[int] = field(default_factory=list)
+    draft_probs: Tensor | None = None
+    logit_row: int | None = None
+    masks: MaskEntry | None = None
+    greedy: GreedyConstraint | None = None
+    open_ended: bool = True
+    raw_logits: Tensor | None = None
+    finite: bool = True
 
-    def end_before(self, row: int) -> None:
-        """Nothing is drawn from its row `row`, which is not the first."""
-        self.closed = True
+    def cut(self, row: int) -> None:
+        """Drop the drafts from row `row` on, and draw nothing from that row, which is not the first."""
+        self.open_ended = False
         self.drafts = self.drafts[:row]
         self.draft_probs = None if self.draft_probs is None else self.draft_probs[:row]
 
     @property
     def rows(self) -> slice:
-        """Its rows of logits."""
+        """The window's rows of logits."""
         return slice(0, 0) if self.logit_row is None else slice(self.logit_row, self.logit_row + len(self.drafts) + 1)
 
 
@@ -84,7 +97,7 @@ Outcome = tuple[str, TokenBatch | EngineError]
 
 
 class StepLoop:
-    """Runs the target over whatever the scheduler hands it. `draft_tokens` is the most a window may hold."""
+    """Runs the target over what the scheduler schedules. `draft_tokens`: the most drafts in a window."""
 
     def __init__(
         self,
@@ -96,7 +109,7 @@ class StepLoop:
         eos_ids: frozenset[int],
         max_batch: int,
         draft_tokens: int,
-        ahead: Ahead,
+        overlap: Overlap,
     ) -> None:
         self._model = model
         self._drafter = drafter
@@ -104,17 +117,18 @@ class StepLoop:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._masks = MaskRows(max_batch * (draft_tokens + 1), model.vocab_size)
-        self._ahead = ahead
+        self._overlap = overlap
         self.draft_tokens = draft_tokens
         self.vocab_size = model.vocab_size
         self.counters = Counters()
-        # What the gate is told: of each request, how much was asked for in this step, drafted, and stood; whose it was
-        # only where that says something of the drafter.
-        self._drafted: list[tuple[Track | None, int, int, int]] = []
+        # The drafts of this step, for the gate.
+        self._drafted: list[Drafted] = []
 
     def step(self) -> list[Outcome]:
-        """Bring running sequences on: by a part of a prompt, or by at least one token each. Those that ended are gone
-        when this returns."""
+        """Compute a part of a prompt, or at least one new token, for each running sequence.
+
+        Sequences that ended are removed before this returns.
+        """
         started = time.perf_counter()
         self._drafted.clear()
         turns = self.scheduler.schedule()
@@ -123,7 +137,7 @@ class StepLoop:
         observed: list[Observed] = []
         if windows:
             batch = self._collate(windows)
-            logits, features = self._ahead.during(
+            logits, features = self._overlap.during(
                 lambda: self._run(windows, batch),
                 self._masks.fill,
                 lambda: self.scheduler.prepare(turns),
@@ -141,58 +155,58 @@ class StepLoop:
                 guarded(self._drafter.observe, observed)
             except Exception as error:
                 self._give_up([item.request for item in observed], error)
-        # Drafts of those that ended are no measure, so this step's time is none either.
-        plain = self.scheduler.plain
+        # The gate does not get the drafts of sequences that ended, so the time of this step would mislead it.
+        timed = self.scheduler.only_decoding
         for request_id, outcome in outcomes:
             if isinstance(outcome, EngineError) or outcome.finish is not None:
                 self.scheduler.remove(request_id)
-                plain = False
-        self.scheduler.gate.observe(self._drafted, time.perf_counter() - started if plain else None)
+                timed = False
+        self.scheduler.gate.observe(self._drafted, time.perf_counter() - started if timed else None)
         return outcomes
 
     def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
-        """Drafts for the sequences that have room for them; an empty draft for the others."""
+        """Drafts for the sequences that may have some; an empty draft for the others."""
         drafts = [NO_DRAFT] * len(turns)
-        wanted = [i for i, turn in enumerate(turns) if turn.room > 0]
-        if self._drafter is not None and wanted:
-            requests = [turns[i].request for i in wanted]
+        drafting = [i for i, turn in enumerate(turns) if turn.asked > 0]
+        if self._drafter is not None and drafting:
+            requests = [turns[i].request for i in drafting]
             try:
-                proposed = guarded(self._drafter.propose, requests, [turns[i].room for i in wanted])
+                proposed = guarded(self._drafter.propose, requests, [turns[i].asked for i in drafting])
             except Exception as error:
                 self._give_up(requests, error)
                 return drafts
-            for i, draft in zip(wanted, proposed, strict=True):
+            for i, draft in zip(drafting, proposed, strict=True):
                 drafts[i] = draft
         return drafts
 
     def _give_up(self, requests: Sequence[Request], error: Exception) -> None:
-        """A drafter that fails costs `requests` their drafts, and nobody an answer."""
+        """After the drafter failed: `requests` go on without drafts."""
         _log.error("drafting failed for %d requests, which go on without", len(requests), exc_info=error)
         self.counters.failed += 1
         for request in requests:
-            self.scheduler.undraft(request)
+            self.scheduler.stop_drafting(request)
 
     def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> list[Window]:
-        """Cut drafts to what each constraint allows."""
+        """One window for each turn, with the drafts that its constraint accepts."""
         self._masks.clear()
         windows: list[Window] = []
         row = 0
         for turn, draft in zip(turns, drafts, strict=True):
             request, tokens, probs = turn.request, draft.tokens, draft.probs
             if turn.length < request.pending:
-                windows.append(Window(request, turn.length, 0, 0, 0, [], None, None))
+                windows.append(Window(request, turn.length))
                 continue
-            masks = offered = None
+            masks = greedy = None
             if request.constraint is not None and request.greedy:
-                offered = Offered(request.constraint, tokens, self.vocab_size)
-                tokens = tokens[: offered.drafts]
+                greedy = GreedyConstraint(request.constraint, tokens, self.vocab_size)
+                tokens = tokens[: greedy.drafts]
             elif request.constraint is not None:
                 masks = self._masks.enter(request.constraint, tokens, row)
                 tokens = tokens[: masks.drafts]
-                # The row after the last kept draft is the refused one's: verify_sampled draws from what it leaves.
+                # The row after the last accepted draft belongs to the refused one: verify_sampled draws from the rest.
                 probs = None if probs is None else probs[: masks.drafts + 1]
-            counts = turn.length, turn.room, len(draft.tokens), draft.forced
-            windows.append(Window(request, *counts, tokens, probs, row, masks, offered))
+            counts = turn.length, turn.asked, len(draft.tokens), draft.forced
+            windows.append(Window(request, *counts, tokens, probs, row, masks, greedy))
             row += len(tokens) + 1
         return windows
 
@@ -204,8 +218,8 @@ class StepLoop:
         return collate(parts)
 
     def _run(self, windows: Sequence[Window], batch: ForwardBatch) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits at the positions of every window that are looked at; its auxiliary hidden states, if a drafter reads
-        any."""
+        """Logits at the positions where tokens are drawn, and for each window the auxiliary hidden states that the
+        drafter reads, if any."""
         hidden, aux = self._model.forward(batch)
         rows = [
             row
@@ -220,119 +234,128 @@ class StepLoop:
         return logits, split
 
     def _shape(self, windows: Sequence[Window], logits: Tensor) -> None:
-        """What requests want done to their rows of logits, in place: penalties, then constraints' masks. Windows end
-        before a row where the constraint allows nothing, and before one that holds something that is no number, from
-        which a token would be drawn, and fed, that is none.
+        """Apply penalties and then masks to the logits, in place.
+
+        A window is cut before a row where the constraint allows no token, and before a row that is not finite: a token
+        drawn from such a row could be outside the vocabulary.
         """
-        sound = logits.amax(-1).isfinite().tolist()
+        finite = logits.amax(-1).isfinite().tolist()
         for window in windows:
             masks = window.masks
             if masks is not None and 0 < masks.rows <= len(window.drafts):
-                window.end_before(masks.rows)
-            if not all(own := sound[window.rows]):
+                window.cut(masks.rows)
+            if not all(own := finite[window.rows]):
                 if first := own.index(False):
-                    window.end_before(first)
+                    window.cut(first)
                 else:
-                    window.sick = True
+                    window.finite = False
             if window.request.logprobs is not None:
-                window.raw = logits[window.rows].clone()
+                window.raw_logits = logits[window.rows].clone()
             if window.request.penalties is not None:
                 window.request.penalties.apply_(logits[window.rows], window.drafts)
         self._masks.apply(logits)
 
     def _postprocess(self, window: Window, new: list[int]) -> list[Outcome]:
-        """Take the new tokens up to the one that ends the sequence; nothing for a prompt of which more is to come."""
+        """Append the new tokens, up to the one that ends the sequence; no outcome for a window inside a prompt."""
         request = window.request
         if window.logit_row is None:
             self._computed(request, window.length)
             return []
         if window.masks is not None and window.masks.error is not None:
             return [(request.id, window.masks.error)]
-        if window.sick and window.offered is not None:
-            window.offered.forget()
-            if window.offered.error is not None:
-                return [(request.id, window.offered.error)]
-        if window.sick and window.drafts:
-            # In attention a draft that is no number spoils the rows before it too: once more, without.
-            self.scheduler.undraft(request)
-            return []
-        if window.sick:
-            return [(request.id, EngineError("the model computed something that is no number"))]
+        if not window.finite:
+            return self._not_finite(window)
         accepted = len(new) - 1
-        if window.offered is not None:
-            accepted = _alike(new, window.drafts)
-        elif window.closed and accepted == len(window.drafts):
-            new = new[:-1]  # of a row without a mask: what may follow, if anything, the next step asks
+        if window.greedy is not None:
+            accepted = _common_prefix(new, window.drafts)
+        elif not window.open_ended and accepted == len(window.drafts):
+            new = new[:-1]  # drawn from a row without a mask: the next step asks the constraint what may follow
         computed = window.length + len(new) - 1
         taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
         accepted = min(accepted, len(taken))
-        self.counters.drafted += window.proposed
-        self.counters.accepted += accepted
-        self.counters.forced += window.forced
-        self.counters.forced_accepted += min(window.forced, accepted)
+        self._count(window, accepted)
         if window.asked and finish is None:
             track = None if window.forced else request.track
             self._drafted.append((track, window.asked, window.proposed, accepted))
         if request.penalties is not None:
             request.penalties.add(taken)
         failed: list[Outcome] = []
-        if window.offered is not None:
-            if window.offered.error is not None and finish is None:
-                failed = [(request.id, window.offered.error)]
+        if window.greedy is not None:
+            if window.greedy.error is not None and finish is None:
+                failed = [(request.id, window.greedy.error)]
         elif request.constraint is not None:
-            stood, error = _advanced(request.constraint, taken)
+            advanced, error = _advance(request.constraint, taken)
             if error is not None:
-                # What came before is delivered, as it would have been step by step.
-                failed, taken, finish = [(request.id, error)], taken[:stood], None
+                # The tokens before the error are delivered, as they would be one step at a time.
+                failed, taken, finish = [(request.id, error)], taken[:advanced], None
         if finish is None and not failed:
             self._computed(request, computed)
-        said = () if window.raw is None else logprobs(window.raw, taken, request.logprobs or 0)
-        found, request.found = request.found or 0, 0
+        entries = () if window.raw_logits is None else logprobs(window.raw_logits, taken, request.logprobs or 0)
+        cached, request.cached_prompt = request.cached_prompt or 0, 0
         accepted = min(accepted, len(taken))
-        batch = TokenBatch(tuple(taken), finish, window.proposed, accepted, said, found, window.forced)
+        batch = TokenBatch(tuple(taken), finish, window.proposed, accepted, entries, cached, window.forced)
         return [(request.id, batch), *failed] if taken else failed
+
+    def _not_finite(self, window: Window) -> list[Outcome]:
+        """The outcome of a window whose first row of logits is not finite."""
+        request = window.request
+        if window.greedy is not None:
+            window.greedy.forget()
+            if window.greedy.error is not None:
+                return [(request.id, window.greedy.error)]
+        if window.drafts:
+            # Attention carries a draft that is not finite into the rows before it, so try again without drafts.
+            self.scheduler.stop_drafting(request)
+            return []
+        return [(request.id, EngineError("the model computed a value that is not a finite number"))]
+
+    def _count(self, window: Window, accepted: int) -> None:
+        self.counters.drafted += window.proposed
+        self.counters.accepted += accepted
+        self.counters.forced += window.forced
+        self.counters.forced_accepted += min(window.forced, accepted)
 
     def _computed(self, request: Request, count: int) -> None:
         request.computed += count
         self.scheduler.tables.publish(request.id, request.tokens, request.computed)
 
 
-def _alike(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """How many of their first tokens are the same."""
+def _common_prefix(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens both sequences begin with."""
     count = 0
     while count < min(len(tokens), len(others)) and tokens[count] == others[count]:
         count += 1
     return count
 
 
-def _advanced(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, EngineError | None]:
-    """Let `constraint` take `tokens`: how many it took, and why not the next."""
+def _advance(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, EngineError | None]:
+    """Advance `constraint` by `tokens`: how many it took, and the error at the next, if any."""
     for count, token in enumerate(tokens):
         try:
-            taken = guarded(constraint.advance, token)
-        except Exception as error:  # a caller's code, which must not end the others' requests
+            accepted = guarded(constraint.advance, token)
+        except Exception as error:  # a caller's code, which must not end the other requests
             return count, constraint_failed(error)
-        if not taken:
+        if not accepted:
             return count, EngineError(f"the constraint refused token {token}, which its own mask allowed")
     return len(tokens), None
 
 
 def _verify(windows: Sequence[Window], logits: Tensor, eos_ids: frozenset[int]) -> list[list[int]]:
-    """Each window's new tokens: the drafts that stand and one more; none for a prompt of which more is to come."""
+    """The new tokens of each window: its accepted drafts and one more; none for a window inside a prompt."""
     best: list[int] = []
     if any(window.request.greedy and window.logit_row is not None for window in windows):
         best = logits.argmax(-1).tolist()
-    verdicts: list[list[int]] = []
+    new: list[list[int]] = []
     for window in windows:
         request = window.request
-        if window.logit_row is None or window.sick:
-            verdicts.append([])
-        elif window.offered is not None:
-            first, drafts = window.logit_row, len(window.drafts)
-            verdicts.append(window.offered.choose(best[window.rows], logits, first, drafts, window.closed, eos_ids))
+        if window.logit_row is None or not window.finite:
+            new.append([])
+        elif window.greedy is not None:
+            rows = len(window.drafts) + window.open_ended
+            new.append(window.greedy.choose(best[window.rows], logits, window.logit_row, rows, eos_ids))
         elif request.greedy:
-            verdicts.append(verify_greedy(best[window.rows], window.drafts))
+            new.append(verify_greedy(best[window.rows], window.drafts))
         else:
             target = probabilities(logits[window.rows], request.sampling)
-            verdicts.append(verify_sampled(target, window.drafts, window.draft_probs, request.generator))
-    return verdicts
+            new.append(verify_sampled(target, window.drafts, window.draft_probs, request.generator))
+    return new

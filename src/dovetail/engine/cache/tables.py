@@ -1,9 +1,9 @@
-"""Which blocks hold which sequence, in order of position; prompts that begin alike share the blocks of their beginning.
+"""Block tables: which blocks each sequence uses, in order of position. Prompts share the blocks of a common prefix.
 
-A full block is published under a digest of every token it depends on: the block before it and its own tokens, and
-`lookahead` more where a row depends on tokens behind it (an EAGLE slot holds the token after its own). So blocks with
-equal keys hold what the same computation would write. The digest is cryptographic, because a prompt that collides with
-somebody else's would read their cache.
+A full block is published under a key: a digest of every token that its rows depend on. These are the tokens up to the
+end of the block, and `lookahead` more where a row depends on later tokens (an EAGLE slot holds the token after its
+own). So blocks with equal keys hold equal rows. The digest is cryptographic, because a request whose prompt had the key
+of another prompt would read that prompt's cache.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ROOT = b""
 
 
 class BlockTable:
-    """The cache rows of one sequence by position."""
+    """The cache rows of one sequence, by position."""
 
     __slots__ = ("_first", "_index", "_size", "_within", "blocks", "keys")
 
     def __init__(self, block_size: int) -> None:
         self.blocks: list[int] = []
-        # Of the blocks published or found so far, a prefix of `blocks`.
+        # Keys of the blocks that were published or found so far: a prefix of `blocks`.
         self.keys: list[bytes] = []
         self._size = block_size
         self._within = torch.arange(block_size)
@@ -37,11 +37,11 @@ class BlockTable:
 
     @property
     def capacity(self) -> int:
-        """How many positions have rows."""
+        """How many positions have a row."""
         return len(self.blocks) * self._size
 
     def append(self, block: int) -> None:
-        """The next `block_size` positions lie in `block`."""
+        """Use `block` for the next `block_size` positions."""
         if not self.blocks:
             self._first = block * self._size
         elif self._first is not None and block != self.blocks[-1] + 1:
@@ -50,14 +50,14 @@ class BlockTable:
 
     def of(self, start: int, end: int) -> list[int]:
         """Rows of positions ``start:end``."""
-        assert end <= self.capacity, "these rows would be somebody else's"
+        assert end <= self.capacity, "these rows belong to another sequence"
         if self._first is not None:
             return list(range(self._first + start, self._first + end))
         size, blocks = self._size, self.blocks
         return [blocks[position // size] * size + position % size for position in range(start, end)]
 
     def up_to(self, end: int) -> slice | Tensor:
-        """Rows of positions ``0:end``, as an index into the cache: a slice where the blocks lie side by side."""
+        """Rows of positions ``0:end``, as an index into the cache: a slice where the blocks are contiguous."""
         if self._first is not None:
             return slice(self._first, self._first + end)
         if len(self._index) < end:
@@ -67,17 +67,20 @@ class BlockTable:
 
 
 class Tables:
-    """The tables of every sequence in one cache, by owner. `lookahead`: see above; `share` False finds nothing."""
+    """The tables of every sequence in one cache, by owner.
+
+    `lookahead`: how many later tokens a row depends on. `share`: whether prompts share blocks.
+    """
 
     def __init__(self, pool: BlockPool, *, lookahead: int = 0, share: bool = True) -> None:
         self.pool = pool
         self._lookahead = lookahead
         self._share = share
         self._tables: dict[str, BlockTable] = {}
-        # Keys of the full blocks of what an owner brought along, and how many tokens that was.
+        # By owner: how many tokens its prompt has, and the keys of the prompt's full blocks.
         self._keys: dict[str, tuple[int, list[bytes]]] = {}
-        # Keys of prompt blocks that their owner is going to publish: whoever begins alike does better to wait.
-        self._coming: dict[str, set[bytes]] = {}
+        # By owner: keys of the prompt blocks that it will publish. A request with the same prefix should wait for them.
+        self._in_progress: dict[str, set[bytes]] = {}
 
     def __getitem__(self, owner: str) -> BlockTable:
         return self._tables[owner]
@@ -86,39 +89,41 @@ class Tables:
         return owner in self._tables
 
     def hash(self, owner: str, tokens: Sequence[int]) -> None:
-        """Make ahead of time the keys that `would_find` and `begin` need."""
+        """Compute the keys that `find_cached` and `begin` need, ahead of time."""
         self._prompt_keys(owner, tokens)
 
-    def knows(self, owner: str, tokens: Sequence[int]) -> bool:
-        """Whether there is nothing to make."""
-        known = self._keys.get(owner)
-        return not self._share or (known is not None and known[0] == len(tokens))
+    def has_keys(self, owner: str, tokens: Sequence[int]) -> bool:
+        """Whether the keys of this prompt are computed, or none are needed."""
+        computed = self._keys.get(owner)
+        return not self._share or (computed is not None and computed[0] == len(tokens))
 
     def begin(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
-        """Open a table; returns how many positions at its start hold what `tokens` begin with. Never all of them:
-        whoever computes the last token learns what follows. `limit` caps it, in tokens."""
+        """Open a table with the cached blocks of the prompt `tokens`, and return how many positions these cover.
+
+        At most `limit` positions, and never all: the last token is computed again, to get its logits.
+        """
         table = self._tables[owner] = BlockTable(self.pool.block_size)
         keys = self._prompt_keys(owner, tokens)
-        found = self._found(keys, limit)
-        for key, block in zip(keys, found, strict=False):
+        cached = self._cached_blocks(keys, limit)
+        for key, block in zip(keys, cached, strict=False):
             self.pool.share(block)
             table.append(block)
             table.keys.append(key)
-        self._coming[owner] = set(keys[len(found) :])
+        self._in_progress[owner] = set(keys[len(cached) :])
         return table.capacity
 
-    def would_find(self, owner: str, tokens: Sequence[int]) -> tuple[int, int, bool]:
-        """What `begin` would meet: how many positions it would find, how many of their blocks nobody holds now, and
-        whether somebody is computing the block after them at this moment."""
+    def find_cached(self, owner: str, tokens: Sequence[int]) -> tuple[int, int, bool]:
+        """How many positions `begin` would find in the cache, how many of their blocks no sequence uses now, and
+        whether a running sequence is computing the block after them."""
         keys = self._prompt_keys(owner, tokens)
-        found = self._found(keys, None)
-        idle = sum(self.pool.is_idle(block) for block in found)
-        following = keys[len(found)] if len(found) < len(keys) else None
-        coming = following is not None and any(following in keys for keys in self._coming.values())
-        return len(found) * self.pool.block_size, idle, coming
+        cached = self._cached_blocks(keys, None)
+        idle = sum(self.pool.is_idle(block) for block in cached)
+        following = keys[len(cached)] if len(cached) < len(keys) else None
+        in_progress = following is not None and any(following in keys for keys in self._in_progress.values())
+        return len(cached) * self.pool.block_size, idle, in_progress
 
     def reserve(self, owner: str, positions: int) -> bool:
-        """Grow the table to hold `positions`; False, and the table as it was, when the pool has not that many."""
+        """Grow the table to this many `positions`. False, and no change, when the pool has too few free blocks."""
         table = self._tables[owner]
         missing = self.pool.blocks_for(positions) - len(table.blocks)
         if missing > 0 and missing > self.pool.free:
@@ -130,47 +135,51 @@ class Tables:
         return True
 
     def publish(self, owner: str, tokens: Sequence[int], computed: int) -> None:
-        """The first `computed` of `tokens` are in the cache: full blocks among them can be found from now on."""
+        """Publish the full blocks among the first `computed` of `tokens`, which are in the cache now."""
         if not self._share:
             return
         table = self._tables[owner]
         size = self.pool.block_size
         full = min(computed, len(tokens) - self._lookahead) // size
-        brought = self._keys[owner][1]
+        prompt_keys = self._keys[owner][1]
         for i in range(len(table.keys), full):
-            key = brought[i] if i < len(brought) else self._key(table.keys[-1] if table.keys else _ROOT, tokens, i)
+            key = (
+                prompt_keys[i]
+                if i < len(prompt_keys)
+                else self._key(table.keys[-1] if table.keys else _ROOT, tokens, i)
+            )
             table.keys.append(key)
             self.pool.publish(table.blocks[i], key)
-            self._coming[owner].discard(key)
+            self._in_progress[owner].discard(key)
 
     def release(self, owner: str) -> None:
-        """Close `owner`'s table, if it has one, and forget what it brought."""
+        """Close the table of `owner`, if it has one, and forget its keys."""
         self._keys.pop(owner, None)
         table = self._tables.pop(owner, None)
         if table is not None:
-            self._coming.pop(owner, None)
+            self._in_progress.pop(owner, None)
             self.pool.release(table.blocks)
 
     def check_integrity(self, owners: set[str]) -> None:
-        """Raise `EngineError` unless the pool is whole and exactly `owners` have tables."""
+        """Raise `EngineError` unless the pool's invariants hold and exactly `owners` have tables."""
         if set(self._tables) != owners:
-            raise EngineError(f"blocks are held by {sorted(self._tables)}, but {sorted(owners)} are running")
+            raise EngineError(f"{sorted(self._tables)} have blocks, but {sorted(owners)} are running")
         self.pool.check_integrity(table.blocks for table in self._tables.values())
 
-    def _found(self, keys: Sequence[bytes], limit: int | None) -> list[int]:
-        found: list[int] = []
+    def _cached_blocks(self, keys: Sequence[bytes], limit: int | None) -> list[int]:
+        blocks: list[int] = []
         for key in keys if limit is None else keys[: limit // self.pool.block_size]:
             block = self.pool.find(key)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def _prompt_keys(self, owner: str, tokens: Sequence[int]) -> list[bytes]:
         """Keys of the full blocks of `tokens`, without the block that holds the last token."""
         if not self._share:
             return []
-        if self.knows(owner, tokens):
+        if self.has_keys(owner, tokens):
             return self._keys[owner][1]
         keys: list[bytes] = []
         for i in range((len(tokens) - max(1, self._lookahead)) // self.pool.block_size):

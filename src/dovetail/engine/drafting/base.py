@@ -69,7 +69,7 @@ class Drafter(Protocol):
         """Raise `EngineError` when something is kept for a request that is not of `requests`."""
 
 
-class Around:
+class DrafterWrapper:
     """A drafter around another, which it leaves all to that it does not do itself."""
 
     def __init__(self, drafter: Drafter) -> None:

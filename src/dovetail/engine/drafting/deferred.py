@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import torch
 
-from dovetail.engine.drafting.base import Around, Draft, Drafter, Observed
+from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper, Observed
 from dovetail.engine.request import Request
 
 # Positions of a sequence: bounds what the pass at the end takes, and what others who go on from this sequence do not
@@ -22,7 +22,7 @@ _KEPT = 256
 _BYTES = 64 << 20
 
 
-class Deferred(Around):
+class Deferred(DrafterWrapper):
     """The `Drafter` around another."""
 
     def __init__(self, drafter: Drafter) -> None:

@@ -23,7 +23,7 @@ from dovetail.engine.linear import Linear
 from dovetail.engine.models import deepseek_v3, llama
 from dovetail.engine.models.base import ForwardBatch, Model
 from dovetail.engine.models.decoder import Layer
-from dovetail.engine.models.layers import Options, RMSNorm, Under, rotary_table
+from dovetail.engine.models.layers import Options, Prefixed, RMSNorm, rotary_table
 
 
 class Eagle3:
@@ -60,7 +60,7 @@ class Eagle3:
         self._normed_residual = config.norm_before_residual
         self._layers: list[Layer] = []
         for i in range(layer.num_hidden_layers):
-            of_layer = Under(weights, f"layers.{i}.")
+            of_layer = Prefixed(weights, f"layers.{i}.")
             if isinstance(layer, DeepseekV3Config):
                 self._layers.append(deepseek_v3.load_layer(of_layer, layer, True, rows, dtype, options))
             else:

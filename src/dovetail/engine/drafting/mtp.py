@@ -19,7 +19,7 @@ from torch import Tensor
 from dovetail.engine.config import MTPConfig
 from dovetail.engine.models.base import ForwardBatch, Model
 from dovetail.engine.models.deepseek_v3 import load_layer
-from dovetail.engine.models.layers import Options, RMSNorm, Under, rotary_table
+from dovetail.engine.models.layers import Options, Prefixed, RMSNorm, rotary_table
 
 
 class MTP:
@@ -45,7 +45,7 @@ class MTP:
         self._target = target
         self._embedding_norm, self._hidden_norm = norm("enorm.weight"), norm("hnorm.weight")
         self._eh_proj = options.linear(weights[config.prefix + "eh_proj.weight"].to(dtype))
-        self._layer = load_layer(Under(weights, config.prefix), shape, False, rows, dtype, options)
+        self._layer = load_layer(Prefixed(weights, config.prefix), shape, False, rows, dtype, options)
         self._norm = norm("shared_head.norm.weight")
         self._table = rotary_table(shape.rope, shape.rotary_width, context)
 

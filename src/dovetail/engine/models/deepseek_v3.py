@@ -18,7 +18,7 @@ from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.decoder import Layer
-from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, rotate_, yarn_mscale
+from dovetail.engine.models.layers import MLP, Options, Prefixed, RMSNorm, rotate_, yarn_mscale
 from dovetail.engine.models.moe import Expert, MoE, Router
 
 # The two low-rank norms keep the architecture's own epsilon, whatever rms_norm_eps says (transformers'
@@ -96,14 +96,14 @@ def layers(
     """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
     for i in range(config.num_hidden_layers):
         dense = i < config.first_k_dense_replace
-        yield load_layer(Under(weights, f"model.layers.{i}."), config, dense, rows, dtype, options)
+        yield load_layer(Prefixed(weights, f"model.layers.{i}."), config, dense, rows, dtype, options)
 
 
 def load_layer(
     own: Mapping[str, Tensor], config: DeepseekV3Config, dense: bool, rows: int, dtype: torch.dtype, options: Options
 ) -> Layer:
     """The layer whose weights are `own`, without a prefix: with a plain MLP if `dense`, else with experts."""
-    attention = Attention(Under(own, "self_attn."), config, rows, dtype, options)
+    attention = Attention(Prefixed(own, "self_attn."), config, rows, dtype, options)
     mlp: MLP | MoE
     if dense:
         mlp = MLP(*_expert(own, "mlp.", dtype), options)

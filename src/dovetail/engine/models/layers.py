@@ -32,7 +32,7 @@ class Options(NamedTuple):
         return Linear(weight, bias, self.quantization, self.kernels)
 
 
-class Under(Mapping[str, Tensor]):
+class Prefixed(Mapping[str, Tensor]):
     """The weights whose names start with `prefix`, without it, as float32. Each is read when it is asked for."""
 
     def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:

@@ -16,7 +16,7 @@ from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.config import LlamaConfig, Qwen3Config
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.decoder import Layer
-from dovetail.engine.models.layers import MLP, Options, RMSNorm, Under, interleave, rotate_
+from dovetail.engine.models.layers import MLP, Options, Prefixed, RMSNorm, interleave, rotate_
 
 
 class Attention:
@@ -70,7 +70,7 @@ def layers(
 ) -> Iterator[Layer]:
     """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
     for i in range(config.num_hidden_layers):
-        yield load_layer(Under(weights, f"model.layers.{i}."), config, rows, dtype, options)
+        yield load_layer(Prefixed(weights, f"model.layers.{i}."), config, rows, dtype, options)
 
 
 def load_layer(
@@ -80,7 +80,7 @@ def load_layer(
     gate, up, down = (own[f"mlp.{part}_proj.weight"].to(dtype) for part in ("gate", "up", "down"))
     return (
         RMSNorm(own["input_layernorm.weight"].to(dtype), config.rms_norm_eps),
-        Attention(Under(own, "self_attn."), config, rows, dtype, options),
+        Attention(Prefixed(own, "self_attn."), config, rows, dtype, options),
         RMSNorm(own["post_attention_layernorm.weight"].to(dtype), config.rms_norm_eps),
         MLP(gate, up, down, options),
     )
