@@ -1,4 +1,4 @@
-"""Laws 7, 8 and 10 for DeepSeek: equal to its encoders' fixtures and templates, and text is never a control token."""
+"""Laws 7 and 10 for DeepSeek: its prompts equal the fixtures of its encoders, and its templates."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def render(name: str, messages: list[dict[str, Any]], **options: Any) -> str:
 
 
 def body(name: str, messages: list[dict[str, Any]], **options: Any) -> str:
-    """A prompt of the family without its begin token and without V4.1's request for an effort."""
+    """A prompt without its begin token and without V4.1's reasoning effort."""
     text = render(name, messages, **options).removeprefix(CONTROLS[0])
     return text.rpartition("reasoning)\n\n")[2] if name == "deepseek_v41" else text
 
 
 @pytest.fixture(scope="module")
 def tokenizer_file(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real tokenizer; what V4.1 added to it stands on ids that V3 kept free."""
+    """The real tokenizer, with V4.1's additional control tokens on ids that V3 reserves."""
     spec = json.loads((shared_data / "tokenizers/deepseek_v3/tokenizer.json").read_text())
     missing = [literal for literal in CONTROLS if literal not in {token["content"] for token in spec["added_tokens"]}]
     free = [token for token in spec["added_tokens"] if "place▁holder▁no" in token["content"]]
@@ -68,13 +68,13 @@ def tokenizer_file(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def real(tokenizer_file: Path) -> tuple[Tokenizer, Library]:
-    """The tokenizer as Dovetail reads it, and as its own library does."""
+    """The tokenizer as Dovetail and as the library read it."""
     return dovetail.tokenizer(tokenizer_file), Library.from_file(str(tokenizer_file))
 
 
 FIXTURES = [
     *(("deepseek_v32", f"_{case}", True) for case in ("developer_tools", "search_w_date", "search_wo_date")),
-    # The first three were written in thinking mode; the fifth asks for it in its input, and its output is without.
+    # The first three are in thinking mode. The fifth requests it, but its output was made without.
     *(("deepseek_v4", f"_{case}", case < 4) for case in range(1, 6)),
     *(("deepseek_v41", f"_{case}", case in (1, 5)) for case in range(1, 6)),
 ]
@@ -100,12 +100,12 @@ def test_every_fixture_is_equal_in_text_and_ids(
 def test_ids_equal_a_trainer_s_references(
     name: str, reference: str, shared_data: Path, real: tuple[Tokenizer, Library]
 ) -> None:
-    """SpecForge's: it shows V3.2 without the `</think>` that V3.2's encoder writes behind every `<｜Assistant｜>`."""
+    """SpecForge's references. They lack the `</think>` that V3.2's encoder writes after every `<｜Assistant｜>`."""
     folder = shared_data / "render/specforge_references"
     ids: list[int] = json.loads((folder / f"{reference}_standard_ref.json").read_text())["input_ids"]
     tokenizer, _ = real
-    said, *turns = tokenizer.decode(ids).removeprefix(CONTROLS[0]).split("<｜User｜>")
-    messages = [system(said)] if said else []
+    instructions, *turns = tokenizer.decode(ids).removeprefix(CONTROLS[0]).split("<｜User｜>")
+    messages = [system(instructions)] if instructions else []
     for asked, answered in (turn.removesuffix(CONTROLS[1]).split("<｜Assistant｜>") for turn in turns):
         messages += [user(asked), assistant(answered)]
     prompt = dovetail.format(name).render(messages, thinking=False, add_generation_prompt=False)
@@ -114,7 +114,7 @@ def test_ids_equal_a_trainer_s_references(
 
 
 def spelled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with the arguments of their calls as JSON, which is all that DeepSeek's own template can show."""
+    """Messages with the arguments of calls as JSON text, because DeepSeek's own template cannot show objects."""
 
     def call(given: dict[str, Any]) -> dict[str, Any]:
         arguments = given["function"]["arguments"]
@@ -126,11 +126,11 @@ def spelled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def templates(shared_data: Path, name: str) -> list[tuple[str, bool]]:
-    """DeepSeek's own template of V3 or V3.1, from the ports that there are, and whether it is to be given tools.
+    """DeepSeek's own template of V3 or V3.1, restored from ports, and whether it declares tools.
 
-    llama.cpp's copy of V3.1's has `<think></think>` where the model's card and all other copies have `</think>`, and
-    turns arguments that are JSON already into JSON. SGLang's port of V3's has one sentence more than DeepSeek's; its
-    port of V3.1's declares tools as the model's card does. Both print the line breaks between their own tags.
+    llama.cpp's copy for V3.1 has `<think></think>` instead of `</think>`, which the model's card and all other copies
+    have, and encodes arguments as JSON twice. SGLang's port for V3 has an additional sentence; its port for V3.1
+    declares tools like the model's card. Both ports print the line breaks between their tags.
     """
     folder = shared_data / "templates"
 
@@ -172,7 +172,7 @@ def test_every_shape_equals_the_model_s_own_template(name: str, thinking: bool, 
 
 
 def test_calls_and_results_of_all_orders_equal_the_template(shared_data: Path) -> None:
-    """Turns that the shapes lack: answers behind answers, results behind a user's message, several system messages."""
+    """Turns that the shapes lack: answers after answers, results after a user message, several system messages."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     turns = (user("u"), assistant("a</think>b"), *spelled([calling("f", "g", content="c")]), result(), system("s"))
@@ -192,7 +192,7 @@ def test_v3_s_template_declares_no_tools() -> None:
     assert render("deepseek_v3", [user()], tools=TOOLS) == render("deepseek_v3", [user()])
 
 
-def test_v31_leaves_out_a_description_that_there_is_not() -> None:
+def test_v31_omits_a_missing_description() -> None:
     text = render("deepseek_v31", [user()], tools=[{"type": "function", "function": {"name": "now"}}])
     assert "\n### now\n\nParameters: null\n" in text
 
@@ -200,22 +200,22 @@ def test_v31_leaves_out_a_description_that_there_is_not() -> None:
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("name", ALL[1:])
 @pytest.mark.parametrize("shape", ["one question", "system", "two turns", "two calls", "a turn after results", "parts"])
-def test_a_generation_prompt_is_only_written_when_asked_for(name: str, shape: str, thinking: bool) -> None:
-    """V3's template writes `<｜Assistant｜>` behind every user's message."""
+def test_a_generation_prompt_is_explicit(name: str, shape: str, thinking: bool) -> None:
+    """Except for V3, whose template writes `<｜Assistant｜>` after every user message."""
     messages, tools = SHAPES[shape]
     fmt = dovetail.format(name)
     closed = fmt.render(messages, tools, thinking=thinking, add_generation_prompt=False)
     opened = fmt.render(messages, tools, thinking=thinking)
     added = opened.text.removeprefix(closed.text)
     think = "<think>" if thinking else "</think>"
-    behind_results = {"deepseek_v31": "", "deepseek_v32": f"\n\n{think}"}
+    after_results = {"deepseek_v31": "", "deepseek_v32": f"\n\n{think}"}
     results_last = messages[-1]["role"] == "tool"
-    assert added == (behind_results if results_last else {}).get(name, f"<｜Assistant｜>{think}")
+    assert added == (after_results if results_last else {}).get(name, f"<｜Assistant｜>{think}")
     assert fmt.left_open(opened) is (thinking and added != "")
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_last_message_may_be_gone_on_with(name: str) -> None:
+def test_the_last_message_can_be_continued(name: str) -> None:
     messages = [user("a"), assistant("The answer ", reasoning_content="because")]
     options = {"add_generation_prompt": False, "continue_final_message": True}
     assert render(name, messages, thinking=False, **options).endswith("The answer ")
@@ -236,7 +236,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.sampled_from(DSML))
-def test_values_are_spelled_as_json_dumps_spells_them(arguments: dict[str, Any], name: str) -> None:
+def test_values_are_written_as_by_json_dumps(arguments: dict[str, Any], name: str) -> None:
     def written(given: Any) -> str:
         return render(name, [user(), calling("f", arguments=given)], thinking=False, add_generation_prompt=False)
 
@@ -268,7 +268,7 @@ def test_values_are_spelled_as_json_dumps_spells_them(arguments: dict[str, Any],
         ('{"a": 0, "a": 2}', "2"),
     ],
 )
-def test_numbers_are_printed_as_deepseek_s_encoders_print_them(spelling: str, shown: str) -> None:
+def test_numbers_are_written_as_by_deepseek_s_encoders(spelling: str, shown: str) -> None:
     text = render("deepseek_v32", [user(), calling("f", arguments=spelling)], add_generation_prompt=False)
     assert f'name="a" string="false">{shown}</' in text
 
@@ -277,12 +277,12 @@ def test_numbers_are_printed_as_deepseek_s_encoders_print_them(spelling: str, sh
 @pytest.mark.parametrize(
     "arguments", ["nonsense {", "", "[1]", "null", '"x"', '"{', "1" * 5000, "[" * 100_000, r'{"a": "\ud83d"}']
 )
-def test_arguments_that_are_no_object_are_one_argument(name: str, arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_one_argument(name: str, arguments: str) -> None:
     text = render(name, [user(), calling("f", arguments=arguments)], add_generation_prompt=False)
     assert f'name="arguments" string="true">{arguments}</｜DSML｜' in text
 
 
-def test_v32_opens_a_turn_behind_every_user_and_the_last_result() -> None:
+def test_v32_opens_a_turn_after_every_user_and_the_last_result() -> None:
     calls = calling("f", "g", reasoning_content="why", arguments={})
     answered = [user("a"), calls, result(0, "x"), result(1, "y")]
     results = "\n\n<function_results>\n<result>x</result>\n<result>y</result>\n</function_results>"
@@ -292,7 +292,7 @@ def test_v32_opens_a_turn_behind_every_user_and_the_last_result() -> None:
     assert body("deepseek_v32", [user("a"), user("b")]) == f"<｜User｜>a{THINK_END}<｜User｜>b{THINK}"
 
 
-def test_v32_shows_a_developer_s_tools_and_format_to_the_user_s_side() -> None:
+def test_v32_writes_a_developer_s_tools_and_format_in_a_user_turn() -> None:
     text = body("deepseek_v32", [developer("d", tools=TOOLS, response_format={"type": "object"}), user("u")])
     head, _, schema = text.partition("\n</functions>\n")
     assert head.startswith("<｜User｜>\n\n## Tools\n\n")
@@ -303,7 +303,7 @@ def test_v32_shows_a_developer_s_tools_and_format_to_the_user_s_side() -> None:
 
 
 @pytest.mark.parametrize("name", DSML)
-def test_what_the_request_says_goes_to_the_first_system_message(name: str) -> None:
+def test_tools_and_format_of_the_request_go_to_the_first_system_message(name: str) -> None:
     schema = {"type": "object", "description": "é"}
     by_request = render(name, [system("s"), user("u")], tools=TOOLS, response_format=schema)
     assert by_request == render(name, [{**system("s"), "tools": TOOLS, "response_format": schema}, user("u")])
@@ -320,7 +320,7 @@ def test_what_the_request_says_goes_to_the_first_system_message(name: str) -> No
 
 
 @pytest.mark.parametrize("name", V4S)
-def test_v4_keeps_reasoning_behind_the_last_user_unless_there_are_tools(name: str) -> None:
+def test_v4_drops_reasoning_before_the_last_user_unless_there_are_tools(name: str) -> None:
     thought = [user("a"), assistant("b", reasoning_content="r"), user("c"), assistant("d", reasoning="s")]
     dropped, kept = f"<｜User｜>a{THINK_END}b<｜end", f"<｜User｜>a{THINK}r</think>b<｜end"
     assert body(name, thought).startswith(dropped)
@@ -328,7 +328,7 @@ def test_v4_keeps_reasoning_behind_the_last_user_unless_there_are_tools(name: st
     assert kept in body(name, thought, drop_thinking=False)
     assert kept in body(name, thought, tools=TOOLS)
     assert dropped in body(name, thought, thinking=False, drop_thinking=False)
-    # A result counts as the user's.
+    # A result counts as a user turn.
     called = [user("a"), calling("f", reasoning_content="r"), result()]
     assert body(name, called).startswith(f"<｜User｜>a{THINK_END}\n\n<｜DSML｜")
 
@@ -344,7 +344,7 @@ def test_v4_shows_results_in_the_order_of_their_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", V4S)
-def test_v4_has_parts_as_paragraphs_and_images_as_control_tokens(name: str) -> None:
+def test_v4_writes_parts_as_paragraphs_and_images_as_control_tokens(name: str) -> None:
     parts = [
         {"type": "text", "text": "see"},
         {"type": "image_url", "image_url": {"url": "x"}},
@@ -361,28 +361,22 @@ def test_v4_has_parts_as_paragraphs_and_images_as_control_tokens(name: str) -> N
 
 
 @pytest.mark.parametrize("name", V4S)
-def test_v4_asks_for_one_word_by_task(name: str) -> None:
+def test_v4_tasks(name: str) -> None:
     for task in TASKS:
-        asked = [
-            user(
-                "a",
-            )
-            | {"task": task},
-            assistant("Search", reasoning_content="no"),
-        ]
+        asked = [user("a") | {"task": task}, assistant("Search", reasoning_content="no")]
         token = f"<｜{task}｜>"
         opened = (THINK if task == "action" else "") + token
         assert body(name, asked) == f"<｜User｜>a{opened}Search<｜end▁of▁sentence｜>"
         assert body(name, asked[:1]) == f"<｜User｜>a{opened}"
         assert body(name, asked[:1], add_generation_prompt=False) == "<｜User｜>a"
-        # The next message of the user is not part of a turn that has a task; a result is.
+        # A result joins a turn with a task; the next user message does not.
         assert body(name, [asked[0], result(0, "r"), user("b")]).startswith(
             "<｜User｜>a\n\n<tool_result>r</tool_result><"
         )
 
 
 @pytest.mark.parametrize("name", V4S)
-def test_v4_writes_a_reminder_where_it_stands(name: str) -> None:
+def test_v4_writes_a_reminder_in_its_place(name: str) -> None:
     reminder = {"role": "latest_reminder", "content": "today"}
     assert body(name, [reminder, user("a")]).endswith(f"<｜latest_reminder｜>today<｜User｜>a{THINK}")
     assert body(name, [user("a"), reminder, assistant("b")], thinking=False) == (
@@ -390,7 +384,7 @@ def test_v4_writes_a_reminder_where_it_stands(name: str) -> None:
     )
 
 
-def test_v4_forgets_what_a_developer_said_before_the_last_user() -> None:
+def test_v4_drops_developer_messages_before_the_last_user() -> None:
     messages = [developer("old"), user("a"), developer("new"), assistant("b", reasoning_content="r")]
     assert body("deepseek_v4", messages).startswith("<｜User｜>a<｜User｜>new" + THINK + "r")
     assert body("deepseek_v4", messages, thinking=False).startswith("<｜User｜>old<｜User｜>a<｜User｜>new" + THINK_END)
@@ -398,7 +392,7 @@ def test_v4_forgets_what_a_developer_said_before_the_last_user() -> None:
     assert "old" in body("deepseek_v4", [developer("old", tools=TOOLS), *messages[1:]])
 
 
-def test_v41_has_system_messages_in_the_middle() -> None:
+def test_v41_takes_later_system_messages_as_turns() -> None:
     messages = [system("s"), user("a"), assistant("b", reasoning_content="r"), system("t")]
     assert render("deepseek_v41", messages, thinking=False) == (
         f"<｜begin▁of▁sentence｜><｜System｜>s<｜User｜>a{THINK_END}b<｜end▁of▁sentence｜><｜System｜>t{THINK_END}"
@@ -427,7 +421,7 @@ def test_efforts() -> None:
 
 @pytest.mark.parametrize("name", V4S)
 @pytest.mark.parametrize("value", ["none", "", 0, 101, 1.5, True, [], "75"])
-def test_an_effort_that_there_is_not_is_refused(name: str, value: Any) -> None:
+def test_an_unknown_effort_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match="low, high") as caught:
         render(name, [user()], reasoning_effort=value, thinking=False)
     assert caught.value.param == "chat_template_kwargs.reasoning_effort"
@@ -462,8 +456,8 @@ BAD: list[tuple[str, tuple[str, ...], list[dict[str, Any]], str]] = [
         for name in names
     ],
 )
-def test_what_a_version_cannot_show_is_refused_by_field(name: str, messages: list[dict[str, Any]], param: str) -> None:
-    """The field is the client's, also where a system message with tools was put in front."""
+def test_messages_that_cannot_be_written_are_refused(name: str, messages: list[dict[str, Any]], param: str) -> None:
+    """The field is the client's, also if the format adds a system message for tools before it."""
     for tools in (None, TOOLS):
         with pytest.raises((InvalidRequest, RenderError)) as caught:
             render(name, messages, tools=tools)
@@ -471,14 +465,14 @@ def test_what_a_version_cannot_show_is_refused_by_field(name: str, messages: lis
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_repair_makes_a_developer_the_system(name: str) -> None:
+def test_repair_turns_developer_messages_into_system_messages(name: str) -> None:
     fmt = dovetail.format(name)
     repaired, _ = fmt.repair([developer("d"), user("a")])
     assert fmt.render(repaired) == fmt.render([system("d"), user("a")])
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nothing_said_is_nothing_shown(name: str) -> None:
+def test_empty_messages_add_nothing(name: str) -> None:
     assert render(name, [], add_generation_prompt=False) == CONTROLS[0]
     for nothing in (None, "", []):
         assert render(name, [system("s"), user(nothing)]) == render(name, [system("s"), user("")])

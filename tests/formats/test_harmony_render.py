@@ -1,6 +1,6 @@
-"""Laws 7 to 10 for gpt-oss: equal to the fixtures of vLLM and OpenAI, and nobody but the format writes a control token.
+"""Laws 7, 9 and 10 for gpt-oss: its prompts equal the fixtures of vLLM and OpenAI.
 
-Where the sources differ, the tests named `…_differs` and the tables beside them say how, and which one stands.
+The tests named `…_differs` and their tables show where the sources differ and which of them the format follows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREAMBLE = render([], add_generation_prompt=False).text
 
 
 def history(messages: list[dict[str, Any]], **options: Any) -> str:
-    """What the messages are written as, behind the system message."""
+    """The prompt of messages without the system message."""
     return render(messages, **options).text.removeprefix(PREAMBLE)
 
 
@@ -64,7 +64,7 @@ def test_every_fixture_of_vllm_is_equal(shared_data: Path) -> None:
 
 
 def test_instructions_as_part_of_the_identity(shared_data: Path) -> None:
-    """What vLLM does with leading instructions when an environment variable says so, an option does here."""
+    """vLLM adds leading instructions to the identity if an environment variable is set; here it is an option."""
     expected = (shared_data / "render/harmony/system_instructions_env.txt").read_text()
     identity = "You are ChatGPT, a large language model trained by OpenAI.\nAnswer tersely."
     prompt = render([user("What is 2 + 2?")], model_identity=identity, reasoning_effort="high")
@@ -106,14 +106,14 @@ def test_openais_test_data_is_equal(shared_data: Path, name: str) -> None:
 
 
 def test_the_place_of_a_recipient_differs(shared_data: Path) -> None:
-    """openai-harmony and the template write it behind the role; oss-harmony and vLLM's fixtures, behind the channel."""
+    """openai-harmony and the template write it after the role; oss-harmony and vLLM's fixtures after the channel."""
     call = calling("lookup_weather", arguments='{"location": "San Francisco"}')
     call["reasoning_content"] = "User asks: “What is the weather in SF?” We need to use lookup_weather tool."
     messages = [user("What is the weather in SF?"), call, result(content='{"temperature": 20, "description": "sunny"}')]
     expected = openai(shared_data, "does_not_drop_if_ongoing_analysis")
     to = " to=functions.lookup_weather"
     expected = expected.replace(f"{to}<|channel|>commentary", f"<|channel|>commentary{to}")
-    # There a result came without channel and recipient, which its description and the fixtures give it.
+    # That result has no channel and recipient, which the description of the format and the fixtures require.
     result_header = "<|start|>functions.lookup_weather"
     expected = expected.replace(
         f"{result_header}<|message|>", f"{result_header}<|channel|>commentary to=assistant<|message|>"
@@ -122,7 +122,7 @@ def test_the_place_of_a_recipient_differs(shared_data: Path) -> None:
 
 
 def test_what_is_dropped_differs(shared_data: Path) -> None:
-    """OpenAI's renderer drops what stands before the first answer; its description, the template and vLLM, the last."""
+    """OpenAI's renderer drops reasoning before the first answer; its description, the template and vLLM the last."""
     messages = [
         user("What is 2 + 2?"),
         assistant("4", reasoning_content="thinking 2+2"),
@@ -144,10 +144,10 @@ def test_what_is_dropped_differs(shared_data: Path) -> None:
         ("_with_dates", "What is 42 * pi?", "medium", "2021-01-01"),
     ],
 )
-def test_channels_and_knowledge_are_the_models(
+def test_channels_and_cutoff_are_fixed(
     shared_data: Path, name: str, question: str, effort: str, date: str | None
 ) -> None:
-    """OpenAI's renderer can be asked for other channels and another cutoff; the template cannot, nor can this."""
+    """OpenAI's renderer has options for channels and the cutoff; neither the template nor this format has them."""
     expected = openai(shared_data, f"reasoning_system_message{name}").replace("2021-01\n", "2024-06\n")
     expected = expected.replace("analysis, final.", "analysis, commentary, final.")
     assert render([user(question)], reasoning_effort=effort, current_date=date).text == expected
@@ -155,9 +155,9 @@ def test_channels_and_knowledge_are_the_models(
 
 # -- the model's template ---------------------------------------------------------------------------------------------
 
-#: How the model's template differs from the fixtures, as what makes fixtures of its prompts.
+#: The differences between the model's template and the fixtures: replacements that turn its prompts into ours.
 DIFFERENCES: tuple[tuple[str, Any], ...] = (
-    # A recipient stands behind the role, and the content's type is no control token.
+    # The recipient comes after the role, and the content's type is not a control token.
     (
         r"assistant to=(\S+?)<\|channel\|>commentary json<\|message\|>",
         r"assistant<|channel|>commentary to=\1 <|constrain|>json<|message|>",
@@ -167,26 +167,26 @@ DIFFERENCES: tuple[tuple[str, Any], ...] = (
         r'<\|start\|>(functions\.\S+?) to=assistant<\|channel\|>commentary<\|message\|>(".*?")<\|end\|>',
         lambda m: f"<|start|>{m[1]}<|channel|>commentary to=assistant<|message|>{json.loads(m[2])}<|end|>",
     ),
-    # Behind instructions without tools stands an empty line.
+    # An empty line follows instructions without tools.
     (r"(developer<\|message\|># Instructions\n\n[^<]*)\n\n<\|end\|>", r"\1<|end|>"),
-    # An answer at the very end is what training ends in.
+    # The last answer ends as in training.
     (r"<\|return\|>\Z", "<|end|>"),
-    # Defaults are JSON with spaces, and a comma follows that is part of the comment.
+    # Defaults are JSON with spaces, and the comma after them is part of the comment.
     (r"// default: \[1, 2\],", "// default: [1,2]"),
-    # Where calls follow, the text before them is a thought.
+    # Text before calls is on the analysis channel.
     (r"analysis<\|message\|>Let me look", "commentary<|message|>Let me look"),
 )
-#: Shapes that are written differently altogether.
+#: Shapes with larger differences.
 OTHERWISE = {
-    "two calls": "the template takes each message to make one call, and names every result after it",
+    "two calls": "the template expects one call per message, and names every result after that call",
     "arguments as a string": "the template writes a JSON string of JSON",
     "result in parts": "the template writes the parts as JSON",
-    "call with text": "the template drops the text, as a thought, when an answer follows",
-    "reasoning last": "the template keeps the thought, as training does",
+    "call with text": "the template drops the text, as reasoning, if an answer follows",
+    "reasoning last": "the template keeps the reasoning, as in training",
 }
 
 
-def test_equal_to_the_models_template_but_for_what_is_known(shared_data: Path) -> None:
+def test_equal_to_the_models_template_except_known_differences(shared_data: Path) -> None:
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
     source = (shared_data / "templates/llama.cpp/openai-gpt-oss-120b.jinja").read_text()
     today = datetime.date.today().isoformat()
@@ -202,13 +202,13 @@ def test_equal_to_the_models_template_but_for_what_is_known(shared_data: Path) -
                 (expected,), _ = rendering.render_jinja_template(
                     [given], tools=tools, chat_template=source, add_generation_prompt=open_turn
                 )
-            except Exception:  # parts, null: whatever the template or the library raises for them
+            except Exception:  # the template or the library raises all kinds of errors for parts and null
                 render(messages, tools, add_generation_prompt=open_turn)
                 continue
-            for found, instead in DIFFERENCES:
-                expected = re.sub(found, instead, expected, flags=re.DOTALL)
-            for spelling in (messages, given):  # the template's name for reasoning is read as well
-                prompt = render(spelling, tools, add_generation_prompt=open_turn, current_date=today)
+            for theirs, ours in DIFFERENCES:
+                expected = re.sub(theirs, ours, expected, flags=re.DOTALL)
+            for field in (messages, given):  # the template's name for reasoning is read too
+                prompt = render(field, tools, add_generation_prompt=open_turn, current_date=today)
                 compared += 1
                 if prompt.text != expected:
                     different.add(name)
@@ -226,14 +226,14 @@ def test_options_are_the_templates(shared_data: Path, options: dict[str, Any], b
         [[user()]], tools=TOOLS[1:], chat_template=source, add_generation_prompt=True, **options
     )
     today = datetime.date.today().isoformat()
-    assert FMT.render([user()], TOOLS[1:], **options).text == expected  # today's date, unless another is given
+    assert FMT.render([user()], TOOLS[1:], **options).text == expected  # today's date is the default
     assert render([user()], TOOLS[1:], **options).text == expected.replace(today, DATE)
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-def said(channel: str, text: str) -> str:
+def message(channel: str, text: str) -> str:
     return f"<|start|>assistant<|channel|>{channel}<|message|>{text}<|end|>"
 
 
@@ -249,43 +249,43 @@ def developer(text: str) -> str:
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        # Instructions, wherever they stand; those that say nothing are not written.
+        # Instructions anywhere; empty ones are not written.
         ([system("a"), system("b")], [developer("# Instructions\n\na"), developer("# Instructions\n\nb")]),
         ([system(""), {"role": "developer", "content": "b"}], [developer("# Instructions\n\nb")]),
         ([user("a"), system(""), user("b")], ["<|start|>user<|message|>a<|end|>", "<|start|>user<|message|>b<|end|>"]),
         # Names of people are not shown.
         ([{**user("a"), "name": "ann"}], ["<|start|>user<|message|>a<|end|>"]),
-        # Everything that a turn may hold, in the order in which it is said.
+        # All parts of a turn in their order.
         (
             [calling("f", "g", content="Look:", arguments="{}", reasoning_content="Hm.")],
-            [said("analysis", "Hm."), said("commentary", "Look:"), called("f"), called("g")],
+            [message("analysis", "Hm."), message("commentary", "Look:"), called("f"), called("g")],
         ),
         ([calling("f", arguments={"é": [1, None]})], [called("f", '{"é": [1, null]}')]),
         ([calling("f", arguments="not json")], [called("f", "not json")]),
-        ([assistant("")], [said("final", "")]),
-        ([assistant(None, reasoning_content="Hm.")], [said("analysis", "Hm.")]),
-        ([assistant("a", reasoning_content="Hm.")], [said("final", "a")]),
-        # Reasoning goes when an answer has come of it.
+        ([assistant("")], [message("final", "")]),
+        ([assistant(None, reasoning_content="Hm.")], [message("analysis", "Hm.")]),
+        ([assistant("a", reasoning_content="Hm.")], [message("final", "a")]),
+        # Reasoning is dropped once there is an answer.
         (
             [calling("f", arguments="{}", reasoning_content="Hm."), assistant("", reasoning_content="So."), user("?")],
-            [said("analysis", "Hm."), called("f"), said("analysis", "So."), "<|start|>user<|message|>?<|end|>"],
+            [message("analysis", "Hm."), called("f"), message("analysis", "So."), "<|start|>user<|message|>?<|end|>"],
         ),
         (
             [calling("f", arguments="{}", thinking="Hm."), assistant("", reasoning_content="So."), assistant("a")],
-            [called("f"), said("final", "a")],
+            [called("f"), message("final", "a")],
         ),
         (
             [assistant("a", reasoning_content="Hm."), calling("f", arguments="{}", thinking="So.")],
-            [said("final", "a"), said("analysis", "So."), called("f")],
+            [message("final", "a"), message("analysis", "So."), called("f")],
         ),
     ],
 )  # fmt: skip
-def test_what_messages_become(messages: list[dict[str, Any]], expected: list[str]) -> None:
+def test_messages(messages: list[dict[str, Any]], expected: list[str]) -> None:
     assert history(messages, add_generation_prompt=False) == "".join(expected)
 
 
 @pytest.mark.parametrize("empty", ["", None, [], [{"type": "text", "text": ""}]])
-def test_empty_content_is_written_alike(empty: Any) -> None:
+def test_all_kinds_of_empty_content_are_written_the_same(empty: Any) -> None:
     messages = [system(empty), user(empty), calling("f", content=empty), result(content=empty), assistant(empty)]
     clean = [system(""), user(""), calling("f", content=""), result(content=""), assistant("")]
     assert render(messages).text == render(clean).text
@@ -297,13 +297,13 @@ def test_results_are_named_after_the_calls_they_answer() -> None:
     names = re.findall(
         r"<\|start\|>functions\.(\w)<\|channel\|>commentary to=assistant<\|message\|>(\d)", history(messages)
     )
-    assert names == [("g", "1"), ("f", "0"), ("h", "2")]  # an id that comes again is the later call's
+    assert names == [("g", "1"), ("f", "0"), ("h", "2")]  # a repeated id refers to the later call
     stray = {"role": "tool", "tool_call_id": "unheard", "name": "k", "content": "3"}
     assert "<|start|>functions.k<|channel|>" in history([stray])
 
 
 def test_tools_of_the_request_and_of_the_developer() -> None:
-    """Leading ones share a declaration; the model is told of calls wherever there are tools."""
+    """Tools at the start share a declaration; the system message mentions calls if there are tools anywhere."""
     one, two, three = (function(name) for name in ("one", "two", "three"))
     text = render([{"role": "developer", "content": "a", "tools": [two]}, user("b")], [one]).text
     assert re.findall(r"type (\w+) =", text.partition("namespace")[2]) == ["one", "two"]
@@ -311,10 +311,10 @@ def test_tools_of_the_request_and_of_the_developer() -> None:
     later = render([user("b"), {"role": "developer", "content": "", "tools": [three]}]).text
     assert later.partition("<|start|>user")[0].endswith("commentary channel: 'functions'.<|end|>")
     assert "<|end|><|start|>developer<|message|># Tools\n\n## functions" in later
-    assert render([{**user("a"), "tools": [one]}]).text == render([user("a")]).text  # not a user's to declare
+    assert render([{**user("a"), "tools": [one]}]).text == render([user("a")]).text  # ignored in a user message
 
 
-def test_without_thinking_it_is_told_to_reason_little() -> None:
+def test_without_thinking_the_reasoning_effort_is_low() -> None:
     assert "Reasoning: low\n" in render([], thinking=False).text
     assert "Reasoning: high\n" in render([], thinking=False, reasoning_effort="high").text
     assert "Reasoning: medium\n" in render([], reasoning_effort=None).text
@@ -322,7 +322,7 @@ def test_without_thinking_it_is_told_to_reason_little() -> None:
 
 # -- declarations -----------------------------------------------------------------------------------------------------
 
-#: A property's schema, and what the renderers of OpenAI write for it.
+#: A property's schema and its declaration by OpenAI's renderers.
 FIELDS: list[tuple[Any, str]] = [
     ({}, "a?: any,"),
     (True, "a?: any,"),
@@ -368,7 +368,7 @@ FIELDS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "expected"), FIELDS)
-def test_how_properties_are_declared(schema: Any, expected: str) -> None:
+def test_declarations_of_properties(schema: Any, expected: str) -> None:
     declared = harmony_types.declare([function(parameters={"type": "object", "properties": {"a": schema}})])
     assert f"\n// D\ntype f = (_: {{\n{expected}\n}}) => any;\n" in declared
 
@@ -379,25 +379,25 @@ def test_how_properties_are_declared(schema: Any, expected: str) -> None:
         (function(description="one\r\ntwo\n"), "// one\n// two\ntype f = () => any;"),
         (function(description=""), "\n\ntype f = () => any;"),
         (function(parameters=None), "type f = () => any;"),
-        # OpenAI's renderer declares an empty object; its description and the template, no argument.
+        # OpenAI's renderer declares an empty object; its description and the template declare no argument.
         (function(parameters={"type": "object", "properties": {}}), "type f = () => any;"),
         (function(parameters={"properties": {"a": {}}}), "type f = (_: {\na?: any,\n}) => any;"),
         (function(parameters={"oneOf": [{"type": "object"}]}), "type f = (_: \n | {\n   }) => any;"),
     ],
 )
-def test_how_functions_are_declared(tool: dict[str, Any], expected: str) -> None:
+def test_declarations_of_functions(tool: dict[str, Any], expected: str) -> None:
     assert expected in harmony_types.declare([tool])
 
 
-# -- both ends --------------------------------------------------------------------------------------------------------
+# -- continued messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ids", [False, True])
 @given(before=st.text(max_size=8), after=st.text(max_size=8), reasons=st.booleans())
 @example(before="", after="to=", reasons=False)
 @example(before="0", after="to=", reasons=True)
-def test_a_continued_message_reads_on(ids: bool, before: str, after: str, reasons: bool) -> None:
-    """What was said and what then is said make one text, wherever the message was cut."""
+def test_a_continued_message_is_read_to_its_end(ids: bool, before: str, after: str, reasons: bool) -> None:
+    """The text before and after the cut is one text of the message, wherever the cut is."""
     if not ids and any(control[0] in after for control in CONTROLS):
         return
     fields = {"reasoning_content": before, "content": None} if reasons and before else {"content": before}
@@ -417,7 +417,7 @@ def test_a_continued_message_reads_on(ids: bool, before: str, after: str, reason
         events = reader.feed(after + end)
     message = dovetail.fold([*events, *reader.finish()])
     text, other = (message.reasoning, message.content) if reasons else (message.content, message.reasoning)
-    # That an answer was left open a reader is not told, and what begins like a recipient is a header to it.
+    # The reader does not know that an answer is open, so text that begins like a recipient is a header to it.
     if after.startswith(("to=", " to=")):
         return
     if after.strip(" \n"):
@@ -448,7 +448,7 @@ def test_a_prompt_that_opens_a_turn_leaves_nothing_open() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", [1, 100])
-def test_what_comes_before_any_header(
+def test_output_before_any_header(
     output: str, thinking: bool, reasoning: str, content: str, defects: list[str], step: int
 ) -> None:
     reader = FMT.reader(thinking=thinking)
@@ -458,7 +458,7 @@ def test_what_comes_before_any_header(
     assert [defect.kind for defect in message.defects] == defects
 
 
-# -- what the request may not do --------------------------------------------------------------------------------------
+# -- options and bad input --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -476,17 +476,17 @@ def test_what_comes_before_any_header(
         ("auto_drop_analysis", "no"),
     ],
 )
-def test_options_that_are_refused_by_name(option: str, value: Any) -> None:
+def test_bad_options_are_refused_by_name(option: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=option) as caught:
         FMT.render([user()], **{option: value})
     assert caught.value.param == f"chat_template_kwargs.{option}"
 
 
-def test_a_schema_is_shown_at_the_end_of_the_developers_message() -> None:
-    """As OpenAI's description of the format has it (docs/format.md, Structured output)."""
+def test_a_response_format_ends_the_developer_message() -> None:
+    """As in OpenAI's description of the format (docs/format.md, Structured output)."""
     schema = {"properties": {"items": {"type": "array", "items": {"type": "string"}}}, "type": "object"}
-    said = {"name": "shopping_list", "description": "What to buy.\nAll of it.", "schema": schema}
-    wanted = {"type": "json_schema", "json_schema": said}
+    declared = {"name": "shopping_list", "description": "What to buy.\nAll of it.", "schema": schema}
+    requested = {"type": "json_schema", "json_schema": declared}
     section = (
         "# Response Formats\n\n## shopping_list\n\n// What to buy.\n// All of it.\n"
         '{"properties":{"items":{"type":"array","items":{"type":"string"}}},"type":"object"}<|end|>'
@@ -495,11 +495,11 @@ def test_a_schema_is_shown_at_the_end_of_the_developers_message() -> None:
         plain = history(messages, tools=tools)
         before, opener, developer = plain.partition("<|start|>developer<|message|>")
         if opener:
-            said_before, _, rest = developer.partition("<|end|>")
-            expected = f"{before}{opener}{said_before}\n\n{section}{rest}"
+            instructions, _, rest = developer.partition("<|end|>")
+            expected = f"{before}{opener}{instructions}\n\n{section}{rest}"
         else:
             expected = f"<|start|>developer<|message|>{section}{plain}"
-        assert history(messages, tools=tools, response_format=wanted) == expected
+        assert history(messages, tools=tools, response_format=requested) == expected
         without = {"type": "json_schema", "json_schema": {"name": "shopping_list"}}
         for nothing in (None, {"type": "text"}, {"type": "json_object"}, without):
             assert history(messages, tools=tools, response_format=nothing) == plain
@@ -508,40 +508,14 @@ def test_a_schema_is_shown_at_the_end_of_the_developers_message() -> None:
     assert refused.value.param == "response_format.type"
 
 
-_CALLED = {"name": "f", "arguments": "{}"}
-_DEEP: dict[str, Any] = {"type": "string"}
-for _ in range(2000):
-    _DEEP = {"type": "array", "items": _DEEP}
-_CYCLE: dict[str, Any] = {"type": "object"}
-_CYCLE["properties"] = {"self": _CYCLE}
-
-
 @pytest.mark.parametrize(
     ("messages", "tools", "param"),
     [
         ([{"role": "tool", "tool_call_id": "a", "content": ""}], None, "messages[0].tool_call_id"),
         ([user(), calling("f"), {**result(7), "name": None}], None, "messages[2].tool_call_id"),
-        ([user(), {**result(), "name": 3}], None, "messages[1].name"),
         ([user([{"type": "image_url", "image_url": {"url": "x"}}])], None, "messages[0].content[0]"),
-        ([user([{"type": "text"}])], None, "messages[0].content[0].text"),
-        ([user(3)], None, "messages[0].content"),
-        ([user({"type": "text", "text": "a"})], None, "messages[0].content"),
-        ([{"role": "narrator", "content": "a"}], None, "messages[0].role"),
-        ([{"content": "a"}], None, "messages[0].role"),
-        (["a"], None, "messages[0]"),
-        (None, None, "messages"),
-        ([user("\ud800")], None, "messages[0].content"),
-        ([assistant("a", tool_calls=[{"id": "a"}])], None, "messages[0].tool_calls[0].function"),
-        ([assistant("", tool_calls=[{"function": _CALLED}])], None, "messages[0].tool_calls[0].id"),
-        ([calling(3)], None, "messages[0].tool_calls[0].function.name"),  # type: ignore[arg-type]
-        ([assistant("", reasoning_content=3)], None, "messages[0].reasoning_content"),
         ([user()], [{"type": "browser"}], "tools[0].function.name"),
         ([user()], [function(""), function("b")], "tools[0].function.name"),
-        ([user()], [function(parameters=["x"])], "tools[0].function.parameters"),
-        ([user()], [function("a"), "b"], "tools[1]"),
-        ([user()], "tools", "tools"),
-        ([user()], [function(parameters={"properties": {"a": _CYCLE}})], "tools[0].function.parameters"),
-        ([user()], [function(parameters={"properties": {"a": _DEEP}})], "tools[0].function.parameters"),
     ],
 )  # fmt: skip
 def test_bad_input_is_an_error_that_names_the_field(messages: Any, tools: Any, param: str) -> None:
@@ -562,7 +536,7 @@ def test_bad_input_is_an_error_that_names_the_field(messages: Any, tools: Any, p
         ([function(parameters={"type": "object", "properties": {"a": {"description": "a" * 5_000_000}}})], None),
     ],
 )
-def test_wrong_tools_of_a_message_are_named_there(at: int, tools: Any, field: str | None) -> None:
+def test_wrong_tools_of_a_message_are_named(at: int, tools: Any, field: str | None) -> None:
     messages = [*([user()] * at), {**system("Be brief."), "tools": tools}]
     with pytest.raises(DovetailError) as caught:
         render(messages, TOOLS)
@@ -571,7 +545,7 @@ def test_wrong_tools_of_a_message_are_named_there(at: int, tools: Any, field: st
 
 
 @pytest.mark.parametrize("option", ["model_identity", "current_date", "reasoning_effort"])
-def test_options_that_cannot_be_written_are_named(option: str) -> None:
+def test_options_that_cannot_be_serialised_are_named(option: str) -> None:
     for wrong in ("\ud800", 10**5000):
         with pytest.raises(InvalidRequest) as caught:
             render([user()], **{option: wrong})

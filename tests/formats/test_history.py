@@ -1,4 +1,4 @@
-"""Law 9 for every family: what `repair` does kind by kind, that each can be left off, and what no history can break."""
+"""Law 9 for every family: each kind of repair, alone and turned off, and any history at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def text(*texts: str) -> list[dict[str, Any]]:
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
-# Of every kind: who wants it, a history, and the same repaired.
+# A kind of repair, the rules that need it, a history, and the repaired history.
 CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
     ("developer_role", KIMI, [{"role": "developer", "content": "x"}], [{"role": "system", "content": "x"}]),
     ("null_reasoning", ANY, [says("x", reasoning_content=None)], [says("x")]),
@@ -100,17 +100,17 @@ REFUSED: list[tuple[str, Messages, str]] = [
 ]
 
 
-def test_every_kind_is_tried_here() -> None:
+def test_every_kind_has_a_case() -> None:
     assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == set(KINDS)
 
 
-@pytest.mark.parametrize(("kind", "rules", "messages", "wanted"), CHANGES, ids=[kind for kind, *_ in CHANGES])
+@pytest.mark.parametrize(("kind", "rules", "messages", "expected"), CHANGES, ids=[kind for kind, *_ in CHANGES])
 def test_each_repair_is_made_and_reported_and_can_be_left_off(
-    kind: str, rules: HistoryRules, messages: Messages, wanted: Messages
+    kind: str, rules: HistoryRules, messages: Messages, expected: Messages
 ) -> None:
     repaired, repairs = repair(messages, rules)
     others = {"call_id", "result_id"} - {kind}  # which go together
-    assert repaired == wanted
+    assert repaired == expected
     assert kind in {r.kind for r in repairs} <= {kind, *others}
     for r in repairs:
         assert r.where.startswith("messages[")
@@ -131,7 +131,7 @@ def test_calls_and_results_that_do_not_match_are_refused_by_field(
     assert (left, repairs) == (messages, [])
 
 
-def test_a_refusal_left_off_leaves_the_rest_to_be_matched() -> None:
+def test_a_refusal_that_is_off_does_not_affect_other_results() -> None:
     off = ["orphan_result", "unanswered_call"]
     history = [answer("z"), asks("a", "b"), answer("a", "1"), USER, answer("b", "2"), asks("c")]
     repaired, _ = repair(history, KIMI, off)
@@ -139,7 +139,7 @@ def test_a_refusal_left_off_leaves_the_rest_to_be_matched() -> None:
     assert repair(repaired, KIMI, off) == (repaired, [])
 
 
-def test_ids_stay_where_the_family_has_no_rule() -> None:
+def test_ids_stay_if_the_family_has_no_rule() -> None:
     history = [
         asks("search:2", "call_abc"),
         answer("call_abc"),
@@ -148,6 +148,28 @@ def test_ids_stay_where_the_family_has_no_rule() -> None:
         answer("call_abc"),
     ]
     assert repair(history, ANY) == (history, [])
+
+
+def test_ids_count_over_the_whole_conversation() -> None:
+    first, second = asks("call_a", "call_b"), asks("search:2")
+    history = [USER, first, answer("call_b", "b"), answer("call_a", "a"), USER, second, answer("search:2", "c")]
+    repaired, repairs = repair(history, KIMI)
+    made = [call["id"] for message in repaired for call in message.get("tool_calls", ())]
+    assert made == ["functions.f:0", "functions.f:1", "functions.f:2"]
+    answered = [(message["tool_call_id"], message["content"]) for message in repaired if message["role"] == "tool"]
+    assert answered == [("functions.f:1", "b"), ("functions.f:0", "a"), ("functions.f:2", "c")]
+    assert [each.kind for each in repairs] == ["call_id"] * 2 + ["result_id"] * 2 + ["call_id", "result_id"]
+    assert (repairs[4].where, repairs[5].detail) == ("messages[5].tool_calls[0].id", "search:2 -> functions.f:2")
+
+
+@pytest.mark.parametrize(
+    "history", [[asks("a"), answer("a"), asks("a"), answer("a")], [asks("a", "a"), answer("a"), answer("a")]]
+)
+def test_calls_that_share_an_id_get_their_own_results(history: Messages) -> None:
+    """In two turns, each turn's result answers its own call; in one turn, results answer the calls in order."""
+    repaired, _ = repair(history, KIMI)
+    answered = [message["tool_call_id"] for message in repaired if message["role"] == "tool"]
+    assert answered == ["functions.f:0", "functions.f:1"]
 
 
 def test_parallel_results_keep_the_clients_order() -> None:
@@ -175,34 +197,34 @@ def test_every_result_that_moves_is_reported() -> None:
         [asks("a", "b"), says("wait"), answer("b"), answer("a")],
     ],
 )
-def test_results_that_do_not_answer_the_message_before_them_stay(history: Messages) -> None:
+def test_results_of_another_message_are_not_sorted(history: Messages) -> None:
     assert repair(history, ORDER, ["orphan_result", "unanswered_call"]) == (history, [])
 
 
-def test_results_keep_their_ids_when_only_those_are_left_off() -> None:
+def test_results_keep_their_ids_with_result_id_off() -> None:
     repaired, repairs = repair([asks("a"), answer("a")], KIMI, ["result_id"])
     assert repaired == [asks("functions.f:0"), answer("a")]
     assert [r.kind for r in repairs] == ["call_id"]
 
 
-def test_parts_that_are_no_text_are_left_to_the_renderer() -> None:
+def test_parts_that_are_not_text_stay_for_the_renderer() -> None:
     history = [says([*text("a"), IMAGE]), says([IMAGE])]
     for rules in (ANY, TEXT, PARTS):
         assert repair(history, rules) == (history, [])
 
 
-def test_content_parts_left_off_leave_strings_and_parts() -> None:
+def test_strings_and_parts_stay_with_content_parts_off() -> None:
     for rules, content, empty in ((PARTS, "x", None), (TEXT, text("x"), [])):
         repaired, _ = repair([says(content), says(empty)], rules, ["content_parts"])
         assert repaired == [says(content), says("")]
 
 
-def test_reasoning_that_is_no_text_stays() -> None:
+def test_reasoning_that_is_not_text_stays() -> None:
     history = [says("x", thinking={"budget": 3}), says("x", reasoning_content=["a"])]
     assert repair(history, ANY) == (history, [])
 
 
-def test_arguments_that_may_be_strings_stay_whatever_they_hold() -> None:
+def test_arguments_that_may_be_strings_stay_unchanged() -> None:
     for arguments in ("", "{", "null", {"a": 1}):
         history = [asks("a", arguments=arguments), answer("a")]
         assert repair(history, ANY) == (history, [])
@@ -272,7 +294,7 @@ def test_a_history_of_wrong_types_is_refused_by_field(messages: Any, param: str,
     assert refused.value.param == param
 
 
-def test_what_only_repair_cannot_take_is_a_refusal_too() -> None:
+def test_an_error_of_a_rule_is_an_invalid_request() -> None:
     def careless(name: str, number: int) -> str:
         raise LookupError(name)
 
@@ -284,7 +306,7 @@ IDS = st.sampled_from(("call_a", "call_b", "search:2", "functions.f:0", "functio
 CONTENT = st.sampled_from((None, "", "x", [], *map(text, ("", "a")), text("a", "b"), text("", ""), [*text("a"), IMAGE]))
 REASONING = st.dictionaries(st.sampled_from(REASONING_FIELDS), st.sampled_from((None, "", "hm", "so", 3)), max_size=3)
 ARGUMENTS = st.sampled_from(("", "{}", '{"a": 1}', "[", "null", {"a": 1}))
-WANTS = st.builds(
+RULES = st.builds(
     HistoryRules,
     call_id=st.sampled_from((None, KIMI.call_id)),
     parts=st.sampled_from(("any", "text", "parts")),
@@ -314,12 +336,12 @@ def histories(draw: st.DrawFn) -> Messages:
     return history
 
 
-# Leaving off `result_id` alone asks for calls that are renamed and results that are not: nobody can match them again.
+# With only `result_id` turned off, calls are renamed and results are not, so that they cannot be matched again.
 OFF = st.sets(st.sampled_from(sorted(KINDS))).filter(lambda off: off & {"call_id", "result_id"} != {"result_id"})
 
 
-@given(histories(), WANTS, OFF)
-def test_repair_is_pure_done_in_one_go_and_leaves_off_what_is_off(
+@given(histories(), RULES, OFF)
+def test_repair_is_pure_and_idempotent_and_skips_kinds_that_are_off(
     history: Messages, rules: HistoryRules, off: set[str]
 ) -> None:
     before = copy.deepcopy(history)
@@ -336,8 +358,8 @@ def test_repair_is_pure_done_in_one_go_and_leaves_off_what_is_off(
     assert (repaired == history) == (not repairs)
 
 
-@given(histories(), WANTS)
-def test_a_repaired_history_is_what_the_family_wants(history: Messages, rules: HistoryRules) -> None:
+@given(histories(), RULES)
+def test_a_repaired_history_follows_the_rules(history: Messages, rules: HistoryRules) -> None:
     repaired, _ = repair(history, rules, ["orphan_result", "unanswered_call"])
     for number, call in enumerate(call for m in repaired for call in m.get("tool_calls", ())):
         if rules.call_id is not None:
@@ -382,7 +404,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key in keys for place in ((value, key), *places(value[key]))]
 
 
-@given(histories(), WANTS, st.data())
+@given(histories(), RULES, st.data())
 def test_nothing_in_a_history_breaks_repair(history: Messages, rules: HistoryRules, data: st.DataObject) -> None:
     """Some value anywhere in it replaced by some other JSON: repaired or refused, and nothing else."""
     history = json.loads(json.dumps(history))  # no two places share a value

@@ -1,4 +1,4 @@
-"""Laws 7, 8 and 10 for kimi_k3: equal to the fixtures, to the template where that agrees, and injection-proof."""
+"""Laws 7 and 10 for kimi_k3: its prompts equal the fixtures, and the template where that agrees with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 
 
 def body(prompt: Prompt) -> str:
-    """A prompt as the tags would be in XML, without the instructions and the generation prompt."""
+    """A prompt with its tags as XML."""
     return prompt.text.replace(SEP, ">").replace(OPEN, "<").replace(CLOSE, "</").replace(END, "\n")
 
 
@@ -50,38 +50,19 @@ def test_every_fixture_with_an_input_is_equal(shared_data: Path) -> None:
         assert prompt.text == expected, path.name
 
 
-WEATHER = {
-    "type": "function",
-    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-}
-ASKED = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
-#: What the fixtures that say no input were made of: their texts tell.
-SEGMENTED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None, dict[str, Any]]] = {
-    "plain_user_thinking": ([user("Hi")], None, {}),
-    "system_user_thinking": ([system("You are helpful"), user("Hi")], None, {}),
-    "plain_user_no_thinking": ([user("Hi")], None, {"thinking": False}),
-    "assistant_prior_turn": ([user("Hi"), assistant("Hello!"), user("Bye")], None, {}),
-    "with_tools": ([user("weather in Paris?")], [WEATHER], {}),
-    "assistant_tool_call_then_result": (
-        [
-            user("weather?"),
-            assistant(None, tool_calls=[ASKED]),
-            {"role": "tool", "tool_call_id": "x", "content": "sunny"},
-        ],
-        [WEATHER],
-        {},
-    ),
-    "thinking_effort_low": ([user("Hi")], None, {"thinking_effort": "low"}),
-}
+#: The inputs of the fixtures that contain outputs only, reconstructed from these outputs.
+SEGMENTED: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("goldens").joinpath("kimi_k3_segmented_inputs.json").read_text()
+)
 
 
 def test_every_fixture_in_segments_is_equal_in_text_and_ids(shared_data: Path, kimi_tokenizer: Tokenizer) -> None:
-    """Each of their segments is encoded on its own. They were made by an encoder that tells no effort unasked."""
+    """Each segment of a fixture is encoded separately. Their encoder writes no effort unless it is requested."""
     cases = json.loads((shared_data / "render/kimi_k3/smg_k3_render_fixtures.json").read_text())
     assert cases.keys() == SEGMENTED.keys()
     for name, case in cases.items():
-        messages, tools, options = SEGMENTED[name]
-        prompt = FMT.render(messages, tools, **{"thinking_effort": None, **options})
+        given = SEGMENTED[name]
+        prompt = FMT.render(given["messages"], given["tools"], **{"thinking_effort": None, **given["options"]})
         assert prompt.text == case["text"], name
         expected = [(segment["text"], segment["allow_special"]) for segment in case["segments"]]
         assert encoded(zip_pieces(prompt), kimi_tokenizer) == encoded(expected, kimi_tokenizer), name
@@ -92,7 +73,7 @@ def zip_pieces(prompt: Prompt) -> list[tuple[str, bool]]:
 
 
 def encoded(segments: list[tuple[str, bool]], tokenizer: Tokenizer) -> list[int | str]:
-    """Ids of each text; control tokens by their literal, as the vocabulary at hand has none of these."""
+    """The ids of each text, and the literals of control tokens, which this vocabulary lacks."""
     ids: list[int | str] = []
     for text, control in segments:
         ids += [text] if control else tokenizer.encode(text)
@@ -101,7 +82,7 @@ def encoded(segments: list[tuple[str, bool]], tokenizer: Tokenizer) -> list[int 
 
 @given(st.text(st.sampled_from('"&$_-.= aB1\n東'), min_size=1, max_size=6))
 def test_the_value_of_an_attribute_is_encoded_on_its_own(kimi_tokenizer: Tokenizer, value: str) -> None:
-    """Behind `="` and before `"`, tokens might else hold a piece of each."""
+    """Otherwise a token could contain a piece of the value and of the quotes around it."""
     escaped = value.replace("&", "&amp;").replace('"', "&quot;")
     expected: list[int] = []
     for piece in ("message", " role", '="', "user", '"', " name", '="', escaped, '"'):
@@ -161,8 +142,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def test_every_shape_equals_the_template(shared_data: Path) -> None:
-    """Two things are as in the fixtures, and not as in the template: it writes a string of arguments as one JSON block
-    and an image under another token's name."""
+    """Two points follow the fixtures and not the template, which writes arguments in JSON text as one block and has
+    another name for an image's token."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     template = (shared_data / "templates/llama.cpp/Kimi-K3.jinja").read_text()
@@ -187,11 +168,11 @@ def test_every_shape_equals_the_template(shared_data: Path) -> None:
                     assert prompt.text == expected, (shape, options)
 
 
-# -- what neither of them holds ---------------------------------------------------------------------------------------
+# -- cases that the fixtures and the template lack --------------------------------------------------------------------
 
 
 def test_values_of_arguments_stay_as_they_are_written() -> None:
-    """A string of arguments keeps each value's own JSON; the values of an object are written anew."""
+    """Values in JSON text keep their spelling; the values of an object are serialised."""
     written = '{ "exp": 1E400 , "long":12345678901234567890.50,"list":[1,2],\n"s":"a\\nb","twice":1,"twice":2}'
     shown = rendered(calling("f", arguments=written))
     arguments = shown.partition('index="1">')[2].partition("</call>")[0].split("</argument>")
@@ -208,15 +189,15 @@ def test_values_of_arguments_stay_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "null", "[1,2]", "words", "   ", '{"a":1} then more', "[" * 100_000])
-def test_arguments_that_are_no_object_are_one_block(arguments: str) -> None:
-    """As Moonshot's encoder shows them to the model."""
+def test_arguments_that_are_not_an_object_are_one_block(arguments: str) -> None:
+    """As in Moonshot's encoder."""
     assert f'<call tool="f" index="1"><json type="object">{arguments}</json></call>' in rendered(
         calling("f", arguments=arguments)
     )
 
 
 @pytest.mark.parametrize("arguments", ["", None, {}, "{}"])
-def test_no_arguments_are_none(arguments: Any) -> None:
+def test_empty_arguments_add_nothing(arguments: Any) -> None:
     call = {**CALL, "function": {"name": "f", "arguments": arguments}}
     assert '<tools><call tool="f" index="1"></call></tools>' in rendered(assistant(tool_calls=[call]))
 
@@ -225,12 +206,12 @@ def test_reasoning_of_white_space_is_kept() -> None:
     assert "<think> \n</think>" in rendered(assistant(reasoning_content=" \n"))
 
 
-def test_a_developer_is_a_system() -> None:
-    """The encoder has no such role; in the fixtures one declares tools as a system does."""
+def test_a_developer_message_is_a_system_message() -> None:
+    """The encoder has no such role; in the fixtures, a developer message declares tools like a system message."""
     assert rendered({"role": "developer", "content": "x"}) == '<message role="system">x</message>\n'
 
 
-def test_a_result_that_no_tool_can_be_named_for_is_refused() -> None:
+def test_a_result_without_a_tool_name_is_refused() -> None:
     with pytest.raises(RenderError, match=r"messages\[1\]") as caught:
         FMT.render([user(), {"role": "tool", "tool_call_id": "c", "content": "x"}])
     assert caught.value.param == "messages[1].tool_call_id"
@@ -276,13 +257,10 @@ def test_values_of_options_are_refused_by_name(option: str, value: Any) -> None:
     assert caught.value.param == f"chat_template_kwargs.{option}"
 
 
-# -- law 8 ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("option", "value"), [("tool_choice", "required"), ("response_format", {"type": "json_object"})]
 )
-def test_what_is_told_behind_the_last_message_does_not_go_with_going_on(option: str, value: Any) -> None:
+def test_options_that_add_a_last_message_exclude_continue_final_message(option: str, value: Any) -> None:
     go_on = {"add_generation_prompt": False, "continue_final_message": True}
     with pytest.raises(InvalidRequest, match="continue_final_message") as caught:
         FMT.render([user(), assistant("I")], **{option: value}, **go_on)
@@ -301,7 +279,7 @@ def test_results_between_users_are_named_by_their_calls() -> None:
     assert [text.count(tag) for tag in tags] == [1, 1, 1]
 
 
-def test_a_tools_name_of_a_wrong_type_is_named() -> None:
+def test_a_wrong_type_of_a_tool_name_is_named() -> None:
     with pytest.raises(InvalidRequest) as caught:
         FMT.render([user(), {"role": "tool", "tool_call_id": "c", "tool": 5, "content": "x"}])
     assert caught.value.param == "messages[1].tool"

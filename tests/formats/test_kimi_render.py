@@ -1,4 +1,4 @@
-"""Laws 7, 8 and 10 for the K2 family: equal to the models' templates, and user text never becomes a control token."""
+"""Law 7 for the K2 family: its prompts equal the models' own templates, in text and ids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_shared_case_is_equal_in_text_and_ids(shared_data: Path, kimi_toke
 
 
 def test_a_conversation_equals_the_models_own_template(shared_data: Path) -> None:
-    """Over shapes that the shared cases lack: names, parts, images, several turns, null and missing fields."""
+    """Shapes that the shared cases lack: names, parts, images, several turns, null and missing fields."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     template = (shared_data / "render/kimi_k25/chat_template.jinja").read_text()
@@ -85,7 +85,7 @@ def test_a_conversation_equals_the_models_own_template(shared_data: Path) -> Non
                 assert prompt.text == expected
 
 
-#: What the ports of the templates were changed in, so that another engine could run them: see docs/decisions/0009.
+#: Replacements that undo the changes that llama.cpp made to the templates (docs/decisions/0009).
 PORTED = {
     "tools | tojson }}": "tools | tojson(separators=(',', ':')) }}",
     "'functions.' + tool_call['function']['name'] + ':' + (tool_call_counter.value | string)": "tool_call['id']",
@@ -93,8 +93,8 @@ PORTED = {
     "if tool_response_queue.ids": "if true",
     "tool_response_queue.ids.pop(0)": "message.tool_call_id",
 }
-_FOUND = "last_non_tool_call_assistant_msg = idx -%}"
-STOPS_AT_THE_LAST = {_FOUND: _FOUND + "{%- break -%}"}
+_LAST_ANSWER = "last_non_tool_call_assistant_msg = idx -%}"
+STOPS_AT_THE_LAST = {_LAST_ANSWER: _LAST_ANSWER + "{%- break -%}"}
 IMAGES: list[dict[str, Any]] = [
     {"type": "text", "text": "see "},
     {"type": "image_url", "image_url": {"url": "x"}},
@@ -148,7 +148,7 @@ def test_every_shape_equals_the_models_own_template(
         for open_turn in (True, False):
             [expected], _ = render_jinja_template(
                 [messages],
-                tools=sorted_deeply(tools),  # as the model's tokenizer does before it hands them to the template
+                tools=sorted_deeply(tools),  # as the model's tokenizer does for the template
                 chat_template=template,
                 add_generation_prompt=open_turn,
             )
@@ -157,8 +157,8 @@ def test_every_shape_equals_the_models_own_template(
                 assert prompt.text == expected, shape
 
 
-#: What the references in shared/data were made of.
-SAID = {
+#: The messages of SpecForge's references.
+REFERENCES = {
     "standard": ["Who are you?", "My name is Qwen2.", "How old are you?", "11 years old."],
     "reasoning-multi-turn": [
         "Can you recommend a good restaurant in Shanghai?",
@@ -169,25 +169,25 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize(("name", "model"), [("kimi_k2", "kimi-k2-instruct"), ("kimi_k2_thinking", "kimi-k2-thinking")])
 def test_ids_equal_those_of_the_models_own_tokenizer(
-    shared_data: Path, kimi_tokenizer: Tokenizer, name: str, model: str, said: str
+    shared_data: Path, kimi_tokenizer: Tokenizer, name: str, model: str, reference: str
 ) -> None:
-    reference = shared_data / f"render/specforge_references/{model}_{said}_ref.json"
-    turns = [(user, assistant)[i % 2](text) for i, text in enumerate(SAID[said])]
+    path = shared_data / f"render/specforge_references/{model}_{reference}_ref.json"
+    turns = [(user, assistant)[i % 2](text) for i, text in enumerate(REFERENCES[reference])]
     prompt = dovetail.format(name).render([system("You are a helpful assistant."), *turns], add_generation_prompt=False)
-    assert prompt.ids(kimi_tokenizer) == json.loads(reference.read_text())["input_ids"]
+    assert prompt.ids(kimi_tokenizer) == json.loads(path.read_text())["input_ids"]
 
 
-def test_an_image_is_words_to_the_models_without_eyes(kimi_tokenizer: Tokenizer) -> None:
+def test_an_image_is_text_to_models_that_cannot_see(kimi_tokenizer: Tokenizer) -> None:
     for name in ("kimi_k2", "kimi_k2_thinking"):
         prompt = dovetail.format(name).render([user([{"type": "image", "image": "x"}])])
         assert not any("media" in segment.text for segment in prompt.segments if segment.control)
     assert "<|media_pad|>" in FMT.render([user([{"type": "image", "image": "x"}])]).pieces[1::2]
 
 
-def test_a_declaration_that_has_no_typescript_is_compact_json() -> None:
+def test_a_declaration_without_typescript_form_is_compact_json() -> None:
     tool = {
         "type": "function",
         "function": {"parameters": {"type": "object", "properties": {"x": {"foo": 1}}}, "name": "f"},
@@ -199,18 +199,18 @@ def test_a_declaration_that_has_no_typescript_is_compact_json() -> None:
     )
 
 
-def test_the_template_is_given_the_declaration() -> None:
-    """As the model's own tokenizer does it; without one the template writes JSON."""
+def test_the_declaration_is_a_template_variable() -> None:
+    """As in the model's own tokenizer; without the variable, the template writes JSON."""
     assert "type get_weather = " in FMT.template_variables([TOOL])["tools_ts_str"]
     undeclarable = {**TOOL, "function": {"name": "f", "parameters": {"properties": {"x": {"foo": 1}}}}}
     assert FMT.template_variables([undeclarable]) == {}
 
 
-def test_tools_that_are_no_functions_are_compact_json() -> None:
+def test_tools_that_are_not_functions_are_compact_json() -> None:
     assert '[{"name":"browse","type":"builtin"}]' in FMT.render([], [{"type": "builtin", "name": "browse"}]).text
 
 
-def test_a_foreign_tokenizer_is_named(small_tokenizer: Tokenizer, shared_data: Path) -> None:
+def test_a_foreign_tokenizer_is_refused(small_tokenizer: Tokenizer, shared_data: Path) -> None:
     gpt2 = dovetail.tokenizer(shared_data / "tokenizers/gpt-2.tokenizer.json")
     with pytest.raises(RenderError, match="im_user"):
         FMT.render([{"role": "user", "content": "hi"}]).ids(gpt2)
