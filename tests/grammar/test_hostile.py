@@ -227,7 +227,7 @@ def test_one_that_breaks_does_not_make_others_compile_anew(small_tokenizer: Toke
     assert other._original is one._original
     for _ in range(100):
         one._rebuild()
-    assert one._copies <= matcher._MOST_COPIES + 1
+    assert one._copies <= matcher._MAX_COPIES + 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Regular expressions for strings that are written as they are, and for what they must not hold."""
+"""Regular expressions for texts: translated from JSON Schema's patterns and formats, or made to exclude some texts."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: A regex in pieces: escapes, classes, single characters; and with the beginnings of groups and numbers of times.
+#: A regex in pieces: escapes, classes and single characters. `_WORD` has repetitions and the openings of groups too.
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _WORD = re.compile(
     r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)|\[(?:\\.|[^\]\\])*\]|\(\??:?|(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??|.",
     re.DOTALL,
 )
-#: Of classes, what not every dialect reads alike.
+#: Parts of classes that dialects read differently.
 _SETS = re.compile(r"\[|--|&&|~~|\|\|")
-#: What JSON has to have escapes for, in a string.
-_ESCAPED = ('"', "\\", *map(chr, range(32)))
-_MOST_TIMES = 100
+#: Characters that need an escape in a JSON string.
+_NEED_ESCAPES = ('"', "\\", *map(chr, range(32)))
+_MAX_REPEATS = 100
+#: Escapes that some dialect does not have.
 _UNKNOWN = re.compile(r"\\(?!x..|u....)[^\Wdw_]|\\[0-9]")
 _CHARACTER = re.compile(r"\\.|[^\\]", re.DOTALL)
-#: Escapes that mean more than these in one dialect or another.
+#: Escapes that mean more than these characters in some dialect.
 _ASCII = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
-_SPELLED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _SPECIAL = frozenset("\\^$.|?*+()[]{}/-")
 _OPERATORS = frozenset("^$|()?*+{}")
 
-#: What a name is made of, as a class without its brackets.
+#: The characters of a name, as a class without its brackets.
 NAME = "A-Za-z0-9_.\\-"
-_LONGEST = 64
+_MAX_NAME = 64
 _ALL = frozenset(string.ascii_letters + string.digits + "_.-")
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -39,7 +40,7 @@ _DATE = (
 )
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#: What each `format` says (RFC 3339, 4122, 2673), but for leap seconds and small letters in times.
+#: Formats as patterns (RFC 3339, 4122, 2673), without leap seconds and lower-case letters in times.
 FORMATS: Mapping[str, str] = {
     "date": _DATE,
     "time": _TIME,
@@ -50,9 +51,9 @@ FORMATS: Mapping[str, str] = {
 
 
 def of_the_whole(pattern: Any) -> str | None:
-    """The pattern of a whole string in which `pattern`, as JSON Schema has it, is found.
+    """A regex of the whole strings that contain a match of `pattern`, which is how JSON Schema reads a pattern.
 
-    None for anchors in the midst of one.
+    None for a pattern with anchors in the middle.
     """
     branches: list[list[str]] = [[]]
     depth = 0
@@ -74,8 +75,8 @@ def of_the_whole(pattern: Any) -> str | None:
 
 
 def of_strings(schema: Mapping[str, Any]) -> list[str]:
-    """The patterns, each of the whole string, that the strings of a schema match by its `pattern` and `format`, as far
-    as these can be said so. Digits and word characters are ASCII's."""
+    """Regexes of whole strings for the `pattern` and the `format` of a schema, as far as there are any. `\\d` and `\\w`
+    are ASCII's."""
     found = []
     if "pattern" in schema and (whole := of_the_whole(schema["pattern"])) is not None:
         found.append("".join(map(_ascii, _PIECE.findall(whole))))
@@ -91,12 +92,12 @@ def _ascii(piece: str) -> str:
 
 
 def may_contain(pattern: str, character: str) -> bool:
-    """Whether a text that matches may have the character in it; True where that is not easily told."""
+    """Whether a text that matches may contain the character. True if that is not easy to see."""
     return any(_takes(piece, character) for piece in _PIECE.findall(pattern) if piece not in _OPERATORS)
 
 
 def _takes(piece: str, character: str) -> bool:
-    """Whether a class or an escape does, or might."""
+    """Whether a class or an escape may match the character."""
     if piece.startswith("[") and _SETS.search(piece, 1):
         return True
     try:
@@ -106,68 +107,69 @@ def _takes(piece: str, character: str) -> bool:
 
 
 def of_plain_json(pattern: Any) -> str | None:
-    """As `of_the_whole`, in the words that xgrammar has: classes, groups, alternatives and times up to a hundred.
+    """As `of_the_whole`, in the syntax that xgrammar has: classes, groups, alternatives and up to 100 repetitions.
 
-    None if there is anything else in it, and if JSON may need an escape in a string that matches: xgrammar has none in
-    patterns, so that such a string could not be written.
+    None for a pattern with anything else, and for one that matches a string which needs an escape in JSON: xgrammar
+    writes no escapes in strings with a pattern.
     """
     whole = of_the_whole(pattern)
     if whole is None:
         return None
-    said: list[str] = []
+    words: list[str] = []
     for word in _WORD.findall(whole):
         if word in ("(", "(?:", ")", "|"):
-            said.append(word)
+            words.append(word)
         elif word[0] in "*+?" or (word[0] == "{" and len(word) > 1):
             times = word.removesuffix("?") if len(word) > 1 else word
-            if any(int(number) > _MOST_TIMES for number in re.findall("[0-9]{1,9}", times)):
+            if any(int(number) > _MAX_REPEATS for number in re.findall("[0-9]{1,9}", times)):
                 return None
-            said.append(times)
+            words.append(times)
         elif _is_plain(word):
-            said.append(word)
+            words.append(word)
         else:
             return None
-    return "".join(said)
+    return "".join(words)
 
 
 def _is_plain(word: str) -> bool:
-    """Whether it is a character or a class that every dialect has and that no JSON string has escapes for."""
+    """Whether a word is a character or class that every dialect has, and matches nothing that needs an escape in
+    JSON."""
     if word in "{}" or word.startswith("(?") or _UNKNOWN.match(word):
         return False
-    return not any(_takes(word, character) for character in _ESCAPED)
+    return not any(_takes(word, character) for character in _NEED_ESCAPES)
 
 
 def quoted(text: str) -> str:
-    """A regex of just this text, in any dialect."""
+    """A regex that matches exactly this text, in any dialect."""
     return "".join(_quoted(character) for character in text)
 
 
 def _quoted(character: str) -> str:
-    if character in _SPELLED:
-        return _SPELLED[character]
+    if character in _ESCAPES:
+        return _ESCAPES[character]
     return f"\\{character}" if character in _SPECIAL else character
 
 
 @functools.lru_cache(256)
 def without(words: tuple[str, ...]) -> str:
-    """A regex of the texts that hold none of `words`, without a "not", which not every dialect has.
+    """A regex of the texts that contain none of `words`. It needs no "not", which some dialects do not have.
 
-    Each word begins with `<`, or with a new line and `<`, and has neither again (`ValueError`): a text is lines, and a
-    line is what stands before, between and behind its `<`.
+    Each word begins with `<`, or with a new line and `<`, and has no other `<` or new line; else `ValueError`. The
+    regex divides a text into lines, and a line into the parts between its `<`.
     """
     if not words:
         return r"[\s\S]*"
     anywhere = [word[1:] for word in words if word.startswith("<")]
     in_front = [word[2:] for word in words if word.startswith("\n<")]
     if len(anywhere) + len(in_front) < len(words) or any({*word} & {"<", "\n"} for word in anywhere + in_front):
-        raise ValueError("only what begins with '<', perhaps in a new line, can be left out of a text")
+        raise ValueError("a word to exclude has to begin with '<', or with a new line and '<'")
     inside = f"(?:<{_not_begun_by(anywhere)})*"
     line = f"(?:(?:[^\\n<]+|<{_not_begun_by(anywhere + in_front)}){inside})?"
     return f"[^\\n<]*{inside}(?:\\n{line})*"
 
 
 def _not_begun_by(words: Iterable[str]) -> str:
-    """A regex of text without `<` and new lines that begins with none of `words`."""
+    """A regex of the texts without `<` and new lines that begin with none of `words`."""
     rest: dict[str, list[str]] = {}
     for word in words:
         rest.setdefault(word[0], []).append(word[1:])
@@ -182,12 +184,12 @@ def _in_class(character: str) -> str:
 
 
 def other_names(known: Iterable[str]) -> str:
-    """A regex of the names, of one character or more of `NAME`, that are none of `known`.
+    """A regex of the names, one or more characters of `NAME`, that are not in `known`.
 
-    Groups are nested as deeply as names are alike. So of what is longer than `_LONGEST` its beginning is left out,
-    with all that begins so.
+    Its groups are nested as deeply as known names have a common beginning. A known name is therefore cut to `_MAX_NAME`
+    characters, and all names that begin with these are excluded.
     """
-    return _other({"", *(name[:_LONGEST] for name in known if _ALL.issuperset(name))}, _LONGEST)
+    return _other({"", *(name[:_MAX_NAME] for name in known if _ALL.issuperset(name))}, _MAX_NAME)
 
 
 def _other(known: set[str], left: int) -> str:
@@ -201,14 +203,14 @@ def _other(known: set[str], left: int) -> str:
 
 
 def _ranges(characters: Iterable[str]) -> str:
-    """A class of these characters, without its brackets."""
-    said = ""
+    """The characters as a class without its brackets."""
+    ranges = ""
     codes = sorted(map(ord, characters))
     for start in (code for code in codes if code - 1 not in codes):
         end = next(code for code in range(start, 128) if code + 1 not in codes)
         few = end < start + 3
-        said += "".join(map(_in_class, map(chr, range(start, end + 1)))) if few else f"{chr(start)}-{chr(end)}"
-    return said
+        ranges += "".join(map(_in_class, map(chr, range(start, end + 1)))) if few else f"{chr(start)}-{chr(end)}"
+    return ranges
 
 
 #: Characters: of one text, and of all texts together.
