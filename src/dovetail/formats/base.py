@@ -1,6 +1,7 @@
-"""What a model's language is made of: `Format` renders, repairs, reads, writes and constrains, from one set of markers.
+"""`Format`: one model family's language. It renders prompts, repairs histories, reads, writes and constrains answers.
 
-A family is one file that subclasses `Format`. Nothing outside this folder knows a model by name.
+A family is one file with a subclass of `Format`, most often of `DeclaredFormat`. No code outside of this folder knows a
+model by name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dovetail.grammar import ControlToken, ExactText, Grammar, Node
 from dovetail.reading import CallReader, Reader, ReaderOptions
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
-#: The generation prompt opens it, or the model writes all of it, or there is none.
+#: The prompt opens the reasoning block, or the model writes all of it, or the model does not reason.
 ReasoningBlock = Literal["opened", "written", "none"]
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -42,16 +43,16 @@ class EngineParsers(NamedTuple):
 
 
 class Format(ABC):
-    """Both ends of a model's language. Instances are stateless and may be shared between threads."""
+    """One model family's language. Instances do not change and may be shared between threads."""
 
     name: str
-    #: Why it is this format, when a checkpoint was looked at.
+    #: Why a checkpoint is read by this format; "" for a format that was chosen by name.
     because: str = ""
-    #: What `repair` makes of a history.
+    #: What `repair` changes in a history.
     history_rules: HistoryRules = HistoryRules()
-    #: Options of `render` beyond the common ones; any other is refused by name.
+    #: Options of `render` beyond the common ones. Any other option is refused by name.
     template_options: tuple[str, ...] = ()
-    #: Who begins a reasoning block.
+    #: Who opens the reasoning block.
     reasoning: ReasoningBlock = "opened"
     #: Literals of the control tokens that end the assistant's turn.
     end_of_turn: tuple[str, ...]
@@ -88,7 +89,7 @@ class Format(ABC):
         return family
 
     def because_of(self, reason: str) -> Self:
-        """The same format, with the reason why a checkpoint is read by it."""
+        """A copy of the format with the reason why a checkpoint is read by it."""
         explained = copy.copy(self)
         explained.because = reason
         return explained
@@ -105,10 +106,13 @@ class Format(ABC):
     ) -> Prompt:
         """The prompt for OpenAI-shaped messages and tools, exactly as the model's own template writes it.
 
-        `thinking` lets the model reason: where the generation prompt opens a reasoning block, False closes it at once.
-        `continue_final_message` leaves the last message open for the model to go on with, and needs
-        `add_generation_prompt` to be False. Raises `InvalidRequest` for an option that the format does not declare,
-        and for messages or tools of a wrong shape; `RenderError` for what the format cannot write.
+        `thinking`: whether the model may reason. False closes a reasoning block that the prompt opens.
+        `add_generation_prompt`: whether the prompt opens the assistant's next turn.
+        `continue_final_message`: leaves the last message open, so that the model continues it. It requires
+        `add_generation_prompt=False`.
+
+        Raises `InvalidRequest` for an option that the format does not have, and for messages or tools of a wrong shape;
+        `RenderError` for a conversation that the format cannot write.
         """
         for option in template_options:
             if option not in self.template_options:
@@ -120,7 +124,7 @@ class Format(ABC):
         if continue_final_message:
             if add_generation_prompt:
                 raise InvalidRequest(
-                    "continue_final_message goes on with the last message, add_generation_prompt begins another: "
+                    "continue_final_message continues the last message and add_generation_prompt begins another: "
                     "set one of them to false",
                     param="continue_final_message",
                 )
@@ -134,11 +138,11 @@ class Format(ABC):
         try:
             prompt = self._render(messages, tools or (), thinking, open_turn, **options)
             if not prompt.text.isascii():
-                "".join(prompt.pieces[::2]).encode()  # control tokens are Unicode; a text may hold half a character
+                "".join(prompt.pieces[::2]).encode()  # fails for a text with half of a surrogate pair
         except DovetailError:
             raise
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # Renderers take messages to be well formed, which is looked into only when one could not go on.
+            # Renderers expect messages of the right shape. They are checked only after a renderer has failed.
             check_renderable(messages, tools, options)
             if isinstance(error, RecursionError):
                 where = deepest(messages, tools, options)
@@ -149,24 +153,24 @@ class Format(ABC):
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
     ) -> Prompt:
-        """The prompt. May raise any usual exception when messages or tools have a wrong shape."""
+        """The prompt. May raise any usual exception if messages or tools have a wrong shape."""
         raise RenderError(f"{self.name} reads outputs, but its prompts come from the model's own chat template")
 
     @property
     def reasoning_markers(self) -> tuple[str, str] | None:
-        """What opens and what closes a reasoning block, without newlines; None where no control token does."""
+        """The opening and closing tags of a reasoning block, without newlines; None if they are no control tokens."""
         opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
         if self.reasoning == "none" or not any(literal in opener for literal in self._reader.controls):
             return None
         return opener, closer
 
     def left_open(self, prompt: Prompt) -> bool:
-        """Whether `prompt` ends inside a reasoning block: what a reader of the answer has to be told as `thinking`."""
+        """Whether `prompt` ends inside a reasoning block. The reader of the answer needs this as `thinking`."""
         opener = self._reader.think.strip()
         closers = (self._reader.think_end.strip(), *self.end_of_turn)
-        # Text that spells these control tokens opens and closes nothing.
-        said = (piece == opener for piece in reversed(prompt.pieces[1::2]) if piece == opener or piece in closers)
-        return next(said, False)
+        # Only control tokens count. Text that spells them opens and closes nothing.
+        tags = (piece == opener for piece in reversed(prompt.pieces[1::2]) if piece == opener or piece in closers)
+        return next(tags, False)
 
     def may_reason(self, left_open: bool, *, thinking: bool, continues: bool) -> bool:
         """Whether the answer to a prompt may begin with reasoning.
@@ -182,20 +186,22 @@ class Format(ABC):
     def repair(
         self, messages: Messages, tools: Tools = None, *, off: Iterable[str] = ()
     ) -> tuple[list[dict[str, Any]], list[Repair]]:
-        """A history as the model was trained on it, and what was changed for that. Pure; `messages` stay as they are.
+        """The history in the form that the model was trained on, and a list of the changes.
 
-        `off` names kinds of repair (`history.KINDS`) that are left alone. Raises `InvalidRequest` naming the field for
-        a history that cannot be put right, and for a kind that there is not.
+        `messages` are not modified.
+        `off`: kinds of repair (`history.KINDS`) to leave out.
+
+        Raises `InvalidRequest` naming the field for a history that cannot be repaired, and for an unknown kind.
         """
         return history.repair(messages, self.history_rules, off)
 
     def template_variables(self, tools: Tools) -> Mapping[str, Any]:
-        """What the model's own code gives its chat template beside the conversation and its options."""
+        """The variables that the model's own code passes to its chat template, besides messages and options."""
         return {}
 
     @abstractmethod
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        """What the model itself would emit to say `message` after a generation prompt, end of turn included."""
+        """The text that the model would generate for `message`, including the end of the turn."""
 
     def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
         """`message` in each way in which models of the family write it; the first is that of `write`."""
@@ -212,14 +218,16 @@ class Format(ABC):
         call_prefix: str = "call_",
         structured: bool = False,
     ) -> Reader:
-        """A stream reader. With `tokenizer`, ids may be fed.
+        """A reader of one answer, which is fed piece by piece.
 
-        `thinking`: the prompt left a reasoning block open; None: it did if the family's prompts do.
-
-        `repair_arguments` closes the strings and brackets that a cut-off call left open, where that makes JSON of its
-        arguments; without it such a call stays as it was cut. Where the family's calls have no ids of their own, they
-        are `call_prefix` and a number. Where the content is held to a response format, it is `structured`: what looks
-        like a call in it is none. Tools are taken as far as they are well formed.
+        `tools`: the request's tools. Tools of a wrong shape are ignored.
+        `thinking`: whether the prompt left a reasoning block open; None: what the family's own prompts do.
+        `tool_choice`: with "none", the answer contains no calls.
+        `tokenizer`: needed to feed token ids.
+        `repair_arguments`: whether to close the strings and brackets that a cut-off call left open, if that makes its
+        arguments JSON. Without it, such a call stays as it is.
+        `call_prefix`: with a number, the id of a call in families whose calls have no ids.
+        `structured`: whether the content follows a response format. Ordinary text in it is never a call.
         """
         if thinking is None:
             thinking = self.reasoning == "opened"
@@ -237,7 +245,7 @@ class Format(ABC):
         repair_arguments: bool = False,
         reason: str = "stop",
     ) -> Message:
-        """A whole output as a message: through `reader` in one piece. `reason` is why the engine stopped."""
+        """A whole output as a message. `reason`: why the engine stopped; see `Reader.finish`."""
         reader = self.reader(tools, thinking=thinking, tool_choice=tool_choice, repair_arguments=repair_arguments)
         return fold([*reader.feed(text), *reader.finish(reason)])
 
@@ -251,15 +259,17 @@ class Format(ABC):
         parallel_tool_calls: bool = True,
         response_format: Any = None,
     ) -> Grammar | None:
-        """What may come next, as data; None when there is nothing to constrain.
+        """The grammar of the answers that a request allows; None if it allows any text.
 
-        `strict` is for tools that do not say `strict` themselves: "names" pins envelope, id and tool name, "schema" the
-        arguments too, "off" nothing. A tool's own true is "schema", its false no more than "names". What OpenAI's other
-        fields ask for is kept at any level, and names with it: a `tool_choice` that is more than "auto", one call at a
-        time, and a `response_format`, with which an answer is calls or content of that format.
+        `strict`: what is enforced for tools without a `strict` of their own. "names" enforces the layout of calls,
+        their ids and the tools' names, "schema" the arguments as well, "off" nothing. A tool's own `strict: true` means
+        "schema", its `false` at most "names".
+        `tool_choice`, `parallel_tool_calls`, `response_format`: OpenAI's fields. They are enforced at any level,
+        together with the names. With a `response_format`, an answer is calls or content of that format.
+        `thinking`: whether the answer may begin with reasoning; see `may_reason`.
 
-        Raises `InvalidRequest` naming the field for what has not OpenAI's shape, and for a choice of a tool that is
-        not there.
+        Raises `InvalidRequest` naming the field for a value that does not have OpenAI's shape, and for a choice of a
+        tool that the request does not have.
         """
         return self._answer_grammar.for_request(
             tools,
@@ -288,10 +298,10 @@ class Format(ABC):
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:
-    """The parameters' schema of every tool that has a name."""
-    found: dict[str, Any] = {}
+    """The schema of the parameters of each tool, by the tool's name. Tools of a wrong shape are left out."""
+    schemas: dict[str, Any] = {}
     for tool in tools if isinstance(tools, Sequence) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            found[function["name"]] = function.get("parameters")
-    return found
+            schemas[function["name"]] = function.get("parameters")
+    return schemas

@@ -32,9 +32,9 @@ _BLOCK = re.compile(r"(\n*)(\S+)(\n*)\{reasoning\}(\n*)(\S+)(\n*)")
 
 
 class Declaration:
-    """How a family writes its calls: in a section, each call in the section, and what stands between them.
+    """How a family writes its calls. See `JsonCalls` and `TagCalls`.
 
-    A section's template has the slot `{calls}`, or `{call}` where each call has a section of its own.
+    The template of a section has the slot `{calls}`, or `{call}` if each call has a section of its own.
     """
 
     section: str
@@ -45,7 +45,7 @@ class Declaration:
     def segments(
         self, calls: Sequence[Call], controls: tuple[str, ...], *, after_content: bool, index: str | None = None
     ) -> Iterator[Segment]:
-        """The calls as the model writes them. `index` stands for the index of each call; None: it counts from 0."""
+        """The calls as the model writes them. `index`: written as the index of each call; None: 0, 1, …"""
         if calls and after_content:
             yield from markup(self.after_content, controls)
         written = (self._call(call, str(i) if index is None else index, controls) for i, call in enumerate(calls))
@@ -178,27 +178,26 @@ class DeclaredAnswers(AnswerGrammar):
 
 
 class DeclaredFormat(Format):
-    """A format that is made of templates."""
+    """A format that is declared by templates."""
 
     _answers: type[AnswerGrammar] = DeclaredAnswers
 
     #: The control tokens of the templates.
     controls: ClassVar[tuple[str, ...]]
-    #: The reasoning block. A prompt that opens the block (`reasoning = "opened"`) writes all before the slot, but for
-    #: newlines that `prompt_ends` does not have.
+    #: The reasoning block, with the newlines that belong to its tags.
     reasoning_block: ClassVar[str] = "<think>{reasoning}</think>"
     #: The content, where a message has any.
     answer: ClassVar[str] = "{content}"
     calls: ClassVar[Declaration]
-    #: Other ways in which models of the family write calls; they are read, too.
+    #: Other layouts of calls that models of the family write. The reader reads them as well.
     other_calls: ClassVar[tuple[Declaration, ...]] = ()
-    #: What ends a turn after calls, if that is another token than the first of `end_of_turn`.
+    #: The token that ends a turn after calls, if it is not the first of `end_of_turn`.
     end_after_calls: ClassVar[str] = ""
-    #: Control tokens that end an output but are no ends of a turn.
+    #: Control tokens that end an output, but no turn.
     other_ends: ClassVar[tuple[str, ...]] = ()
-    #: Whether the newlines behind the block's opening tag are written by the prompt that opens the block.
+    #: Whether a prompt that opens the block also writes the newlines after the opening tag.
     newlines_in_prompt: ClassVar[bool] = False
-    #: A class whose methods read what declarations cannot describe, if the family needs one.
+    #: The base class of the reader, for a family with rules that templates cannot express.
     script: ClassVar[type[CallReader] | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -257,7 +256,7 @@ def _around_text(fmt: type[DeclaredFormat]) -> dict[str, Any]:
 
 
 def filled(template: str, controls: tuple[str, ...], **slots: str | Iterable[Segment]) -> Iterator[Segment]:
-    """A template with its slots filled. A string in a slot is text, be it spelled like a control token."""
+    """A template with its slots filled. A string in a slot is text, even if it spells a control token."""
     for i, piece in enumerate(_SLOT.split(template)):
         if i % 2 == 0:
             yield from markup(piece, controls)

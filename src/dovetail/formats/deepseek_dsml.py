@@ -7,8 +7,8 @@
     </｜DSML｜invoke>
     </｜DSML｜function_calls>
 
-Only `｜DSML｜` is a control token; what stands around it is ordinary text. V4 calls the section `tool_calls`; V4.1
-calls it `calls`, with a space in front of every tag's name. Source: DeepSeek's encoders and their fixtures.
+Only `｜DSML｜` is a control token; the text around it is ordinary. The section is called `tool_calls` in V4. In V4.1 it
+is called `calls`, and every tag's name has a space before it. Source: DeepSeek's encoders and their fixtures.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def dsml_calls(tags: Tags) -> TagCalls:
 
 
 class DeepSeekV32(DeclaredFormat):
-    """`response_format` is what the answer is to look like, as a schema or an object of OpenAI's.
+    """`response_format` is OpenAI's field or a JSON Schema, which the prompt shows.
 
-    The developer role was trained for DeepSeek's own search agent only: `repair` makes it the system's.
+    DeepSeek trained the developer role for its own search agent only, so `repair` turns it into the system role.
     """
 
     name = "deepseek_v32"
@@ -61,9 +61,9 @@ class DeepSeekV32(DeclaredFormat):
 
 
 class DeepSeekV4(DeepSeekV32):
-    """`reasoning_effort` is low, high or max. (V4's first release had no low; its max is this high.)
+    """`reasoning_effort` is low, high or max. (V4's first release had no low, and its max is today's high.)
 
-    `drop_thinking` keeps the reasoning of turns before the last user's when False.
+    `drop_thinking=False` keeps the reasoning of turns before the last user message.
     """
 
     name = "deepseek_v4"

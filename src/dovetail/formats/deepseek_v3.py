@@ -1,9 +1,9 @@
 """DeepSeek's calls before DSML: `deepseek_v3` (V3, R1) and `deepseek_v31` (V3.1).
 
-A section `<｜tool▁calls▁begin｜>…<｜tool▁calls▁end｜>` holds, for each call, what stands between
-`<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>`. V3 writes `function<｜tool▁sep｜>NAME` and then the arguments, in a
-fence of three backticks and `json`; V3.1 writes `NAME<｜tool▁sep｜>` and the arguments as they are. Either reader takes
-both. Source: DeepSeek's chat templates and tokenizer.
+A section `<｜tool▁calls▁begin｜>…<｜tool▁calls▁end｜>` contains calls `<｜tool▁call▁begin｜>…<｜tool▁call▁end｜>`.
+In V3 a call is `function<｜tool▁sep｜>NAME` and then the arguments in a code fence (three backticks and `json`).
+In V3.1 it is `NAME<｜tool▁sep｜>` and the arguments. Each reader reads both.
+Source: DeepSeek's chat templates and tokenizer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeepSeekV3Reader(CallReader):
     openers = (SECTION, CALL)
     inner = (SECTION_END, SEPARATOR, CALL_END, *RESULTS)
     ends = (END,)
-    #: Whether a call has a type in front of its name, and a fence around its arguments.
+    #: Whether a call has a type before its name, and a code fence around its arguments.
     fenced = True
 
     def _section(self, opener: str) -> Script[None]:
@@ -102,12 +102,15 @@ class DeepSeekV3Reader(CallReader):
             self._unread()
 
     def _name(self, kind: str, header: str) -> tuple[str, str]:
-        """The call's name, and what is neither name nor markup, by what stands before and behind the separator."""
+        """The call's name, and text that is neither name nor markup.
+
+        `kind`: the text before the separator. `header`: the text after it.
+        """
         named, fence, rest = _FENCED.fullmatch(header).groups()  # type: ignore[union-attr]  # it matches everything
         named = named.strip()
         tools = self._options.tools
-        behind = named and (kind == TYPE or (kind not in tools and (self.fenced or named in tools)))
-        if behind or not kind:
+        after_separator = named and (kind == TYPE or (kind not in tools and (self.fenced or named in tools)))
+        if after_separator or not kind:
             name = named
             if kind not in ("", TYPE):
                 self._abandon(kind, "unknown_type")
@@ -129,9 +132,9 @@ class DeepSeekV31Reader(DeepSeekV3Reader):
 
 
 class DeepSeekV3(Format):
-    """V3 does not reason; R1, which does, is read just the same.
+    """V3 does not reason. R1 does, and is read in the same way.
 
-    Its template declares no tools: whoever has some describes them in the system message.
+    The template declares no tools: an application describes them in the system message.
     """
 
     name = "deepseek_v3"
@@ -161,7 +164,7 @@ class DeepSeekV3(Format):
 
 
 class DeepSeekV31(DeepSeekV3):
-    """V3.1 reasons when asked to. Its template declares no tools either; how to is said in the model's card."""
+    """V3.1 can reason. Its template declares no tools either; the model card shows how to describe them."""
 
     name = "deepseek_v31"
     vllm_parsers = EngineParsers("deepseek_v31", "deepseek_v3")

@@ -1,6 +1,7 @@
-"""What the schema of a parameter comes to, for a grammar that has to know it before it is JSON.
+"""Flat schemas: a parameter's schema as alternatives without `$ref`, `allOf`, `anyOf` and `oneOf`.
 
-`references` are those of the schema of all parameters of a tool, in which it stands.
+A grammar that writes parameters as text needs them to tell strings from other values. `references` always resolves the
+references of the tool's whole schema.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dovetail.grammar.schemas.keywords import ABOUT, ABOUT_ALL, ASSERTIONS, COMP
 from dovetail.grammar.schemas.references import Place, References, pointer
 
 KINDS = frozenset(TYPES)
-#: By the type of a value, what says something of it.
+#: The keywords that restrict values of a type, by the type.
 ASSERTS = {kind: frozenset((*keywords, *ABOUT_ALL)) for kind, keywords in ABOUT.items()}
 
 _MIN = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
@@ -26,15 +27,14 @@ _DEEPEST = 16
 
 
 class NotSimpleError(Exception):
-    """A schema cannot be taken apart."""
+    """A schema cannot be written as flat schemas."""
 
 
 def alternatives(schema: Any, references: References, depth: int = 0) -> list[dict[str, Any]]:
-    """A schema as flat ones, of which a value has to validate against one or more: none has a keyword of `COMPOUND`,
-    and `const` is an `enum` of one. (`oneOf` is taken for `anyOf`: see `overlapping`.) None of them: no value
-    validates.
+    """The flat schemas of which a valid value satisfies at least one; no value is valid if there are none.
 
-    Raises `NotSimpleError`.
+    A flat schema has no keyword of `COMPOUND`, and `enum` in place of `const`. `oneOf` is treated as `anyOf`: see
+    `overlapping`. Raises `NotSimpleError`.
     """
     if isinstance(schema, bool):
         return [{}] if schema else []
@@ -46,21 +46,21 @@ def alternatives(schema: Any, references: References, depth: int = 0) -> list[di
     named, values = _list_of_types(own.get("type", [])), own.get("enum", [])
     if not all(kind in KINDS or kind == "integer" for kind in map(str, named)) or not isinstance(values, list):
         raise NotSimpleError
-    found = [own]
+    flats = [own]
     parts = [[_target(references, schema["$ref"])]] if "$ref" in schema else []
     parts += [[part] for part in _list(schema.get("allOf", ()))]
     parts += [_list(schema[word]) for word in ("anyOf", "oneOf") if word in schema]
     for part in parts:
         others = [other for each in part for other in alternatives(each, references, depth + 1)]
-        if len(found) * len(others) > _MOST_ALTERNATIVES:
+        if len(flats) * len(others) > _MOST_ALTERNATIVES:
             raise NotSimpleError
-        found = [_merged(one, other) for one in found for other in others]
-    return [one for one in found if one.get("type") != [] and one.get("enum") != []]
+        flats = [_merged(one, other) for one in flats for other in others]
+    return [one for one in flats if one.get("type") != [] and one.get("enum") != []]
 
 
 def overlapping(place: Place, references: References) -> Iterator[str]:
-    """JSON pointers to each `oneOf` that says more than `anyOf` would, as far as can be seen, of the schema at `place`
-    and of those that have to hold with it."""
+    """JSON pointers to each `oneOf` that may be stricter than `anyOf`, in the schema at `place` and in those that it
+    refers to or combines."""
     pending, seen = [place], set()
     while pending:
         place = pending.pop()
@@ -77,13 +77,13 @@ def overlapping(place: Place, references: References) -> Iterator[str]:
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat schema of the values that validate against both."""
+    """The flat schema of the values that are valid for both."""
     merged = dict(one)
     for key, value in other.items():
         if key not in merged:
             merged[key] = value
         elif key in _OBJECTS:
-            pass  # below
+            pass  # see `_merged_objects`
         elif key == "type":
             merged[key] = [kind for kind in _list_of_types(value) if kind in _list_of_types(merged[key])]
         elif key == "enum":
@@ -107,8 +107,8 @@ def _merged_objects(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
         raise NotSimpleError
     properties: dict[str, Any] = {}
     for name in (*properties_of(one), *properties_of(other)):
-        said = [properties_of(each).get(name, each.get("additionalProperties", True)) for each in (one, other)]
-        properties[name] = _both(*said)
+        both = [properties_of(each).get(name, each.get("additionalProperties", True)) for each in (one, other)]
+        properties[name] = _both(*both)
     merged: dict[str, Any] = {"properties": properties}
     merged["required"] = list(dict.fromkeys((*required_of(one), *required_of(other))))
     if "additionalProperties" in one or "additionalProperties" in other:
@@ -119,26 +119,26 @@ def _merged_objects(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
 def _both(one: Any, other: Any) -> Any:
     if one is False or other is False:
         return False
-    said = [each for each in (one, other) if each is not True]
-    return {"allOf": said} if len(said) > 1 else said[0] if said else True
+    parts = [each for each in (one, other) if each is not True]
+    return {"allOf": parts} if len(parts) > 1 else parts[0] if parts else True
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = schema.get("properties", {})
-    if not isinstance(found, Mapping):
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
         raise NotSimpleError
-    return found
+    return properties
 
 
 def required_of(schema: Mapping[str, Any]) -> list[str]:
-    found = _list(schema.get("required", ()))
-    if not all(isinstance(name, str) for name in found):
+    required = _list(schema.get("required", ()))
+    if not all(isinstance(name, str) for name in required):
         raise NotSimpleError
-    return found
+    return required
 
 
 def kinds_of(flat: Mapping[str, Any]) -> frozenset[str]:
-    """The types (integers are numbers) that a flat schema allows, as far as its `type` and `enum` tell."""
+    """The types that `type` and `enum` of a flat schema allow. Integers count as numbers."""
     kinds = KINDS
     if "type" in flat:
         kinds &= frozenset("number" if kind == "integer" else kind for kind in _list_of_types(flat["type"]))
@@ -148,7 +148,7 @@ def kinds_of(flat: Mapping[str, Any]) -> frozenset[str]:
 
 
 def is_free(flat: Mapping[str, Any], kind: str) -> bool:
-    """Whether a flat schema allows every value of a type (an integer is a type of its own, too)."""
+    """Whether a flat schema allows every value of a type, which may be "integer", too."""
     number = "number" if kind == "integer" else kind
     if kind == "number" and "type" in flat and "number" not in _list_of_types(flat["type"]):
         return False
@@ -156,7 +156,7 @@ def is_free(flat: Mapping[str, Any], kind: str) -> bool:
 
 
 def of_kinds(flat: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any] | None:
-    """A flat schema that allows only values of these types; None if there are none."""
+    """The flat schema, restricted to values of these types; None if it allows no such value."""
     left = [kind for kind in sorted(kinds_of(flat)) if kind in kinds]
     if not left:
         return None
@@ -168,7 +168,7 @@ def of_kinds(flat: Mapping[str, Any], kinds: Iterable[str]) -> dict[str, Any] | 
 
 
 def carrying(schema: Any, references: References) -> Any:
-    """A schema that stands alone: what it refers to is in its own `$defs`."""
+    """The schema on its own, with everything that it refers to in its `$defs`."""
     names: dict[tuple[str, ...], str] = {}
     definitions: dict[str, Any] = {}
 
@@ -177,32 +177,32 @@ def carrying(schema: Any, references: References) -> Any:
             return [moved(each) for each in value]
         if not isinstance(value, Mapping):
             return value
-        said: dict[str, Any] = {}
+        copied: dict[str, Any] = {}
         for key, inner in value.items():
             if key in _DEFINITIONS and isinstance(inner, Mapping):
                 continue
             if key in _BY_NAME and isinstance(inner, Mapping):
-                said[key] = {name: moved(it) for name, it in inner.items()}
+                copied[key] = {name: moved(it) for name, it in inner.items()}
             elif key == "$ref" and isinstance(inner, str):
-                said[key] = referred(inner)
+                copied[key] = referred(inner)
             else:
-                said[key] = inner if key in _VALUES else moved(inner)
-        return said
+                copied[key] = inner if key in _VALUES else moved(inner)
+        return copied
 
     def referred(reference: str) -> str:
         place = references.resolved(references.root, reference)
         if place is None:
-            return reference  # the library says what is wrong with it
+            return reference  # the grammar library reports the fault
         if place.path not in names:
             name = place.path[-1] if place.path else "#"
             names[place.path] = name = name if name not in definitions else f"{name}#{len(names)}"
-            definitions[name] = None  # it may refer to itself
+            definitions[name] = None  # a schema may refer to itself
             definitions[name] = moved(place.schema)
         name = names[place.path].replace("~", "~0").replace("/", "~1")
         return f"#/$defs/{name}"
 
-    said = moved(schema)
-    return {**said, "$defs": definitions} if definitions else said
+    copied = moved(schema)
+    return {**copied, "$defs": definitions} if definitions else copied
 
 
 def _target(references: References, reference: Any) -> Any:
@@ -223,5 +223,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def is_among(value: Any, values: Iterable[Any]) -> bool:
-    """As JSON Schema compares: true is not 1."""
+    """Whether a value is among `values`, compared as JSON Schema does: true is not 1."""
     return any(value == other and kind_of(value) == kind_of(other) for other in values)

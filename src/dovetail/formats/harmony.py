@@ -1,8 +1,8 @@
-"""gpt-oss' language, `harmony`: messages, each with a header that names its channel and, for a call, its recipient.
+"""gpt-oss' language, `harmony`: messages whose headers name a channel and, for a call, a recipient.
 
-The prompt ends in `<|start|>assistant`, inside a header. Then come
-`<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`, and for a call
-`<|channel|>commentary to=functions.N <|constrain|>json<|message|>{…}<|call|>`. Source: OpenAI's description of it.
+The prompt ends with `<|start|>assistant`, inside a header. An answer continues with
+`<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`, and a call is
+`<|channel|>commentary to=functions.N <|constrain|>json<|message|>{…}<|call|>`. Source: OpenAI's description of harmony.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Kind: TypeAlias = type[Content] | type[Reasoning]
 
 _TEXT = FreeText()
 _CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
-#: Recipients that are no tool.
-_PEOPLE = (ROLE, "user", "system", "developer", "all", FUNCTIONS)
+#: Recipients that are no tools.
+_NO_TOOLS = (ROLE, "user", "system", "developer", "all", FUNCTIONS)
 
-#: What a message's text may be said to be.
+#: The content types of a message.
 _TYPES = ("json", "code")
-#: A part of a header: a name, a recipient, the content's type, and what else there is.
+#: A part of a header: a name, a recipient and a content type, each of which may be missing.
 _PART = re.compile(
     r"\s*(?:(?!to=)(?P<name>[A-Za-z][\w.-]*)(?!\S))?\s*(?:to=(?P<recipient>\S+))?\s*(?:(?:json|code)(?!\S))?\s*",
     re.ASCII,
@@ -58,7 +58,7 @@ _PART = re.compile(
 
 
 class Header(msgspec.Struct):
-    """What stands before a message: `rest` is what is not of the language."""
+    """The header of a message. `rest` is text that no header contains."""
 
     role: str = ""
     channel: str = ""
@@ -84,20 +84,20 @@ class Header(msgspec.Struct):
 
 
 class HarmonyReader(CallReader):
-    """Reads messages by their headers, and forgives what stands outside them or misses an end.
+    """Reads messages by their headers, and forgives text outside of messages and missing ends.
 
-    Text outside of messages is content. What comes before any header goes on with the message that the prompt left
-    open: one on the analysis channel, if reasoning was; else it is content, and a `Defect`, for the model should have
-    begun with a header unless it was to continue an answer, which a reader is not told.
+    Text outside of messages is content. Text before the first header continues the message that the prompt left open.
+    If the prompt left reasoning open, it is reasoning. Otherwise it is content with a `Defect`, because the model
+    should have begun with a header, unless it was to continue an answer, which a reader does not know.
     """
 
     unmarked = r"^\s*to="  # the prompt has begun the first header
     controls = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL, RETURN)
-    #: What ends a message, what comes where an end is missing, and what a header holds.
+    #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._told: set[Kind] = set()  # what a message has given text to
+        self._has_text: set[Kind] = set()  # the kinds of text that messages have had
         super().__init__(options, tokenizer)
 
     def _read(self) -> Script[None]:
@@ -113,7 +113,7 @@ class HarmonyReader(CallReader):
             yield from self._message()
 
     def _goes_on(self) -> Script[bool]:
-        """Read what comes before any header, if something does: the rest of a message, perhaps only its end."""
+        """Read text before the first header: the rest of a message, perhaps only its end. False if there is none."""
         if (yield from self._next_is(ROLE + CHANNEL, ROLE + MESSAGE)):
             self._unread()
             return False
@@ -123,7 +123,7 @@ class HarmonyReader(CallReader):
             return False
         kind: Kind = Reasoning if self._options.thinking else Content
         if following not in self._message_ends:
-            self._told.add(kind)
+            self._has_text.add(kind)
             if kind is Content:
                 self._defect("text_outside_message")
         if space:
@@ -138,7 +138,7 @@ class HarmonyReader(CallReader):
         return True
 
     def _header_begins(self, first: bool) -> Script[bool]:
-        """Read on to the next header, to where its role stands; False when none comes."""
+        """Read up to the next header's role; False if no header comes."""
         self._stray = False
 
         def write(text: str) -> None:
@@ -175,7 +175,7 @@ class HarmonyReader(CallReader):
         if marker not in (MESSAGE, *self._message_ends):
             self._unread()
         kind: Kind = Reasoning if header.channel == ANALYSIS else Content
-        if header.recipient not in ("", *_PEOPLE):
+        if header.recipient not in ("", *_NO_TOOLS):
             if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
@@ -187,7 +187,7 @@ class HarmonyReader(CallReader):
         yield from self._text(kind, header.rest, marker)
 
     def _header(self) -> Script[tuple[Header, str, str | None]]:
-        """A header, its text, and what ended it: `<|message|>` or, where that is missing, what came instead."""
+        """Read a header. Returns it, its text, and the marker after it, which should be `<|message|>`."""
         header, parts, opener = Header(), [""], START
         left = LONGEST_HEADER
         while True:
@@ -200,13 +200,13 @@ class HarmonyReader(CallReader):
             left -= len(text) + 1  # so that a header of nothing but markers ends too
 
     def _text(self, kind: Kind, before: str, marker: str | None) -> Script[None]:
-        """A message that is no call; `before` is of its header."""
+        """Read a message that is no call. `before`: text of its header that is content."""
         following = yield from self._peek()
         if before or (marker not in self._message_ends and following not in ("", *self.controls)):
-            # What several messages say is told apart by lines.
-            if text := "\n" * (kind in self._told) + before:
+            # A newline separates the texts of several messages.
+            if text := "\n" * (kind in self._has_text) + before:
                 self._events.append(kind(text))
-            self._told.add(kind)
+            self._has_text.add(kind)
         if marker in self._message_ends:
             return
         marker = yield from self._prose(kind, *self._message_ends, *self._next_headers)
@@ -214,7 +214,7 @@ class HarmonyReader(CallReader):
             self._defect("missing_message_end")
             self._unread()
         elif marker == CALL:
-            self._defect("missing_name")  # it ended as a call, but to nobody
+            self._defect("missing_name")  # it ended like a call, but has no recipient
 
     def _call(self, header: Header, marker: str | None) -> Script[None]:
         if header.rest:
@@ -222,12 +222,12 @@ class HarmonyReader(CallReader):
         name = header.recipient
         if name.startswith(FUNCTIONS) and name not in self._options.tools:
             name = name.removeprefix(FUNCTIONS)
-        elif "." not in name and name != "python":  # a built-in tool's name stands as it is
+        elif "." not in name and name != "python":  # built-in tools have no prefix
             self._defect("missing_prefix", name)
         self._open_call(name)
         if marker not in self._message_ends:
             marker = yield from self._json_arguments(*self._message_ends, *self._next_headers)
-        self._close_call(marker, CALL, None)  # engines take `<|call|>` for the end of the turn and may drop it
+        self._close_call(marker, CALL, None)  # engines treat `<|call|>` as the end of the turn and may drop it
         if marker in self._next_headers:
             self._unread()
 
@@ -245,21 +245,21 @@ class HarmonyAnswers(AnswerGrammar):
         return Grammar(Concat((*self.reasoning(thinking), calling)))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
-        """One call: its end is the end of the turn. Its recipient stands behind the channel as the library has it, or
-        in front of it as the chat template does."""
+        """One call, whose end is the end of the turn. Its recipient comes after the channel, as in OpenAI's library, or
+        before it, as in the chat template."""
         channel, recipient = ControlToken(CHANNEL), f" to={FUNCTIONS}"
         typed = Concat((ExactText(" "), self.mark(CONSTRAIN), ExactText("json")))
         either = Choice((typed, ExactText(" json")))
-        behind: list[Node] = []
-        in_front: list[Node] = []
+        after: list[Node] = []
+        before: list[Node] = []
         for index, tool in tools.items():
             name = ExactText(tool.name)
             arguments = ControlToken(MESSAGE), self.slots(index, tool)[call_envelope.ARGUMENTS]
-            behind.append(Concat((name, typed, *arguments)))
-            in_front.append(Concat((name, channel, ExactText(COMMENTARY), either, *arguments)))
-        # Side by side, and not for each name: xgrammar is quicker so.
-        first = Concat((channel, ExactText(COMMENTARY + recipient), Choice(tuple(behind))))
-        second = Concat((ExactText(recipient), Choice(tuple(in_front))))
+            after.append(Concat((name, typed, *arguments)))
+            before.append(Concat((name, channel, ExactText(COMMENTARY), either, *arguments)))
+        # Two choices of names, and not two layouts for each name, because xgrammar is faster with that.
+        first = Concat((channel, ExactText(COMMENTARY + recipient), Choice(tuple(after))))
+        second = Concat((ExactText(recipient), Choice(tuple(before))))
         return Choice((first, second))
 
     def content_only(self, thinking: bool) -> Grammar:
@@ -281,14 +281,15 @@ class HarmonyAnswers(AnswerGrammar):
 
 
 class Harmony(Format):
-    """gpt-oss. It always reasons: without `thinking`, and with no `reasoning_effort` given, the effort is low."""
+    """gpt-oss, which always reasons. Without `thinking` and `reasoning_effort`, the effort is low."""
 
     name = "harmony"
     vllm_parsers = EngineParsers("openai", "openai_gptoss")
     sglang_parsers = EngineParsers("gpt-oss", "gpt-oss")
-    #: `current_date`: a string, None for none; today unless given. `builtin_tools`: a list of "browser" and "python",
-    #: which are declared and no more. `auto_drop_analysis`: False keeps all reasoning of the history.
-    #: `response_format`: OpenAI's, of which a schema is shown.
+    #: `current_date`: a string, or None for no date; today by default.
+    #: `builtin_tools`: a list of "browser" and "python", which the prompt declares.
+    #: `auto_drop_analysis`: False keeps all reasoning of the history.
+    #: `response_format`: OpenAI's field, of which the prompt shows the schema.
     template_options = (
         *("reasoning_effort", "model_identity", "builtin_tools", "current_date", "auto_drop_analysis"),
         "response_format",

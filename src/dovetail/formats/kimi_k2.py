@@ -1,7 +1,7 @@
 """The Kimi K2 family's language: `kimi_k2`, `kimi_k2_thinking` and `kimi_k25` (K2.5, K2.6).
 
-A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`; calls stand in a section after the text, each under an id
-`functions.NAME:IDX` whose IDX counts over the whole conversation. Source: Moonshot's chat template and tokenizer.
+A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`. Calls are in a section after the text. Each has an id
+`functions.NAME:IDX`, where IDX counts over the whole conversation. Source: Moonshot's chat template and tokenizer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
 
 
 class KimiReader(CallReader):
-    """Reads `reasoning</think>content` and a section of calls, and forgives what real models get wrong."""
+    """Reads `reasoning</think>content` and a section of calls, and forgives the faults of real models."""
 
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
     openers = (SECTION, CALL)
@@ -43,7 +43,7 @@ class KimiReader(CallReader):
     ends = (END,)
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._free: dict[str, int] = {}  # by name: no index below this one is tried again
+        self._free: dict[str, int] = {}  # by name: the lowest index that may be free
         super().__init__(options, tokenizer)
 
     def _section(self, opener: str) -> Script[None]:
@@ -84,7 +84,7 @@ class KimiReader(CallReader):
             self._unread()
 
     def _open_kimi_call(self, header: str) -> bool:
-        """Start the call that the header names; False (and the header is content) when it names none."""
+        """Start the call that the header names; False if it names none, and then the header is content."""
         name, index = self._name_and_index(header.strip())
         if not name:
             self._abandon(header, "missing_name")
@@ -94,7 +94,7 @@ class KimiReader(CallReader):
         if call_id in self._ids:
             if index is not None:
                 self._defect("duplicate_id", call_id)
-            # An index that was found taken once is not tried again, so that many calls cost no more than each one.
+            # An index that was taken once is not tried again, so that the cost of a call does not grow.
             number = max(number, self._free.get(name, 0))
             while (call_id := f"functions.{name}:{number}") in self._ids:
                 number += 1
@@ -146,7 +146,7 @@ class KimiK2(Format):
         first = len(pieces)
         kimi_k2_prompt.add_turns(pieces, messages, None, kimi_k2_prompt.add_text_parts)
         if begins_itself:
-            pieces[first] = "\n"  # the template has a line break behind its own system message, and only there
+            pieces[first] = "\n"  # the template writes a line break after its own system message, and only there
         if open_turn:
             pieces += kimi_k2_prompt.OPENING
         return Prompt.alternating(pieces)
@@ -168,7 +168,7 @@ class KimiK2(Format):
 
 
 class KimiK2Thinking(KimiK2):
-    """K2-Thinking: the model writes `<think>` itself, so that a prompt has no way to turn it off."""
+    """K2-Thinking: the model writes `<think>` itself, so that a prompt cannot turn reasoning off."""
 
     name = "kimi_k2_thinking"
     vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")

@@ -1,8 +1,9 @@
-"""Kimi K3's language, XTML: `<|open|>NAME attributes<|sep|>…<|close|>NAME<|sep|>`; only the marks are control tokens.
+"""Kimi K3's language, XTML: `<|open|>NAME attributes<|sep|>…<|close|>NAME<|sep|>`. Only the marks are control tokens.
 
-An assistant's message holds `think`, `response` and `tools`; the prompt opens `think`, or `response` when thinking is
-off. In `tools` stands a `call` with its `tool`, and in that an `argument` with `key` and `type`, or all of them as one
-`json`. Attributes escape `&` and `"`; values escape nothing. Source: Moonshot's encoder.
+An assistant's `message` contains `think`, `response` and `tools`. The prompt opens `think`, or `response` if thinking
+is off. `tools` contains a `call` (attribute `tool`) for each call. A `call` contains an `argument` (attributes `key`
+and `type`) for each argument, or all arguments as one `json`. Attributes escape `&` and `"`; values escape nothing.
+Source: Moonshot's encoder.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ _ESCAPED = re.compile("&(amp|quot);")
 
 
 class Tag(NamedTuple):
-    """An opening tag behind its name."""
+    """An opening tag, after its name."""
 
     attributes: dict[str, str]
     text: str
-    rest: str  # of the text, what is no attribute
-    #: What came behind it; None: nothing did.
+    #: The part of the text that is no attribute.
+    rest: str
+    #: The marker after the tag; "" for other text, None for the end of the output.
     stop: str | None = SEP
 
 
@@ -56,7 +58,7 @@ class KimiK3Reader(ParameterReader):
     parameter_end = _ARGUMENT_END
     openers = (_TOOLS, _CALL)
     inner = (_ARGUMENT, _JSON, _TOOLS_END, _CALL_END, _ARGUMENT_END, _JSON_END)
-    #: What begins the tags that mean something; a mark before anything else is a stray.
+    #: The beginnings of all known tags. A mark before anything else is misplaced.
     tags = (*openers, *inner, _MESSAGE, _THINK, _RESPONSE, _MESSAGE_END, _THINK_END, _RESPONSE_END)
 
     def _stops_of_values(self) -> tuple[str, ...]:
@@ -88,14 +90,14 @@ class KimiK3Reader(ParameterReader):
                 self._defect("stray_marker" if self._options.calls else "call_not_allowed", marker)
 
     def _leave(self, inside: str, marker: str) -> None:
-        """Another tag opens; what is still open ends."""
+        """End the block that is open, because another tag opens."""
         if marker == OPEN + inside:
             self._stray_marker(marker)
         elif inside:
             self._defect("reasoning_not_closed" if inside == "think" else "response_not_closed")
 
     def _block(self, opener: str) -> Script[str]:
-        """Read the opening tag of what holds text; what the text is inside of."""
+        """Read the opening tag of a block of text, and return the block's name; "" for a message."""
         tag = yield from self._tag()
         if opener == _MESSAGE:
             if tag.attributes.pop("role", "assistant") != "assistant":
@@ -153,7 +155,7 @@ class KimiK3Reader(ParameterReader):
             self._misplaced(tag.text)
 
     def _body(self) -> Script[None]:
-        """Read the open call, from behind its tag to its end."""
+        """Read the open call, from the end of its tag to the end of the call."""
         yield from self._skip(WHITESPACE)
         block = yield from self._next_is(_JSON)
         if block:
@@ -187,7 +189,7 @@ class KimiK3Reader(ParameterReader):
             return
         types = _TYPES.get(tag.attributes.get("type", ""))
         if types is None:
-            self._defect("missing_type", key)  # what the schema says, then
+            self._defect("missing_type", key)  # the schema's type is used
         if tag.stop == SEP:
             self._misplaced(rest)
         write = self._parameters.open(key, types)
@@ -206,7 +208,7 @@ class KimiK3Reader(ParameterReader):
     # -- tags ---------------------------------------------------------------------------------------------------------
 
     def _tag(self) -> Script[Tag]:
-        """Read an opening tag behind its name, to its `<|sep|>` or to where that is missing."""
+        """Read an opening tag after its name, up to its `<|sep|>` or to where that is missing."""
         if (yield from self._next_is(SEP)):
             return Tag({}, "", "")
         following = yield from self._peek()
@@ -219,26 +221,26 @@ class KimiK3Reader(ParameterReader):
             self._defect("missing_separator" if stop != "" else "endless_header", tag)
         attributes: dict[str, str] = {}
         rest, end = "", 0
-        for found in _ATTRIBUTE.finditer(tag):
-            rest += tag[end : found.start()]
-            end = found.end()
-            key, value = found[1], found[found.lastindex or 0]
-            if found.lastindex != 2:
-                self._defect("attribute_quotes", found.group())
+        for match in _ATTRIBUTE.finditer(tag):
+            rest += tag[end : match.start()]
+            end = match.end()
+            key, value = match[1], match[match.lastindex or 0]
+            if match.lastindex != 2:
+                self._defect("attribute_quotes", match.group())
             if attributes.setdefault(key, _unescaped(value)) != _unescaped(value):
-                rest += found.group()
+                rest += match.group()
         rest += tag[end:]
         return Tag(attributes, tag, rest if rest.strip() else "", stop)
 
     def _named(self, tag: Tag, name: str, other: str) -> tuple[str | None, str]:
-        """What a tag is about, and what else is in it that is no attribute."""
-        found, rest = tag.attributes.get(name, tag.attributes.get("name")), tag.rest
-        if found is None and tag.stop and (word := _WORD.fullmatch(rest)):
-            found, rest = word[1], ""
-        if found is not None and name not in tag.attributes:
+        """The value of the attribute `name`, and the text of the tag that is no attribute."""
+        value, rest = tag.attributes.get(name, tag.attributes.get("name")), tag.rest
+        if value is None and tag.stop and (word := _WORD.fullmatch(rest)):
+            value, rest = word[1], ""
+        if value is not None and name not in tag.attributes:
             self._defect("missing_attribute", tag.text)
         self._extra(tag, name if name in tag.attributes else "name", other)
-        return found, rest
+        return value, rest
 
     def _extra(self, tag: Tag, *known: str) -> None:
         if tag.attributes.keys() - known or not tag.attributes.get("index", "1").isdecimal():
@@ -250,11 +252,11 @@ class KimiK3Reader(ParameterReader):
 
 
 def _unescaped(value: str) -> str:
-    return _ESCAPED.sub(lambda found: "&" if found[1] == "amp" else '"', value)
+    return _ESCAPED.sub(lambda escape: "&" if escape[1] == "amp" else '"', value)
 
 
 class KimiK3Answers(AnswerGrammar):
-    """Content stands in tags, too."""
+    """Content is in tags, too."""
 
     def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
@@ -278,7 +280,7 @@ class KimiK3Answers(AnswerGrammar):
         return (FreeText(), *self._nodes(thinking=True)[: -len(ending.items)])
 
     def _ending(self) -> Concat:
-        """What stands behind content without calls."""
+        """The markup after content without calls."""
         return Concat(self._nodes(thinking=False))
 
     def _nodes(self, thinking: bool) -> tuple[Node, ...]:
@@ -297,7 +299,7 @@ class KimiK3Answers(AnswerGrammar):
 
 
 class KimiK3(Format):
-    """Options: OpenAI's `tool_choice` and `response_format`, and `thinking_effort`: low, high, max, or None, untold."""
+    """Options: OpenAI's `tool_choice` and `response_format`; `thinking_effort`: low, high, max, or None for none."""
 
     name = "kimi_k3"
     vllm_parsers = EngineParsers("kimi_k3", "kimi_k3")
@@ -310,7 +312,7 @@ class KimiK3(Format):
     def render(
         self, messages: Messages, tools: Tools = None, *, continue_final_message: bool = False, **options: Any
     ) -> Prompt:
-        """See `Format.render`. `continue_final_message` does not go with options told behind the last message."""
+        """See `Format.render`. `continue_final_message` excludes options that are written after the last message."""
         if continue_final_message:
             kimi_k3_prompt.refuse_after_last(options)
         return super().render(messages, tools, continue_final_message=continue_final_message, **options)

@@ -1,7 +1,7 @@
 """Llama 3 and 4 with JSON calls: `llama3_json`.
 
-The whole output is `{"name": …, "parameters": {…}}`, or several of these separated by "; "; `<|python_tag|>` may stand
-in front, and does where text comes first. Source: Meta's chat templates and prompt formats.
+The whole output is `{"name": …, "parameters": {…}}`, or several of these separated by "; ". `<|python_tag|>` may come
+before them, and has to after text. Source: Meta's chat templates and prompt formats.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dovetail.reading.json_calls import JsonCallReader, Keys
 
 TAG = "<|python_tag|>"
 END, END_OF_MESSAGE, END_OF_TEXT = "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"
-TURN_ENDS = (END, END_OF_MESSAGE, "<|eot|>", "<|eom|>")  # the last two are those of Llama 4
+TURN_ENDS = (END, END_OF_MESSAGE, "<|eot|>", "<|eom|>")  # the last two are Llama 4's
 
 _SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 _BLANK = Regex(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")
-#: Some models were trained on a type in front of the name, and on OpenAI's word for the parameters.
+#: Some models write a type before the name, or OpenAI's key for the arguments.
 _BEFORE_NAME = Regex(rf'\{{{_SPACE}(?:"type"{_SPACE}:{_SPACE}"function"{_SPACE},{_SPACE})?"name"{_SPACE}:{_SPACE}')
 _BEFORE_ARGUMENTS = Regex(rf'{_SPACE},{_SPACE}"(?:parameters|arguments)"{_SPACE}:{_SPACE}')
 _CALL_END = Regex(rf"{_SPACE}\}}")
@@ -68,7 +68,7 @@ class LlamaAnswers(plain_text.PlainTextAnswers):
     def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
-        """Calls are the whole answer, or stand behind text and the tag; other text does not begin like a call."""
+        """Calls are the whole answer, or follow text and the tag. Other text does not begin like a call."""
         text = self._text()
         tagged = Concat((Maybe(text), self.mark(TAG), Maybe(_BLANK)))
         calls: Node = Concat((Maybe(Choice((tagged, _BLANK))), self.calls(tools, parallel)))
@@ -88,11 +88,11 @@ class LlamaAnswers(plain_text.PlainTextAnswers):
         return TAG
 
     def _text(self) -> Node:
-        """Content that the reader takes for no call."""
+        """Content that the reader does not take for a call."""
         marks = self.marks()
         stops = plain_text.stops(marks)
         tags = plain_text.pieces(marks, stops)
-        begun = Regex(rf"\{{{plain_text.behind_blanks(stops, Keys().quoted())}?")
+        begun = Regex(rf"\{{{plain_text.after_blanks(stops, Keys().quoted())}?")
         return plain_text.text((begun, *tags, plain_text.words(stops, "{")), tags)
 
 

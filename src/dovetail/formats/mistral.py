@@ -1,7 +1,7 @@
 """Mistral's language: `mistral`.
 
-Newer models write `[TOOL_CALLS]NAME[ARGS]{…}` for each call, perhaps with `[CALL_ID]ID` behind the name, and reason in
-`[THINK]…[/THINK]`; older ones write one list, `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`. Source: the models' own
+Newer models write `[TOOL_CALLS]NAME[ARGS]{…}` for each call, perhaps with `[CALL_ID]ID` after the name, and reason in
+`[THINK]…[/THINK]`. Older ones write one list, `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`. Source: the models' own
 chat templates and tokenizers.
 """
 

@@ -1,11 +1,11 @@
 """The grammar of arguments that a family writes one parameter at a time.
 
-What a value is, is for our reader to say (`reading.parameters`), so the grammar takes what the reader makes a valid
-value of: a string is the text as it stands; what cannot be a string is JSON; where both may stand, a text is a string
-that is nothing else. A parameter's tag may say which it is.
+The grammar allows the texts that our reader (`reading.parameters`) turns into valid values. A string is the text itself
+and any other value is JSON. If a value may be either, a text is a string unless it is something else. A parameter's tag
+may declare which of the two it is.
 
-Parameters come in the order in which the schema has them; those that it does not declare come last, where it says
-`additionalProperties` or declares none. A `Loosened` node lists the keywords that the grammar does not enforce.
+Parameters come in the order of the schema. Undeclared parameters come last, if the schema allows them. A keyword that
+the grammar does not enforce is listed by its JSON pointer (`Loosened`).
 """
 
 from __future__ import annotations
@@ -37,31 +37,34 @@ from dovetail.reading.values import STRING, ParameterTypes
 
 Nodes = tuple[Node, ...]
 
-#: Stands for every parameter that is not declared: nobody declares it.
+#: The key of all undeclared parameters. No schema declares it.
 _UNDECLARED = "\ue000"
 _ANY: Mapping[str, Any] = {}
-_KEPT = frozenset(("type", "properties", "required", "additionalProperties"))
+_ENFORCED = frozenset(("type", "properties", "required", "additionalProperties"))
 _ABOUT_STRINGS = frozenset((*ABOUT["string"], "not", "if", "$dynamicRef", "$recursiveRef"))
 _WORDS = {"null": ("null",), "boolean": ("true", "false")}
 
 
 class Markup(NamedTuple):
-    """How a family writes parameters: what stands in front of all of them, in place of them all where there are none,
-    in front of a key, between it and a value of each type, and behind a value; what ends a text too early; how a name
-    is written in a tag, and whether it reads back."""
+    """How a family writes parameters."""
 
+    #: Before all parameters; and in place of them, if there are none.
     opening: Nodes
     empty: Nodes
+    #: Before a key; between the key and a value, by the value's type; after the value.
     before: Nodes
     between: Mapping[str, Nodes]
     after: Nodes
+    #: The markers that end a value too early.
     stops: tuple[str, ...]
+    #: Writes a name as it stands in a tag.
     attribute: Callable[[str], str]
+    #: Whether the reader reads back a parameter of this name.
     reads_back: Callable[[str], bool]
 
 
 def arguments(schema: JsonSchema, markup: Markup) -> Node:
-    """Arguments that validate against `schema`, which is within `bounds`. Raises `SchemaRefused` where none would."""
+    """Arguments that are valid for `schema`, which is within `bounds`. Raises `SchemaRefused` if none are."""
     return _Arguments(schema, markup).node()
 
 
@@ -71,10 +74,12 @@ class _Arguments:
         self._references = References(self._root)
         self._markup = markup
         self._types = ParameterTypes(self._root)
-        #: Pointers to each `oneOf` that is taken for `anyOf`, and says more.
+        #: Pointers to each `oneOf` that is treated as the weaker `anyOf`.
         self._overlapping: dict[str, None] = {}
-        self._culprit = "#"  # what no value validates against, if none does
-        self._kinds: dict[Nodes, set[str]] = {}  # the types that are written alike
+        #: The pointer to the part of the schema that makes it impossible, if it is.
+        self._culprit = "#"
+        #: The types whose values have the same text before them.
+        self._kinds: dict[Nodes, set[str]] = {}
         for kind, between in markup.between.items():
             self._kinds.setdefault(between, set()).add(kind)
         first = markup.after[0]
@@ -84,21 +89,21 @@ class _Arguments:
         root = self._root
         try:
             flats = self._alternatives("#", root)
-            found = self._objects(flats)
-            lost = [key for flat in flats for key in flat if key in ASSERTIONS and key not in _KEPT]
+            nodes = self._objects(flats)
+            lost = [key for flat in flats for key in flat if key in ASSERTIONS and key not in _ENFORCED]
         except NotSimpleError:
             self._types = ParameterTypes(None)
-            found = self._objects([{}])
+            nodes = self._objects([{}])
             lost = [key for key in root if key in ASSERTIONS and key != "type"]
-        if not found:
-            told = f"{self._origin} cannot be enforced: {self._culprit}: no arguments validate against it"
-            raise SchemaRefused(told, param=self._origin)
-        node = found[0] if len(found) == 1 else Choice(tuple(found))
+        if not nodes:
+            message = f"{self._origin} cannot be enforced: {self._culprit}: no arguments validate against it"
+            raise SchemaRefused(message, param=self._origin)
+        node = nodes[0] if len(nodes) == 1 else Choice(tuple(nodes))
         node = self._wider(node, "#", root, lost)
         return Loosened(node, self._origin, tuple(self._overlapping)) if self._overlapping else node
 
     def _alternatives(self, at: str, schema: Any) -> list[dict[str, Any]]:
-        """`schemas.alternatives` of a schema that stands at a pointer. Raises `NotSimpleError`."""
+        """`flat_schemas.alternatives` of the schema at a pointer. Raises `NotSimpleError`."""
         flats = schemas.alternatives(schema, self._references)
         place = Place(schema, steps(at), self._references.root.base)
         self._overlapping |= dict.fromkeys(schemas.overlapping(place, self._references))
@@ -108,7 +113,7 @@ class _Arguments:
         return [node for flat in flats if (node := self._object(flat)) is not None]
 
     def _object(self, flat: Mapping[str, Any]) -> Node | None:
-        """Parameters that validate against a flat schema; None if there are none."""
+        """Parameters that are valid for a flat schema; None if there are none."""
         markup = self._markup
         properties, required = schemas.properties_of(flat), schemas.required_of(flat)
         other = flat.get("additionalProperties", not properties or "patternProperties" in flat)
@@ -138,7 +143,7 @@ class _Arguments:
         options: list[Node] = []
         for between, kinds in self._kinds.items():
             if len(self._kinds) == 1:
-                value = self._untold(key, at, schema)
+                value = self._undeclared(key, at, schema)
             elif "string" in kinds:
                 value = self._string(at, schema)
             else:
@@ -149,10 +154,10 @@ class _Arguments:
             return None
         return Concat((*self._markup.before, name, options[0] if len(options) == 1 else Choice(tuple(options))))
 
-    # -- one value and what stands behind it --------------------------------------------------------------------------
+    # -- one value and the text after it ------------------------------------------------------------------------------
 
-    def _untold(self, key: str, at: str, schema: Any) -> Node | None:
-        """Where only the schema tells whether a value is a string."""
+    def _undeclared(self, key: str, at: str, schema: Any) -> Node | None:
+        """A value in a tag that does not declare whether it is a string."""
         types = self._types[key]
         if schema is False:
             return None
@@ -173,7 +178,7 @@ class _Arguments:
             values = [value for flat in flats for value in flat["enum"]]
             texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
             return self._words(text for text in texts if schemas.is_among(_read(text, types), values))
-        words = [word for kind, said in _WORDS.items() if kind in types for word in said]
+        words = [word for kind, spelled in _WORDS.items() if kind in types for word in spelled]
         if types - STRING <= {"null", "boolean"} & free:
             return self._string(at, schema, words)
         return self._wider(self._text(), at, schema, [key for key in _keywords(schema) if key != "type"] or ["type"])
@@ -181,31 +186,32 @@ class _Arguments:
     def _json(self, at: str, schema: Any) -> Node | None:
         if schema is None or schema is False:
             return None
-        said = {} if schema is True else schemas.carrying(schema, self._references)
-        return Concat((JsonSchema(said, self._origin, at), *self._markup.after))
+        alone = {} if schema is True else schemas.carrying(schema, self._references)
+        return Concat((JsonSchema(alone, self._origin, at), *self._markup.after))
 
     def _of_kinds(self, key: str, at: str, schema: Any, kinds: Iterable[str]) -> Any:
-        """The schema of those values that have one of some types; None if there are none."""
+        """The schema of the values that have one of the types `kinds`; None if there are none."""
         if {"number" if kind == "integer" else kind for kind in self._types[key]} <= {*kinds}:
             return schema
         try:
             flats = [schemas.of_kinds(flat, kinds) for flat in self._alternatives(at, schema)]
         except NotSimpleError:
-            return schema  # a string in its quotes is one, too
+            return schema  # as JSON, a string in quotes is a valid value, too
         some = [flat for flat in flats if flat is not None]
         return {"anyOf": some} if len(some) > 1 else some[0] if some else None
 
     def _string(self, at: str, schema: Any, words: Iterable[str] = ()) -> Node | None:
-        """Texts that are strings of a schema, or one of some words."""
+        """Texts that are strings of a schema, or one of `words`."""
         try:
             flats = self._alternatives(at, schema)
         except NotSimpleError:
             return self._wider(self._text(), at, schema, _keywords(schema))
         flats = [flat for flat in flats if "string" in schemas.kinds_of(flat)]
         words = [*words, *(word for flat in flats for word in flat.get("enum", ()) if isinstance(word, str))]
-        kept = [{key: flat[key] for key in flat if _is_kept(flat, key)} for flat in flats if "enum" not in flat]
-        lost = [key for flat in flats for key in flat if key in _ABOUT_STRINGS and not _is_kept(flat, key)]
-        texts = [each for each in kept if each.get("minLength", 0) <= each.get("maxLength", float("inf"))]
+        plain = [flat for flat in flats if "enum" not in flat]
+        enforced = [{key: flat[key] for key in flat if _is_enforced(flat, key)} for flat in plain]
+        lost = [key for flat in flats for key in flat if key in _ABOUT_STRINGS and not _is_enforced(flat, key)]
+        texts = [each for each in enforced if each.get("minLength", 0) <= each.get("maxLength", float("inf"))]
         if not texts:
             node = self._words(words)
         elif {} in texts:
@@ -225,21 +231,21 @@ class _Arguments:
         return Concat((Choice(options), *self._markup.after)) if options else None
 
     def _possible(self, words: Iterable[str]) -> list[str]:
-        """Those that no reader takes for more than a value."""
+        """The words that contain no marker, so that a reader takes them for a value."""
         return [word for word in dict.fromkeys(words) if not any(stop in word for stop in self._markup.stops)]
 
     def _wider(self, node: Node, at: str, schema: Any, lost: Iterable[str]) -> Node:
-        """`node`, which does not keep the keywords `lost` of what `schema` comes to."""
-        said = _keywords(schema)
+        """`node`, which does not enforce the keywords `lost` of the flat forms of `schema`."""
+        present = _keywords(schema)
         named: dict[str, None] = {}
         for key in lost:
-            here = [each for each in said if each == key or (each, key) == ("const", "enum")]
-            named |= dict.fromkeys(here or (each for each in said if each in COMPOUND))
+            here = [each for each in present if each == key or (each, key) == ("const", "enum")]
+            named |= dict.fromkeys(here or (each for each in present if each in COMPOUND))
         return Loosened(node, self._origin, tuple(f"{at}/{key}" for key in named)) if named else node
 
 
-def _is_kept(flat: Mapping[str, Any], key: str) -> bool:
-    """Whether a text can be held to a keyword of a flat schema."""
+def _is_enforced(flat: Mapping[str, Any], key: str) -> bool:
+    """Whether the grammar of a text can enforce a keyword of a flat schema."""
     value = flat[key]
     match key:
         case "minLength" | "maxLength":
@@ -254,10 +260,10 @@ def _keywords(schema: Any) -> list[str]:
 
 
 def _read(text: str, types: frozenset[str]) -> Any:
-    """What our reader makes of a value whose types are `types`."""
-    said: list[str] = []
-    parameters = Parameters(ParameterTypes(None), said.append, lambda *_: None)
+    """The value that our reader reads from a text, given the types that it may have."""
+    fragments: list[str] = []
+    parameters = Parameters(ParameterTypes(None), fragments.append, lambda *_: None)
     parameters.open("", types)(text)
     parameters.close()
     parameters.end()
-    return json.loads("".join(said))[""]
+    return json.loads("".join(fragments))[""]

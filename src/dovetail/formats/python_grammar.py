@@ -1,11 +1,10 @@
-"""The grammar of a tool's arguments as Python writes them, from its JSON Schema: `city="Paris", days=[1, 2]`.
+"""The grammar of a tool's arguments in Python, from its JSON Schema: `city="Paris", days=[1, 2]`.
 
-Names, types, `enum` and `const`, declared, required and other properties, lists with their lengths, lengths of strings,
-`anyOf` and what can be put together of `allOf` are kept by the grammar itself; ranges, patterns and formats by the JSON
-Schemas that are left in it, whose numbers and strings are Python's as well. The rest is named for the check after.
+The grammar itself enforces names, types, `enum`, `const`, properties (declared, required and additional), the lengths
+of lists and strings, `anyOf`, and `allOf` as far as its parts can be merged. Ranges, patterns and formats stay in it as
+JSON Schemas, whose numbers and strings are also Python's. Everything else is listed, and checked after the answer.
 
-Strings stand in quotes of either kind, but in double ones where they have a pattern or format. Keys come in the
-declared order. Other keys than the declared have no escapes.
+Strings may have quotes of either kind; with a pattern or format, only double quotes. Keys come in the declared order.
 """
 
 from __future__ import annotations
@@ -55,28 +54,28 @@ _TRUE: Mapping[str, Any] = {}
 _FALSE: Mapping[str, Any] = {"not": {}}
 
 _PARTS = ("allOf", "anyOf", "oneOf")
-#: What no grammar keeps.
+#: Keywords that no grammar enforces.
 _NEVER = frozenset(
     "not if $dynamicRef $recursiveRef patternProperties propertyNames minProperties maxProperties dependentRequired "
     "dependentSchemas dependencies uniqueItems contains minContains maxContains unevaluatedProperties "
     "unevaluatedItems".split()
 )
 _NEVER_OF_ANY = _NEVER.difference(ABOUT["object"], ABOUT["array"])
-#: Of one tool. Each member's rule goes on to the next one's, and llguidance dies at the end of 3,000.
+#: Limits for one tool. Each member's rule refers to the next one's, and llguidance crashes on a chain of 3,000.
 _MOST_RULES, _MOST_MERGES, _MOST_MEMBERS = 30_000, 500, 1_000
-#: Names among which another key is looked for: characters of all of them, and of the longest.
+#: Limits for the names from which an undeclared key has to differ: all characters, and those of the longest name.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
 _KEPT: Cache[tuple[Node, dict[str, Node]]] = Cache(1024, 4 * 2**20)
 
 
 def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
-    """What may stand between the brackets of a call, and the rules that it refers to beside those of `anything`, whose
-    names begin with `prefix`.
+    """The grammar between the brackets of a call, and the rules that it needs besides those of `anything`.
 
-    Raises `SchemaRefused` for a schema that makes no sense, or to which nothing can be valid.
+    The names of the rules begin with `prefix`. Raises `SchemaRefused` for a schema that makes no sense, or for which no
+    value is valid.
     """
-    # It takes milliseconds, and the same tools come with every turn.
+    # Building the grammar takes milliseconds, and the same tools come with every turn.
     key = json.dumps((origin, prefix, schema))
     return _KEPT.get(key, len(key), lambda: _arguments(schema, origin, prefix))
 
@@ -86,11 +85,11 @@ def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Nod
     try:
         written = writer.value(schema, "#", KEYWORDS)
     except RecursionError:
-        told = f"{origin} cannot be enforced: # is put together through too many levels to be written as Python"
-        raise SchemaRefused(told, param=origin) from None
+        message = f"{origin} cannot be enforced: # refers through too many levels to be written as Python"
+        raise SchemaRefused(message, param=origin) from None
     if written is None:
-        told = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
-        raise SchemaRefused(told, param=origin)
+        message = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
+        raise SchemaRefused(message, param=origin)
     item: Node = OtherSyntax(written, schema, origin)
     if lost := tuple(dict.fromkeys(writer.lost)):
         item = Loosened(item, origin, lost)
@@ -98,25 +97,26 @@ def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Nod
 
 
 class _Writer:
-    """Writes one tool's schema. `lost` are JSON pointers to what no grammar keeps."""
+    """Writes one tool's schema. `lost` are JSON pointers to the keywords that the grammar does not enforce."""
 
     def __init__(self, root: Mapping[str, Any], origin: str, prefix: str) -> None:
         self._origin, self._prefix = origin, prefix
         self._references = References(root)
         self.rules: dict[str, Node] = {}
         self.lost: list[str] = []
-        #: Pointers to what there is no value of, and to the whole.
+        #: Pointers to the parts for which no value is valid, innermost first, and to the whole.
         self.never = ["#"]
-        #: By the identity of what is written (which is kept for that) and its keys; its node once it is there.
+        #: By the identities of a schema and of its `Keys`: the schema (kept alive, so that its identity stays unique),
+        #: the rule, the node, and whether the node is finished.
         self._made: dict[tuple[int, int], tuple[Any, RuleRef, Node | None, bool]] = {}
-        #: What was put together, by its keywords and the identity of what they have: written once as well.
+        #: Merged schemas, by their keywords and the identities of the values. Each is written once, too.
         self._whole: dict[frozenset[tuple[str, int]], dict[str, Any]] = {}
         self._names = self._merges = self._members = 0
 
     def value(self, schema: Any, pointer: str, keys: Keys = STRINGS) -> Node | None:
-        """A value that is valid; None if there is none. Each schema is written once.
+        """A valid value; None if there is none. Each schema is written once.
 
-        With `KEYWORDS` as its keys it is a call's arguments.
+        With `KEYWORDS` as `keys`, the value is a call's arguments.
         """
         if isinstance(schema, bool):
             schema = _TRUE if schema else _FALSE
@@ -131,11 +131,11 @@ class _Writer:
         rule = self._new()
         self._made[made] = (schema, rule, None, False)
         node = self._written(schema, pointer, keys)
-        if node == rule:  # it refers to itself at once: no value comes to an end
+        if node == rule:  # a schema that is only a reference to itself has no values
             node = None
         if node is None:
             self.never.insert(-1, pointer)
-        # One of which there is no value may have been referred to from within: then that never ends.
+        # The schema may contain a reference to itself. If no value is valid, that rule never matches.
         self.rules[rule.name] = rule if node is None else node
         if not isinstance(node, RuleRef | Regex | ExactText | JsonSchema | None):
             node = rule
@@ -143,7 +143,7 @@ class _Writer:
         return node
 
     def members(self, schema: Mapping[str, Any], pointer: str, keys: Keys) -> Node | None:
-        """The members of an object, with commas between them; None if there can be none such."""
+        """The members of an object, with commas between; None if no object is valid."""
         self._lose(schema, pointer, _NEVER.intersection(ABOUT["object"]))
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
@@ -212,7 +212,7 @@ class _Writer:
         return [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
 
     def _values(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
-        """One of the values that a schema lists, if it is of a type that the schema has."""
+        """One of the values that a schema lists, restricted to the schema's types."""
         listed = [schema["const"]] if "const" in schema else schema["enum"]
         if not isinstance(listed, list):
             self._refuse(f"{pointer}/enum", "is no list")
@@ -224,7 +224,7 @@ class _Writer:
         return one_of(valid)
 
     def _parts(self, schema: Mapping[str, Any], keyword: str, pointer: str, keys: Keys) -> Node | None:
-        """What `allOf`, `anyOf` or `oneOf` say together with what stands beside them, as far as that can be said."""
+        """The values of `allOf`, `anyOf` or `oneOf` with the keywords beside it, as far as these can be merged."""
         parts = schema[keyword]
         if not isinstance(parts, list) or not parts:
             self._refuse(f"{pointer}/{keyword}", "is no list of schemas")
@@ -248,13 +248,13 @@ class _Writer:
         return choice([self.value(part, place, keys) for part, place in zip(merged, places, strict=True)])
 
     def _merged(self, base: Any, part: Any, pointer: str) -> Any:
-        """One schema that says what two say; None where that takes more than putting them side by side."""
+        """One schema for the values that are valid for both; None if merging the keywords is not enough."""
         if isinstance(base, bool) or isinstance(part, bool):
             return False if base is False or part is False else part if base is True else base
         if not isinstance(base, Mapping) or not isinstance(part, Mapping):
             self._refuse(pointer, "is made of what is no JSON Schema")
-        said_by_part = {"type"} if base.get("type") == part.get("type") else set()
-        if ASSERTIONS.isdisjoint(base.keys() - said_by_part):
+        shared = {"type"} if base.get("type") == part.get("type") else set()
+        if ASSERTIONS.isdisjoint(base.keys() - shared):
             return part
         self._merges += 1
         if self._merges > _MOST_MERGES:
@@ -265,28 +265,28 @@ class _Writer:
             part = self._referred(part["$ref"], pointer).schema
             if not isinstance(part, Mapping):
                 return self._merged(base, part, pointer)
-        said = dict(base)
+        merged = dict(base)
         for key in (key for key in part if key in ASSERTIONS):
             if key not in base or base[key] == part[key]:
-                said[key] = part[key]
+                merged[key] = part[key]
             elif key == "required" and isinstance(base[key], list) and isinstance(part[key], list):
                 more: Any = [name for name in part[key] if name not in base[key]]
-                said[key] = [*base[key], *more] if more else base[key]
+                merged[key] = [*base[key], *more] if more else base[key]
             elif key == "properties" and isinstance(base[key], Mapping) and isinstance(part[key], Mapping):
                 if any(base[key][name] != it for name, it in part[key].items() if name in base[key]):
                     return None
                 more = part[key].keys() - base[key].keys()
-                said[key] = {**base[key], **part[key]} if more else base[key]
+                merged[key] = {**base[key], **part[key]} if more else base[key]
             else:
                 return None
-        if "$ref" in said:
+        if "$ref" in merged:
             return None
-        # What is allowed beside the properties of one is not what is beside those of both.
+        # `additionalProperties` of one schema would also apply to the properties of the other.
         closed = base.get("additionalProperties", True), part.get("additionalProperties", True)
         apart = base.get("properties", {}) != part.get("properties", {})
         if apart and closed != (True, True) and "properties" in part:
             return None
-        return self._whole.setdefault(frozenset((key, id(value)) for key, value in said.items()), said)
+        return self._whole.setdefault(frozenset((key, id(value)) for key, value in merged.items()), merged)
 
     def _referred(self, reference: Any, pointer: str) -> Place:
         place = self._references.resolved(self._references.root, reference)
@@ -315,13 +315,13 @@ class _Writer:
         return JsonSchema({"type": kind, **bounds}, self._origin, pointer)
 
     def _string(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
-        said = {key: schema[key] for key in ABOUT["string"] if key in schema}
-        if said.get("format") not in (None, *_FORMATS):
+        own = {key: schema[key] for key in ABOUT["string"] if key in schema}
+        if own.get("format") not in (None, *_FORMATS):
             self.lost.append(f"{pointer}/format")
-            del said["format"]
-        if not {"pattern", "format"}.isdisjoint(said):
-            return JsonSchema({"type": "string", **said}, self._origin, pointer)
-        shortest, longest = self._range(said, pointer, "minLength", "maxLength")
+            del own["format"]
+        if not {"pattern", "format"}.isdisjoint(own):
+            return JsonSchema({"type": "string", **own}, self._origin, pointer)
+        shortest, longest = self._range(own, pointer, "minLength", "maxLength")
         return None if longest is not None and longest < shortest else string(shortest, longest)
 
     def _array(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
@@ -338,7 +338,7 @@ class _Writer:
         ended = len(values) < len(first) or item is None
         if (ended and least > len(values)) or (most is not None and most < least):
             return None
-        # From the end: what may stand behind the values before.
+        # Built from the end: each step is what may follow the values before it.
         tail: Node | None = None
         if not ended and item is not None:
             if not values:

@@ -1,7 +1,6 @@
-"""How Python writes values, and names for them, as pieces of a grammar.
+"""Python's values and keys as grammar nodes.
 
-Strings stand in quotes of either kind, and constants may have any white space in them. Keys that are any but some have
-no escapes.
+Strings may have quotes of either kind, and there may be whitespace between tokens. Undeclared keys have no escapes.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ ANY = RuleRef("any")
 
 
 def string(shortest: int = 0, longest: int | None = None) -> Regex:
-    """A string in quotes of either kind, and how many characters it may have."""
+    """A string of `shortest` to `longest` characters in quotes of either kind."""
     times = f"{{{shortest},{'' if longest is None else longest}}}" if shortest or longest is not None else "*"
     return Regex("|".join(rf"{q}(?:[^{q}\\{_CONTROL}]|{_ESCAPE}){times}{q}" for q in "\"'"))
 
 
 def anything() -> dict[str, Node]:
-    """The rules of `Ref("any")`: any value that JSON has."""
+    """The rules of `Ref("any")`: any JSON value, in Python."""
     member = Concat((Regex(f"(?:{string().regex}){_COLON}"), ANY))
     return {
         "any": Choice((string(), NUMBER, BOOLEAN, NULL, RuleRef("list"), RuleRef("dict"))),
@@ -47,8 +46,9 @@ def anything() -> dict[str, Node]:
 
 
 class Keys(NamedTuple):
-    """How a member of an object is written: one of a name, and one of any name but some."""
+    """How the members of an object are written."""
 
+    #: A member with a name, and a member with any name except some.
     member: Callable[[str, Node], Node]
     other: Callable[[list[str], Node], Node]
 
@@ -79,17 +79,17 @@ def _not_named(names: list[str]) -> str:
         return f"(?:{string().regex})"
     free = []
     for q in "\"'":
-        told = others((name for name in names if f"{q}{name}{q}" in _forms(name)), rf"{q}\\{_CONTROL}", whole=True)
+        free_name = others((name for name in names if f"{q}{name}{q}" in _forms(name)), rf"{q}\\{_CONTROL}", whole=True)
         empty = "?" if "" not in names else ""
-        free.append(f"{q}(?:{told}){empty}{q}")
+        free.append(f"{q}(?:{free_name}){empty}{q}")
     return f"(?:{'|'.join(free)})"
 
 
 def _forms(text: str) -> list[str]:
-    """How a string is written: in double quotes, and in single ones if that needs no escapes."""
-    written = json.dumps(text, ensure_ascii=False)
-    plain = written == f'"{text}"' and "'" not in text and "\x7f" not in text
-    return [written, f"'{text}'"] if plain else [written]
+    """The spellings of a string: in double quotes, and in single ones if that needs no escapes."""
+    quoted_text = json.dumps(text, ensure_ascii=False)
+    plain = quoted_text == f'"{text}"' and "'" not in text and "\x7f" not in text
+    return [quoted_text, f"'{text}'"] if plain else [quoted_text]
 
 
 KEYWORDS = Keys(_keyword, _other_keyword)
@@ -100,27 +100,27 @@ STRINGS = Keys(
 
 
 def bracketed(opening: str, closing: str, inside: Node | None) -> Node:
-    """Brackets, and what stands between them, if something does."""
+    """Brackets, and `inside` between them, if there is any."""
     items = (Regex(quoted(opening) + GAP), inside, Regex(GAP + quoted(closing)))
     return Concat(tuple(item for item in items if item is not None))
 
 
 def several(item: Node, least: int = 1, most: int | None = None) -> Node:
-    """`item`, with commas between; `most` is one at least."""
+    """`least` to `most` times `item`, with commas between. `most` is at least one."""
     more = Repeat(Concat((COMMA, item)), max(least - 1, 0), None if most is None else most - 1)
     some: Node = item if most == 1 else Concat((item, more))
     return some if least else Maybe(some)
 
 
 def choice(options: list[Node | None]) -> Node | None:
-    """One of `options`, as far as there are any."""
+    """One of `options`, of which some may be None (impossible); None if all are."""
     possible = tuple(option for option in options if option is not None)
     return Choice(possible) if len(possible) > 1 else possible[0] if possible else None
 
 
 def one_of(values: list[Any]) -> Node | None:
-    """One of some values of JSON; None if there are none."""
-    held = [value for value in values if isinstance(value, list | Mapping)]
+    """One of some JSON values; None if there are none."""
+    containers = [value for value in values if isinstance(value, list | Mapping)]
     forms: dict[str, None] = {}
     for value in values:
         if isinstance(value, str):
@@ -128,11 +128,11 @@ def one_of(values: list[Any]) -> Node | None:
         elif not isinstance(value, list | Mapping):
             forms[python(json.dumps(value))] = None
     scalars = [Regex("|".join(map(quoted, forms)))] if forms else []
-    return choice([*scalars, *map(_constant, held)])
+    return choice([*scalars, *map(_constant, containers)])
 
 
 def _constant(value: Any) -> Node:
-    """Just this list or object, with any white space in it."""
+    """This list or object, with whitespace between its tokens."""
     if isinstance(value, Mapping):
         items = [STRINGS.member(key, _just(it)) for key, it in value.items()]
     else:
@@ -159,5 +159,5 @@ def python(value: str) -> str:
 
 def _python_token(token: re.Match[str]) -> str:
     text = token.group()
-    # JSON's escapes are Python's, but for the one of the slash, which nobody needs.
+    # JSON's escapes are Python's as well, except for the escaped slash.
     return _CONSTANTS.get(text) or re.sub(r"\\(.)", lambda escape: "/" if escape[1] == "/" else escape[0], text)

@@ -1,7 +1,9 @@
-"""Calls as a list of Python calls, `pythonic`: `[get_weather(city="Paris"), get_time()]`, as Llama 4 and others do.
+"""Calls as a list of Python calls, as Llama 4 and others write them: `pythonic`.
 
-The list is the whole of an output, or stands between `<|python_start|>` and `<|python_end|>` (in LFM2.5 always, between
-`<|tool_call_start|>` and `<|tool_call_end|>`); text may stand around it.
+    [get_weather(city="Paris"), get_time()]
+
+The list is the whole output, or is between `<|python_start|>` and `<|python_end|>`, with text around these. LFM2.5
+always writes markers: `<|tool_call_start|>` and `<|tool_call_end|>`.
 """
 
 from __future__ import annotations
@@ -41,20 +43,20 @@ LIQUID, LIQUID_END = "<|tool_call_start|>", "<|tool_call_end|>"  # of LFM2.5
 TURN_ENDS = ("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>")
 THINK, THINK_END = "<think>", "</think>"
 
-#: Characters, and the one behind them.
+#: The most characters of a name, and one more.
 _LONGEST_NAME = 128 + 1
 _GAP = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
-#: What a name ends at; `(`, if it is a call's.
+#: The characters that end a name. A call's name ends at `(`.
 _AFTER_NAME = tuple("( \t\r\n\f,:;=!?'\"`*/\\|<>[]{})&%$#@^~+")
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
 class PythonicReader(PythonReader):
-    """Reads lists of calls; a list begins with `[`, a name and `(`.
+    """Reads lists of calls. A list begins with `[`, a name and `(`.
 
-    At the beginning of the output, after a marker or after another list, any name will do. Further on in text it must
-    be one of the tools'.
+    Any name opens a list at the beginning of the output, after a marker and after another list. Elsewhere in text, only
+    the name of one of the request's tools does.
     """
 
     unmarked = r"\["
@@ -65,11 +67,11 @@ class PythonicReader(PythonReader):
     def _read(self) -> Script[None]:
         place: type[Reasoning] | type[Content] = Reasoning if self._options.thinking else Content
         markers = (CALLS, LIQUID, TAG, THINK, THINK_END, *self.ends)
-        # In text, what is held to see whether it is a call is no longer than the longest name.
+        # In text, no more than the longest tool name is buffered to see whether a list begins.
         longest = self._longest_name + 1
-        marked = False  # `<|python_start|>` is open
-        begins = True
-        expected = False  # a list, because its marker came
+        marked = False  # whether `<|python_start|>` is open
+        begins = True  # whether any name opens a list here
+        expected = False  # whether a list has to come, after its marker
         while True:
             if begins and place is Content:
                 while (yield from self._first_list(expected)):
@@ -99,7 +101,7 @@ class PythonicReader(PythonReader):
                 place, marked = Content, False
 
     def _first_list(self, expected: bool) -> Script[bool]:
-        """Read the list that stands here, with whitespace before it, which is markup; False if there is none."""
+        """Read a list and the whitespace before it, which is markup; False if no list comes."""
         space = yield from self._skip(SPACE, MOST_SPACE)
         may_be_called = self._options.calls and (expected or not self._options.structured)
         bracket = may_be_called and (yield from self._next_is("["))
@@ -117,7 +119,7 @@ class PythonicReader(PythonReader):
         return False
 
     def _list(self, longest: int, is_name: Callable[[str], object], space: str = "") -> Script[bool]:
-        """Read the list of calls behind a `[`; False if it is none, and text."""
+        """Read the list of calls after a `[`; False if it is no list but text."""
         inside = yield from self._skip(SPACE, MOST_SPACE)
         name, stop = yield from self._read_up_to(longest, *_AFTER_NAME, *self.controls)
         if stop != "(" or not is_name(name):
@@ -131,7 +133,7 @@ class PythonicReader(PythonReader):
         return True
 
     def _next_call(self) -> Script[str]:
-        """The name of the list's next call, up to its `(`; "" where the list is over."""
+        """Read the name of the list's next call and its `(`; "" if the list is over."""
         yield from self._skip(SPACE)
         comma = (yield from self._next_is(",")) or ""
         yield from self._skip(SPACE)
@@ -187,11 +189,11 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         for index, tool in tools.items():
             if not _NAME.fullmatch(tool.name):
                 where = f"tools[{index}].function.name"
-                raise InvalidRequest(f"{where} {tool.name!r} cannot be called as Python has it", param=where)
-            held = self.slots(index, tool)[call_envelope.ARGUMENTS]
-            assert isinstance(held, JsonSchema)
-            arguments, referred = python_grammar.arguments(held.schema, held.origin, f"t{index}_")
-            rules |= referred
+                raise InvalidRequest(f"{where} {tool.name!r} cannot be the name of a Python function", param=where)
+            schema = self.slots(index, tool)[call_envelope.ARGUMENTS]
+            assert isinstance(schema, JsonSchema)
+            arguments, own_rules = python_grammar.arguments(schema.schema, schema.origin, f"t{index}_")
+            rules |= own_rules
             opening = Regex(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
             called.append(Concat((opening, arguments, Regex(rf"{_GAP}\)"))))
         rules["call"] = Choice(tuple(called))
@@ -199,12 +201,15 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         return Rules(Concat((ExactText("["), RuleRef("call"), *more, Regex(rf"{_GAP}\]"))), rules)
 
     def _text(self, names: Sequence[str]) -> Node:
-        """Content in which the reader finds no list of calls: at its beginning one with any name, then with `names`."""
+        """Content in which the reader finds no list of calls.
+
+        At the beginning, any name would open a list; after that, only one of `names`.
+        """
         marks = self.marks()
         stops = plain_text.stops(marks, "[")
         tags = plain_text.pieces(marks, stops)
-        called = Regex(plain_text.behind_blanks(stops, [f"{name}(" for name in names]))
-        first, later = (Concat((ExactText("["), Maybe(behind))) for behind in (_behind_first(stops), called))
+        called = Regex(plain_text.after_blanks(stops, [f"{name}(" for name in names]))
+        first, later = (Concat((ExactText("["), Maybe(rest))) for rest in (_no_call(stops), called))
         return plain_text.text((first, *tags, plain_text.words(stops)), (later, *tags))
 
 
@@ -221,12 +226,12 @@ class Pythonic(Format):
 
     @property
     def around_calls(self) -> tuple[str, str]:
-        """What stands around a list of calls in a text."""
+        """The markers around a list of calls in text."""
         liquid = isinstance(self.mark(LIQUID), ControlToken) and not isinstance(self.mark(CALLS), ControlToken)
         return (LIQUID, LIQUID_END) if liquid else (CALLS, CALLS_END)
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        """Calls after content stand between markers, so that any name can be told from text."""
+        """Calls after content get markers, so that any name can be told from text."""
         segments = []
         if thinking and message.reasoning:
             segments.append(Segment(f"{THINK}{message.reasoning}{THINK_END}", False))
@@ -240,19 +245,19 @@ class Pythonic(Format):
         return Prompt([*segments, Segment(TURN_ENDS[0], True)])
 
 
-def _behind_first(stops: str) -> Regex:
-    """Text up to the next of `stops` that is no name with a `(` behind it."""
+def _no_call(stops: str) -> Regex:
+    """Text up to the next of `stops` that is not a name with a `(` after it."""
     space = plain_text.BLANK
     name = f"[^{plain_text.in_class(''.join(_AFTER_NAME) + stops)}]+"
     after_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in "(" + stops))
     no_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in SPACE + stops))
     rest = f"[^{plain_text.in_class(stops)}]*"
-    told = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
-    return Regex(f"[{space}]*(?:{told})|[{space}]+")
+    text = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
+    return Regex(f"[{space}]*(?:{text})|[{space}]+")
 
 
 def _arguments(call: Call) -> str:
-    """A JSON object as Python's arguments; what is no name stands in a dictionary."""
+    """A call's arguments in Python. A key that is no Python name is written as `**{"key": value}`."""
     written = []
     for key, value, is_string in parameters(call):
         python = python_values.python(json.dumps(value, ensure_ascii=False) if is_string else value)

@@ -1,4 +1,4 @@
-"""Which format is which: by name, or by what lies in a checkpoint's folder."""
+"""`format`: a format by its name, or by the files of a checkpoint. To add one, see docs/adding-a-family.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.formats.mistral import Mistral
 from dovetail.formats.pythonic import Pythonic
 from dovetail.formats.qwen3_coder import Qwen3Coder
 
-#: Formats that are what they are without a checkpoint.
+#: The formats that need no checkpoint, by name.
 FAMILIES: dict[str, type[Format]] = {
     kind.name: kind
     for kind in (
@@ -44,16 +44,16 @@ FAMILIES: dict[str, type[Format]] = {
         Pythonic,
     )
 }
-#: The format of any other model, which is made of its chat template.
+#: The format of any other model, which comes from the model's chat template.
 JINJA = "jinja"
 NAMES = (*FAMILIES, JINJA)
 
 
 def format(name_or_path: str | Path) -> Format:
-    """The format called `name_or_path`, or the one that the checkpoint in that folder was trained on (and `because`).
+    """The format with this name, or the one that the checkpoint in this folder was trained on (see `Format.because`).
 
-    A chat template's file is no checkpoint: which of its marks are control tokens is the tokenizer's to say. Raises
-    `PlanError` for what is neither name nor folder, and `CheckpointError` for a checkpoint that no format fits.
+    The file of a chat template is not enough, because only the tokenizer tells which of its marks are control tokens.
+    Raises `PlanError` if there is no such format or folder, and `CheckpointError` if no format fits the checkpoint.
     """
     known = FAMILIES.get(str(name_or_path))
     if known is not None:

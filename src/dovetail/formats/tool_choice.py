@@ -1,4 +1,4 @@
-"""Which tools may be called, and which of them are held to their schemas: OpenAI's `tool_choice` and `strict`."""
+"""OpenAI's `tool_choice` and `strict`: which tools may be called, and whose schemas are enforced."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from dovetail.grammar.schemas.repair import Budget, repaired
 Strict = Literal["off", "names", "schema"]
 
 
-def held_to_schema(tool: Tool, strict: Strict) -> bool:
-    """Whether a tool's arguments are held to its schema. `strict` is for tools that do not say."""
+def enforces_schema(tool: Tool, strict: Strict) -> bool:
+    """Whether a tool's schema is enforced. `strict` applies to tools without a `strict` of their own."""
     return strict == "schema" if tool.strict is None else tool.strict
 
 
 def usable(tool: Tool, budget: Budget | None = None) -> tuple[Tool, Mapping[str, str]]:
-    """`tool` with what can be used of its schema, and JSON pointers to what was left out, each with why ("#": all of
-    it; its arguments may be any then). The tools of a request share a `budget`; None: one of its own.
+    """`tool` with the usable part of its schema, and the parts that were left out, with the reasons.
 
-    Nothing is of a tool that says itself that it is strict: whoever asks for that is told what is wrong.
+    The parts are JSON pointers. "#" means the whole schema; any arguments are allowed then. A schema is not changed if
+    the tool is strict itself: the request gets an error in that case.
+    `budget`: shared by the tools of a request; None: a budget for this tool alone.
     """
     if tool.strict or tool.parameters is None:
         return tool, {}
@@ -32,17 +33,17 @@ def usable(tool: Tool, budget: Budget | None = None) -> tuple[Tool, Mapping[str,
 
 
 def enforceable(tool: Tool, strict: Strict, budget: Budget) -> tuple[Tool, Mapping[str, str]]:
-    """`tool` with what its arguments are held to, and what had to be left out of that, as `usable` has it."""
-    return usable(tool, budget) if held_to_schema(tool, strict) else (tool.without_schema, {})
+    """`tool` with the schema that is enforced, and the parts that were left out of it; see `usable`."""
+    return usable(tool, budget) if enforces_schema(tool, strict) else (tool.without_schema, {})
 
 
 def resolve_tool_choice(
     tool_choice: Any, tools: Sequence[Tool]
 ) -> tuple[Literal["auto", "none", "required"], Mapping[int, Tool]]:
-    """OpenAI's `tool_choice` as a mode and the tools that may be called, by index: "auto", "none", "required", one
-    function, or `allowed_tools`.
+    """The mode of OpenAI's `tool_choice`, and the tools that may be called, by index.
 
-    Raises `InvalidRequest` for another shape, or for a tool that is not there.
+    `tool_choice` is "auto", "none", "required", one function or `allowed_tools`. Raises `InvalidRequest` for another
+    shape, and for a tool that the request does not have.
     """
     everything = dict(enumerate(tools))
     if tool_choice is None:
@@ -92,7 +93,7 @@ def _chosen(choice: Any) -> str | None:
 
 
 def _named(name: str, tools: Mapping[int, Tool], where: str) -> Mapping[int, Tool]:
-    found = {index: tool for index, tool in tools.items() if tool.name == name}
-    if not found:
+    named = {index: tool for index, tool in tools.items() if tool.name == name}
+    if not named:
         raise InvalidRequest(f"{where} names {name!r:.80}, which is not among the tools", param=where)
-    return found
+    return named
