@@ -1,4 +1,4 @@
-"""Checkpoints of each kind as a plan sees them: config.json alone, and whatever files a test adds."""
+"""Configs of targets and drafters of each kind, and functions that write them with other small files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 Config = dict[str, Any]
 
-#: Real shapes, whose sizes and counts are published.
+#: Published models, whose sizes and parameter counts are known.
 KIMI_K2: Config = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "kimi_k2",
@@ -108,7 +108,7 @@ QWEN3_235B: Config = QWEN3_8B | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
-#: A hybrid with an MTP layer, as Qwen3-Next is: of four layers three keep a state.
+#: A hybrid with an MTP layer, as Qwen3-Next is: three of four layers have linear attention.
 QWEN3_NEXT: Config = QWEN3_235B | {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",

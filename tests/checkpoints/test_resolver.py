@@ -1,39 +1,38 @@
-"""Checkpoints by name: looked at once, called by their name, and what went wrong is told as often as it is asked."""
+"""Checkpoints by name: each is read once and keeps the name that the user gave."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from dovetail.checkpoints import hub, resolver
 from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError
 from tests.checkpoints.configs import KIMI_EAGLE3_MLA, QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.checkpoints.conftest import Put
 
 
-def test_a_checkpoint_is_looked_at_once(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    put("org/model", QWEN3_8B)
+def test_a_checkpoint_is_read_once(put: Put) -> None:
+    folder = put("org/model", QWEN3_8B)
     checkpoints = CheckpointResolver()
     first = checkpoints.target("org/model")
-    monkeypatch.setattr(resolver, "read_target", None)
-    monkeypatch.setattr(hub, "fetch", None)
+    shutil.rmtree(folder)
     assert checkpoints.target("org/model") is first
     assert first.path == "org/model"
 
 
-def test_what_went_wrong_once_is_told_again(tmp_path: Path) -> None:
+def test_an_error_is_raised_again(tmp_path: Path) -> None:
     checkpoints = CheckpointResolver()
     for _ in range(2):
         with pytest.raises(CheckpointError, match="there is no folder"):
             checkpoints.folder(str(tmp_path / "nowhere"))
 
 
-def test_the_revision_is_the_targets(put: Put) -> None:
+def test_the_revision_applies_to_the_target(put: Put) -> None:
     put("org/model", QWEN3_8B)
     put("org/drafter", QWEN3_8B_EAGLE3)
-    checkpoints = CheckpointResolver("v1")  # which that hub does not have
+    checkpoints = CheckpointResolver("v1")  # which the hub does not have
     with pytest.raises(CheckpointError):
         checkpoints.target("org/model")
     assert checkpoints.drafter("org/drafter").method == "eagle3"
@@ -41,7 +40,7 @@ def test_the_revision_is_the_targets(put: Put) -> None:
     assert CheckpointResolver("main").target("org/model").path == "org/model"
 
 
-def test_drafters_are_known_by_their_config(tmp_path: Path, put: Put) -> None:
+def test_drafters_are_recognised_by_their_config(tmp_path: Path, put: Put) -> None:
     checkpoints = CheckpointResolver()
     for i, (config, is_one) in enumerate(
         [

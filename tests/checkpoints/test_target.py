@@ -1,4 +1,4 @@
-"""What a target is, read from small files: every kind of shape, and one clear error for what is no target."""
+"""Reading targets: every kind of shape, and one clear error for a checkpoint that is no target."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.checkpoints.configs import (
 )
 
 
-def looked(folder: Path, config: Config, **changes: Any) -> Target:
+def read(folder: Path, config: Config, **changes: Any) -> Target:
     return read_target(write(folder, config, **changes))
 
 
-def test_a_multimodal_model_is_its_language_model_and_more(tmp_path: Path) -> None:
-    kimi = looked(tmp_path, KIMI_K25)
+def test_a_multimodal_model_contains_a_language_model(tmp_path: Path) -> None:
+    kimi = read(tmp_path, KIMI_K25)
     assert (kimi.architecture, kimi.family) == ("KimiK25ForConditionalGeneration", "kimi_k25")
     assert (kimi.text_architecture, kimi.text_family) == ("DeepseekV3ForCausalLM", "kimi_k2")
     assert kimi.multimodal
@@ -50,11 +50,11 @@ def test_a_multimodal_model_is_its_language_model_and_more(tmp_path: Path) -> No
 
 
 def test_the_text_model_alone_is_not_multimodal(tmp_path: Path) -> None:
-    text = looked(tmp_path, KIMI_K2)
+    text = read(tmp_path, KIMI_K2)
     assert (text.architecture, text.family, text.multimodal) == ("DeepseekV3ForCausalLM", "kimi_k2", False)
 
 
-# What is published of each: parameters, active parameters, and bytes of the repository on the hub.
+# Published figures: parameters, active parameters, and bytes of the repository on the hub.
 PUBLISHED = {
     "Kimi-K2.5": (KIMI_K25, 1030e9, 32e9, 595e9),
     "DeepSeek-V3.2": (DEEPSEEK_V32, 671e9, 37e9, 689e9),
@@ -66,7 +66,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_counted_parameters_and_bytes_are_as_published(tmp_path: Path, name: str) -> None:
     config, parameters, active, size = PUBLISHED[name]
-    weights = looked(tmp_path, config).weights
+    weights = read(tmp_path, config).weights
     assert weights.source == "shape"
     assert weights.parameters == pytest.approx(parameters, rel=0.01)
     assert weights.active == pytest.approx(active, rel=0.02)
@@ -78,7 +78,7 @@ HYBRID = QWEN3_8B | {"model_type": "qwen3_next", "num_hidden_layers": 48}
 ATTENTION: dict[str, tuple[Config, str]] = {
     "gqa": (QWEN3_8B, "gqa"),
     "mha": (QWEN3_8B | {"num_key_value_heads": 32}, "mha"),
-    "mha where nothing is said": (QWEN3_8B | {"num_key_value_heads": None}, "mha"),
+    "mha by default": (QWEN3_8B | {"num_key_value_heads": None}, "mha"),
     "mqa": (QWEN3_8B | {"num_key_value_heads": 1}, "mqa"),
     "mla": (KIMI_K2, "mla"),
     "sparse": (DEEPSEEK_V32, "mla, sparse"),
@@ -112,7 +112,7 @@ ATTENTION: dict[str, tuple[Config, str]] = {
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_every_kind_of_attention_is_recognised(tmp_path: Path, kind: str) -> None:
     config, word = ATTENTION[kind]
-    attention = looked(tmp_path, config, head_dim=128).attention
+    attention = read(tmp_path, config, head_dim=128).attention
     assert attention.word == word
 
 
@@ -121,7 +121,7 @@ EXPERTS: dict[str, tuple[Config, tuple[int, int, int, int]]] = {
     "qwen": (QWEN3_235B, (128, 0, 8, 94)),
     "qwen, every other layer": (QWEN3_235B | {"decoder_sparse_step": 2}, (128, 0, 8, 47)),
     "qwen, some dense": (QWEN3_235B | {"mlp_only_layers": [0, 1]}, (128, 0, 8, 92)),
-    "a shared one by its width": (QWEN3_235B | {"shared_expert_intermediate_size": 512}, (128, 1, 8, 94)),
+    "a shared expert by its width": (QWEN3_235B | {"shared_expert_intermediate_size": 512}, (128, 1, 8, 94)),
     "mixtral": (
         QWEN3_8B | {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 128},
         (8, 0, 2, 36),
@@ -134,7 +134,7 @@ EXPERTS: dict[str, tuple[Config, tuple[int, int, int, int]]] = {
 @pytest.mark.parametrize("kind", EXPERTS)
 def test_every_kind_of_experts_is_recognised(tmp_path: Path, kind: str) -> None:
     config, expected = EXPERTS[kind]
-    experts = looked(tmp_path, config).experts
+    experts = read(tmp_path, config).experts
     assert experts is not None
     assert (experts.routed, experts.shared, experts.active, experts.layers) == expected
 
@@ -172,13 +172,13 @@ QUANTIZED: dict[str, tuple[dict[str, Any], tuple[str, str, int, str | None]]] = 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_every_kind_of_quantization_is_recognised(tmp_path: Path, kind: str) -> None:
     block, expected = QUANTIZED[kind]
-    quantized = looked(tmp_path, QWEN3_8B, quantization_config=block).quantization
+    quantized = read(tmp_path, QWEN3_8B, quantization_config=block).quantization
     assert quantized is not None
     assert (quantized.method, quantized.kind, quantized.bits, quantized.kv_cache) == expected
 
 
-def test_modelopt_writes_a_file_of_its_own(tmp_path: Path) -> None:
-    plain = looked(tmp_path, KIMI_K2, quantization_config=None)
+def test_modelopt_declares_quantization_in_its_own_file(tmp_path: Path) -> None:
+    plain = read(tmp_path, KIMI_K2, quantization_config=None)
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": MODELOPT}))
     quantized = read_target(str(tmp_path))
     assert quantized.quantization is not None
@@ -189,15 +189,15 @@ def test_modelopt_writes_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_modules_that_are_not_quantized_keep_their_bits(tmp_path: Path) -> None:
-    attention = looked(tmp_path / "a", KIMI_K2).weights.parts.divided
+    attention = read(tmp_path / "a", KIMI_K2).weights.parts.divided
     everything = dict(KIMI_K2["quantization_config"], ignore=[])
-    assert looked(tmp_path / "b", KIMI_K2, quantization_config=everything).weights.parts.divided < attention / 3
+    assert read(tmp_path / "b", KIMI_K2, quantization_config=everything).weights.parts.divided < attention / 3
     wildcards = dict(KIMI_K2["quantization_config"], ignore=["model.layers.*.self_attn*", "*shared*", "*layers.0.mlp*"])
-    assert looked(tmp_path / "c", KIMI_K2, quantization_config=wildcards).weights.parts.divided == attention
+    assert read(tmp_path / "c", KIMI_K2, quantization_config=wildcards).weights.parts.divided == attention
 
 
 CONTEXTS: dict[str, tuple[dict[str, Any], int, str]] = {
-    "as it stands": ({"rope_scaling": None}, 4096, "default"),
+    "no scaling": ({"rope_scaling": None}, 4096, "default"),
     "yarn counts after scaling": (
         {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}},
         4096,
@@ -221,14 +221,14 @@ CONTEXTS: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("case", CONTEXTS)
-def test_what_the_longest_context_counts(tmp_path: Path, case: str) -> None:
+def test_the_longest_context(tmp_path: Path, case: str) -> None:
     changes, context, kind = CONTEXTS[case]
-    found = looked(tmp_path, QWEN3_8B, max_position_embeddings=4096, **changes)
-    assert (found.context, found.rope.type) == (context, kind)
-    assert str(context) in found.context_note
+    target = read(tmp_path, QWEN3_8B, max_position_embeddings=4096, **changes)
+    assert (target.context, target.rope.type) == (context, kind)
+    assert str(context) in target.context_note
 
 
-def test_weights_are_as_the_index_says(tmp_path: Path) -> None:
+def test_the_size_of_weights_from_the_index(tmp_path: Path) -> None:
     write(tmp_path, QWEN3_8B)
     write_index(tmp_path, {"model-1.safetensors": ["model.embed_tokens.weight"]}, total_size=12345678)
     weights = read_target(str(tmp_path)).weights
@@ -236,30 +236,30 @@ def test_weights_are_as_the_index_says(tmp_path: Path) -> None:
     assert weights.parts.total == pytest.approx(weights.bytes, abs=10)
 
 
-def test_weights_are_as_the_files_say_where_no_index_does(tmp_path: Path) -> None:
+def test_the_size_of_weights_from_the_files(tmp_path: Path) -> None:
     write(tmp_path, QWEN3_8B)
     write_safetensors(tmp_path / "model.safetensors", "lm_head.weight")
-    found = read_target(str(tmp_path)).weights
-    assert (found.bytes, found.source) == ((tmp_path / "model.safetensors").stat().st_size, "files")
+    target = read_target(str(tmp_path)).weights
+    assert (target.bytes, target.source) == ((tmp_path / "model.safetensors").stat().st_size, "files")
     write_index(tmp_path, {"model.safetensors": ["lm_head.weight"]})
     assert read_target(str(tmp_path)).weights.source == "files"
     (tmp_path / "model.safetensors").unlink()
     assert read_target(str(tmp_path)).weights.source == "shape"
 
 
-def test_whether_mtp_layers_are_really_there(tmp_path: Path) -> None:
+def test_mtp_weights_are_looked_up_among_the_tensors(tmp_path: Path) -> None:
     write(tmp_path, DEEPSEEK_V32)
     assert (read_target(str(tmp_path)).mtp_layers, read_target(str(tmp_path)).mtp_weights) == (1, None)
     write_index(tmp_path, {"model-1.safetensors": ["model.layers.60.mlp.gate.weight"]}, total_size=1)
     assert read_target(str(tmp_path)).mtp_weights is False
     write_index(tmp_path, {"model-1.safetensors": ["model.layers.61.eh_proj.weight"]}, total_size=1)
     assert read_target(str(tmp_path)).mtp_weights is True
-    qwen = looked(tmp_path / "qwen", HYBRID, mtp_num_hidden_layers=1)
+    qwen = read(tmp_path / "qwen", HYBRID, mtp_num_hidden_layers=1)
     assert qwen.mtp_layers == 1
 
 
-def test_the_tokenizer_is_known_by_its_file(tmp_path: Path) -> None:
-    assert looked(tmp_path, QWEN3_8B).tokenizer is None
+def test_the_tokenizer_is_recognised_by_its_file(tmp_path: Path) -> None:
+    assert read(tmp_path, QWEN3_8B).tokenizer is None
     (tmp_path / "tiktoken.model").touch()
     assert read_target(str(tmp_path)).tokenizer == "tiktoken"
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -291,15 +291,15 @@ NO_TARGETS: dict[str, tuple[Config, str]] = {
 
 
 @pytest.mark.parametrize("kind", NO_TARGETS)
-def test_what_is_no_target_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_that_is_no_target_is_refused(tmp_path: Path, kind: str) -> None:
     config, message = NO_TARGETS[kind]
     with pytest.raises(CheckpointError, match=message) as refusal:
-        looked(tmp_path, config)
+        read(tmp_path, config)
     assert "\n" not in refusal.value.message
 
 
 RE = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}}
-#: What contradicts itself, and would be reckoned with: changes to Qwen3-235B -> what is said of them.
+#: Changes to Qwen3-235B that contradict each other or exceed a limit -> the error.
 CONTRADICTIONS: dict[str, tuple[Config, str]] = {
     "kinds of too many layers": ({"layer_types": ["linear_attention"] * 1000}, "layer_types has 1000 entries, num_hid"),
     "kinds of too few layers": ({"layer_types": ["full_attention"] * 40}, "has 40 entries, num_hidden_layers is 94"),
@@ -338,16 +338,16 @@ CONTRADICTIONS: dict[str, tuple[Config, str]] = {
 
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
-def test_what_contradicts_itself_is_refused(tmp_path: Path, kind: str) -> None:
+def test_contradictory_configs_are_refused(tmp_path: Path, kind: str) -> None:
     changes, message = CONTRADICTIONS[kind]
     with pytest.raises(CheckpointError, match=message) as refusal:
-        looked(tmp_path, QWEN3_235B, **changes)
+        read(tmp_path, QWEN3_235B, **changes)
     assert "\n" not in refusal.value.message and len(refusal.value.message) < 500
 
 
 def test_regular_expressions_name_unquantized_modules(tmp_path: Path) -> None:
     ignored = ["re:.*o_proj", r"re:model\.layers\.\d+\.mlp\.(gate|up)_proj$"]
-    quantization = looked(tmp_path, QWEN3_8B, quantization_config=RE | {"ignore": ignored}).quantization
+    quantization = read(tmp_path, QWEN3_8B, quantization_config=RE | {"ignore": ignored}).quantization
     assert quantization is not None
     assert quantization.covers("model.layers.1.mlp.down_proj")
     assert not quantization.covers("model.layers.1.self_attn.o_proj")
@@ -355,11 +355,11 @@ def test_regular_expressions_name_unquantized_modules(tmp_path: Path) -> None:
 
 
 def test_listed_dense_layers_beyond_the_last_one_are_ignored(tmp_path: Path) -> None:
-    listed = looked(tmp_path, QWEN3_235B, mlp_only_layers=list(range(90, 1_000_000)))
+    listed = read(tmp_path, QWEN3_235B, mlp_only_layers=list(range(90, 1_000_000)))
     assert listed.experts is not None and listed.experts.layers == 90
 
 
-def test_what_is_nested_or_long_without_end_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_deep_and_long_configs_are_refused_in_one_line(tmp_path: Path) -> None:
     nested = json.dumps(QWEN3_8B)
     for _ in range(800):
         nested = f'{{"architectures": ["AForCausalLM"], "text_config": {nested}}}'
@@ -370,7 +370,7 @@ def test_what_is_nested_or_long_without_end_is_refused_in_a_line(tmp_path: Path)
         assert len(refusal.value.message) < 500
 
 
-def test_files_go_before_an_index_that_says_something_else(tmp_path: Path) -> None:
+def test_the_size_of_files_wins_over_the_index(tmp_path: Path) -> None:
     write(tmp_path, QWEN3_8B)
     write_index(tmp_path, {"a.safetensors": ["t"]}, total_size=1)
     assert (read_target(str(tmp_path)).weights.bytes, read_target(str(tmp_path)).weights.source) == (1, "index")
@@ -390,7 +390,7 @@ def test_an_index_that_leaves_its_folder_is_refused(tmp_path: Path, shard: str) 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "a.safetensors", "pytorch_model.bin", "b.safetensors"])
 @pytest.mark.parametrize("kind", ["pipe", "loop", "dangling", "folder"])
-def test_weights_that_are_no_files_are_half_a_checkpoint(tmp_path: Path, name: str, kind: str) -> None:
+def test_weights_that_are_no_regular_files_are_refused(tmp_path: Path, name: str, kind: str) -> None:
     write(tmp_path, QWEN3_8B)
     if name == "b.safetensors":
         write_index(tmp_path, {name: ["t"]}, total_size=5)
@@ -409,7 +409,7 @@ def test_weights_that_are_no_files_are_half_a_checkpoint(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("end", [10**400, -1, None, "1"])
-def test_offsets_that_are_none_are_refused_in_a_line(tmp_path: Path, end: object) -> None:
+def test_bad_offsets_are_refused_in_one_line(tmp_path: Path, end: object) -> None:
     write(tmp_path, QWEN3_8B)
     header = json.dumps({"t": {"data_offsets": [0, end]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
@@ -418,7 +418,7 @@ def test_offsets_that_are_none_are_refused_in_a_line(tmp_path: Path, end: object
     assert len(refusal.value.message) < 500
 
 
-def test_half_a_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     def refused(message: str) -> None:
         with pytest.raises(CheckpointError, match=message):
             read_target(str(tmp_path))
@@ -426,7 +426,7 @@ def test_half_a_checkpoint_is_refused(tmp_path: Path) -> None:
     refused(r"has no config\.json")
     write(tmp_path, QWEN3_8B)
     write_index(tmp_path, {f"model-{i}.safetensors": [f"t{i}"] for i in range(3)}, total_size=3)
-    assert read_target(str(tmp_path)).weights.bytes == 3  # none of them: a plan needs no weights
+    assert read_target(str(tmp_path)).weights.bytes == 3  # no file is there, which a plan does not need
     write_safetensors(tmp_path / "model-0.safetensors", "t0")
     refused(r"incomplete: it has 1 of the 3 files .*, model-1\.safetensors is missing")
     for i in (1, 2):
@@ -472,14 +472,14 @@ def test_any_config_is_a_target_or_one_clear_error(
     folder = tmp_path_factory.getbasetemp() / "fuzzed"
     write(folder, config, **{field: data.draw(JSON)})
     try:
-        found = read_target(str(folder))
+        target = read_target(str(folder))
     except CheckpointError as error:
         assert "\n" not in error.message
     else:
-        msgspec.json.encode(found)
+        msgspec.json.encode(target)
 
 
-def test_other_peoples_targets(shared_data: Path, tmp_path: Path) -> None:
+def test_published_targets(shared_data: Path, tmp_path: Path) -> None:
     configs = shared_data / "configs"
     shutil.copy(configs / "kimi_k25_config.json", tmp_path / "config.json")
     kimi = read_target(str(tmp_path))

@@ -1,4 +1,4 @@
-"""A drafter that does not fit its target is one `CheckpointError` that names both sides, before any weights load."""
+"""A drafter that does not fit its target is refused with one `CheckpointError` before any weights load."""
 
 from __future__ import annotations
 
@@ -203,10 +203,10 @@ def test_vocabulary_maps(tmp_path: Path) -> None:
     tensors(lambda w: w["d2t"][1:2].sub_(2))(path)
     refused(target, path, "d2t points to the same token of the target twice")
     tensors(lambda w: w["d2t"][1:2].add_(2))(path)
-    # t2d says nothing that d2t does not.
+    # t2d is optional.
     both(tensors(lambda w: w["d2t"].sub_(1)), without("t2d"))(path)
-    found = inspect_drafter(path, inspect_target(target))
-    assert found.target_ids is not None and found.target_ids[:3].tolist() == [0, 2, 4]
+    checkpoint = inspect_drafter(path, inspect_target(target))
+    assert checkpoint.target_ids is not None and checkpoint.target_ids[:3].tolist() == [0, 2, 4]
 
 
 def test_narrow_drafter_needs_its_own_embeddings(tmp_path: Path) -> None:
@@ -216,14 +216,14 @@ def test_narrow_drafter_needs_its_own_embeddings(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"embeddings, but its hidden_size is 32 and the target's is 48"):
         inspect_drafter(path, target)
     resized("embed_tokens.weight", 97, 32)(path)
-    found = inspect_drafter(path, target)
-    assert isinstance(found.config, Eagle3Config) and found.config.layer.hidden_size == 32
+    checkpoint = inspect_drafter(path, target)
+    assert isinstance(checkpoint.config, Eagle3Config) and checkpoint.config.layer.hidden_size == 32
     without("lm_head.weight")(path)
     with pytest.raises(CheckpointError, match=r"head, but its hidden_size is 32 and the target's is 48"):
         inspect_drafter(path, target)
 
 
-def test_mtp_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_mtp_layers(tmp_path: Path) -> None:
     target = write_target(tmp_path / "none")
     refused(target, "mtp", "DeepseekV3ForCausalLM and its num_nextn_predict_layers is 0")
     config(num_nextn_predict_layers=1)(target)
@@ -260,20 +260,20 @@ def test_a_text_model_inside_a_multimodal_one(tmp_path: Path) -> None:
                 drafter_config(drafter, other)
 
 
-def test_what_a_config_says(tmp_path: Path) -> None:
+def test_aux_layers_and_mask_tokens(tmp_path: Path) -> None:
     target = inspect_target(write_target(tmp_path / "target"))
 
     def eagle3(folder: Path) -> Eagle3Config:
-        found = inspect_drafter(folder, target).config
-        assert isinstance(found, Eagle3Config)
-        return found
+        checkpoint = inspect_drafter(folder, target).config
+        assert isinstance(checkpoint, Eagle3Config)
+        return checkpoint
 
     plain = eagle3(write_drafter(tmp_path / "speculators"))
     assert plain.aux_layers == (0, 1, 3) and plain.norm_before_residual
-    # Counted by the layer that a stream leaves if the first is 1, else by the one that it enters.
+    # Lists that start with 1 count the layer that a hidden state leaves, others the layer that it enters.
     assert eagle3(write_drafter(tmp_path / "leaves", base=MLA_DRAFTER)).aux_layers == (2, 3)
     assert eagle3(write_drafter(tmp_path / "enters", base=PLAIN_DRAFTER)).aux_layers == (0, 2, 3)
-    # The three spellings of the token that stands for what is not known yet.
+    # The three names of the mask token.
     for name in ("mask_token_id", "pard_token", "ptd_token_id"):
         changes = {"architectures": ["PEagleDraftModel"], name: 4}
         assert eagle3(write_drafter(tmp_path / name, base=PLAIN_DRAFTER, **changes)).mask_token_id == 4

@@ -1,4 +1,4 @@
-"""A checkpoint that is not whole is one `CheckpointError` before anything loads."""
+"""An incomplete or unsupported checkpoint is refused with one `CheckpointError` before anything loads."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def truncate(path: Path) -> None:
 
 
 def header(change: Callable[[dict[str, Any]], object], file: str = "model.safetensors") -> Change:
-    """Rewrite what a safetensors file says of itself, its data untouched."""
+    """Rewrite the header of a safetensors file and leave its data as they are."""
 
     def apply(path: Path) -> None:
         content = (path / file).read_bytes()
         end = 8 + int.from_bytes(content[:8], "little")
         declared = json.loads(content[8:end])
         change(declared)
-        written = json.dumps(declared).encode()
-        (path / file).write_bytes(len(written).to_bytes(8, "little") + written + content[end:])
+        encoded = json.dumps(declared).encode()
+        (path / file).write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[end:])
 
     return apply
 
@@ -108,19 +108,19 @@ BAD_TARGETS: dict[str, tuple[Change, str]] = {
         shards(lambda p: (p / "b.safetensors").write_bytes((p / "b.safetensors").read_bytes()[:-4])),
         "b.safetensors is cut short",
     ),
-    "longer than it says": (
+    "longer than its header declares": (
         lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes() + b"...."),
         "longer than its header declares",
     ),
-    "a header that claims too much": (
+    "a shape larger than its bytes": (
         header(lambda h: h[NORM].update(shape=[49])),
         f"inconsistent header: {NORM}, F32 \\[49\\]",
     ),
-    "two tensors in one place": (
+    "two tensors in the same bytes": (
         header(lambda h: h[NORM].update(data_offsets=[0, 192])),
         "inconsistent header",
     ),
-    "another type than was written": (
+    "a type of another size": (
         header(lambda h: h[NORM].update(dtype="BF16")),
         f"inconsistent .*{NORM}, BF16",
     ),
@@ -257,15 +257,15 @@ def test_shards_hold_the_same_tensors(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], expected[name]) for name in names)
 
 
-def test_a_checkpoint_is_never_whole_in_memory(tmp_path: Path) -> None:
-    """Each tensor is read when it is wanted and freed when it is packed; progress is told in bytes."""
+def test_a_checkpoint_is_read_tensor_by_tensor(tmp_path: Path) -> None:
+    """Each tensor is read when it is needed and freed when it is packed; progress is reported in bytes."""
     path = write_llama(tmp_path, num_hidden_layers=12)
     shard(path)
-    found = inspect_target(path)
-    sizes = {name: 4 * math.prod(shape) for name, shape in found.config.expected_tensors().items()}
+    checkpoint = inspect_target(path)
+    sizes = {name: 4 * math.prod(shape) for name, shape in checkpoint.config.expected_tensors().items()}
     alive: dict[int, int] = {}
     most = 0
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     class Counted(Mapping[str, torch.Tensor]):
         def __getitem__(self, name: str) -> torch.Tensor:
@@ -283,19 +283,19 @@ def test_a_checkpoint_is_never_whole_in_memory(tmp_path: Path) -> None:
         def __len__(self) -> int:
             return len(weights)
 
-    weights = load_tensors(found.tensors, sizes, lambda done, total: told.append((done, total)))
-    model = build_model(found.config, Counted(), rows=16, context=16, dtype=torch.bfloat16)
+    weights = load_tensors(checkpoint.tensors, sizes, lambda done, total: reported.append((done, total)))
+    model = build_model(checkpoint.config, Counted(), rows=16, context=16, dtype=torch.bfloat16)
     assert model.vocab_size == 97
     largest_layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
     assert most <= largest_layer < sum(sizes.values()) / 4
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (sum(sizes.values()), sum(sizes.values()))
+    assert [done for done, _ in reported] == sorted({done for done, _ in reported})
+    assert reported[-1] == (sum(sizes.values()), sum(sizes.values()))
 
 
-def test_a_file_that_shrinks_after_it_was_looked_over(tmp_path: Path) -> None:
-    found = inspect_target(write_llama(tmp_path))
-    weights = load_tensors(found.tensors, found.config.expected_tensors())
-    last = max(found.tensors, key=lambda name: found.tensors[name].start)
+def test_a_file_that_shrinks_after_its_header_was_read(tmp_path: Path) -> None:
+    checkpoint = inspect_target(write_llama(tmp_path))
+    weights = load_tensors(checkpoint.tensors, checkpoint.config.expected_tensors())
+    last = max(checkpoint.tensors, key=lambda name: checkpoint.tensors[name].start)
     truncate(tmp_path)
     with pytest.raises(CheckpointError, match=f"cut short: {last} is incomplete"):
         weights[last]
@@ -304,13 +304,13 @@ def test_a_file_that_shrinks_after_it_was_looked_over(tmp_path: Path) -> None:
         weights[last]
 
 
-def test_what_a_config_says(tmp_path: Path) -> None:
+def test_eos_ids_and_rope(tmp_path: Path) -> None:
     path = write_target(tmp_path / "target", eos_token_id=[1, 5], rope_scaling=YARN, rope_theta=50000.0)
-    found = inspect_target(path)
-    assert found.target.eos_ids == (1, 5)
-    assert found.config.rope.theta == 50000.0 and isinstance(found.config.rope.scaling, Yarn)
-    # transformers 5 writes one block; generation_config.json has the last word on what ends a turn.
+    checkpoint = inspect_target(path)
+    assert checkpoint.target.eos_ids == (1, 5)
+    assert checkpoint.config.rope.theta == 50000.0 and isinstance(checkpoint.config.rope.scaling, Yarn)
+    # transformers 5 writes one block; generation_config.json decides which ids end a turn.
     config(rope_theta=None, rope_scaling=None, rope_parameters=YARN | {"rope_theta": 50000.0})(path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
     again = inspect_target(path)
-    assert again.config == found.config and again.target.eos_ids == (7,)
+    assert again.config == checkpoint.config and again.target.eos_ids == (7,)
