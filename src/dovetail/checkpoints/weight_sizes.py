@@ -107,53 +107,50 @@ def weigh_target(
 ) -> Weights:
     """The size of a target. As published, Kimi-K2.5 has 1.03T and 32B active, DeepSeek-V3.2 672B and 37B."""
     hidden, vocabulary = fields.hidden(), fields.size("vocab_size")
-    dense_width = fields.number("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size") or 4 * hidden
-    expert_layers = experts.layers if experts else 0
 
     def bits(module: str) -> float:
         return quantization.bits_of(module, unquantized_bits) if quantization else float(unquantized_bits)
 
     # A layer in the middle represents all of its kind: configs exclude only the first and last few by number.
     layer = f"model.layers.{layers // 2}."
+    expert_bits = bits(layer + "mlp.experts.0.down_proj")
     divided, whole = attention.parameters(hidden)
     full = layers - attention.linear_layers
     linear = attention.linear_layers * _linear_parameters(fields, hidden)
-    dense = 3 * hidden * dense_width
+    dense = 3 * hidden * (fields.number("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size") or 4 * hidden)
+    dense_layers = layers - (experts.layers if experts else 0)
     attention_bits = bits(layer + "self_attn.o_proj")
     parts = [
         Part("embedding", vocabulary * hidden, unquantized_bits, 0),
         Part("head", 0 if tied else vocabulary * hidden, unquantized_bits, vocabulary * hidden),
         Part("divided", full * divided + linear, attention_bits, full * divided + linear),
         Part("whole", full * whole, attention_bits, full * whole),
-        Part(
-            "divided",
-            (layers - expert_layers) * dense,
-            bits("model.layers.0.mlp.down_proj"),
-            (layers - expert_layers) * dense,
-        ),
+        Part("divided", dense_layers * dense, bits("model.layers.0.mlp.down_proj"), dense_layers * dense),
     ]
     if experts:
-        each = 3 * hidden * experts.width
-        shared = expert_layers * 3 * hidden * experts.shared_width
-        router = expert_layers * experts.routed * hidden
-        parts += [
-            Part(
-                "experts",
-                expert_layers * experts.routed * each,
-                bits(layer + "mlp.experts.0.down_proj"),
-                expert_layers * experts.active * each,
-            ),
-            Part("divided", shared, bits(layer + "mlp.shared_experts.down_proj"), shared),
-            Part("whole", router, unquantized_bits, router),
-        ]
+        shared_bits = bits(layer + "mlp.shared_experts.down_proj")
+        parts += _expert_parts(experts, hidden, expert_bits, shared_bits, unquantized_bits)
     if mtp_layers:
-        feed = experts.routed * 3 * hidden * experts.width if experts else dense
+        feed_forward = experts.routed * 3 * hidden * experts.width if experts else dense
         # An MTP layer has a decoder layer, a projection of two vectors into one, and copies of embedding and head.
-        parts.append(Part("mtp", mtp_layers * (divided + whole + feed), bits(layer + "mlp.experts.0.down_proj"), 0))
+        parts.append(Part("mtp", mtp_layers * (divided + whole + feed_forward), expert_bits, 0))
         parts.append(Part("mtp", mtp_layers * (2 * hidden + 2 * vocabulary) * hidden, unquantized_bits, 0))
     if vision is not None:
         parts.append(Part("vision", _vision_parameters(vision, hidden), unquantized_bits, 0))
     return weigh(parts, stored)
+
+
+def _expert_parts(
+    experts: Experts, hidden: int, expert_bits: float, shared_bits: float, router_bits: float
+) -> list[Part]:
+    expert = experts.layers * 3 * hidden * experts.width
+    shared = experts.layers * 3 * hidden * experts.shared_width
+    router = experts.layers * experts.routed * hidden
+    return [
+        Part("experts", experts.routed * expert, expert_bits, experts.active * expert),
+        Part("divided", shared, shared_bits, shared),
+        Part("whole", router, router_bits, router),
+    ]
 
 
 def _linear_parameters(fields: Fields, hidden: int) -> int:
