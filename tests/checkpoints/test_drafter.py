@@ -82,7 +82,7 @@ def test_published_configs(shared_data: Path, tmp_path: Path, name: str) -> None
         raw.get("max_position_embeddings"),
     )
     assert (drafter.aux_layers, drafter.draft_tokens) == AUX_LAYERS_AND_TOKENS.get(name, (None, None))
-    assert (drafter.written_as, drafter.target_hidden) == ("plain", drafter.hidden)
+    assert (drafter.config_format, drafter.target_hidden) == ("plain", drafter.hidden)
     assert drafter.weights is not None and drafter.weights.bytes > 0
     with pytest.raises(CheckpointError, match=rf"is a drafter \({drafter.method}\), not a target"):
         read_target(str(tmp_path))
@@ -94,7 +94,7 @@ def test_published_details(shared_data: Path, tmp_path: Path) -> None:
         return read_drafter(str(tmp_path))
 
     example = published("speculators/example_eagle3_config")
-    assert (example.method, example.written_as, example.draft_tokens) == ("eagle3", "speculators", 3)
+    assert (example.method, example.config_format, example.draft_tokens) == ("eagle3", "speculators", 3)
     assert (example.verifier, example.verifier_architectures) == ("Qwen/Qwen3-8B", ("Qwen3ForCausalLM",))
     assert (example.aux_layers, example.draft_vocab, example.norm_before_residual) == ((2, 18, 33), 32000, True)
     # Its layer declares only a model_type; the other values are the defaults of transformers.
@@ -207,7 +207,12 @@ def test_the_size_of_an_eagle3_head(tmp_path: Path) -> None:
 def test_mtp_layers_inside_a_target_are_a_drafter(tmp_path: Path) -> None:
     write(tmp_path, DEEPSEEK_V32)
     inside = mtp_drafter(read_target(str(tmp_path)))
-    assert (inside.method, inside.written_as, inside.layers, inside.draft_tokens) == ("mtp", "inside the target", 1, 1)
+    assert (inside.method, inside.config_format, inside.layers, inside.draft_tokens) == (
+        "mtp",
+        "inside the target",
+        1,
+        1,
+    )
     # A layer with its experts at eight bits, and copies of embedding and head: 11.5 and 2 × 0.93 billion parameters.
     assert inside.weights is not None and inside.weights.bytes == pytest.approx(15.4e9, rel=0.01)
     write_index(tmp_path, {"model.safetensors": ["model.layers.60.mlp.gate.weight"]}, total_size=1)

@@ -369,7 +369,7 @@ def test_mtp_layers_inside_the_target_draft_where_asked(tmp_path: Path) -> None:
     target = write(tmp_path / "target", DEEPSEEK_V32)
     plan = resolve(target, {"method": "mtp", "gpus": "8x H200"}, recipe="none")
     assert plan.settings["draft_tokens"] == Setting(1, "drafter")
-    assert plan.drafter is not None and plan.drafter.written_as == "inside the target"
+    assert plan.drafter is not None and plan.drafter.config_format == "inside the target"
     assert (plan.value("drafter"), "drafter" in plan.folders) == (None, False)
 
 

@@ -23,7 +23,7 @@ from dovetail.checkpoints.tensor_files import Stored, stored
 from dovetail.checkpoints.weight_sizes import Part, Parts, Weights, dtype_bits, weigh, weight_dtype
 from dovetail.errors import CheckpointError
 
-Format = Literal["speculators", "plain", "inside the target"]
+ConfigFormat = Literal["speculators", "plain", "inside the target"]
 #: Values that transformers assumes for absent fields. The speculators format leaves out fields with these values.
 _SPECULATORS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000, "intermediate_size": 11008},
@@ -49,7 +49,7 @@ class Drafter(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     architecture: str
     method: Method
-    written_as: Format
+    config_format: ConfigFormat
     model_type: str | None
     layers: int | None
     hidden: int | None
@@ -121,12 +121,14 @@ def mtp_drafter(target: Target) -> Drafter:
     )
 
 
-def _of_target(target: Target, method: Method, written_as: Format, *, layers: int, weights: Weights) -> Drafter:
+def _of_target(
+    target: Target, method: Method, config_format: ConfigFormat, *, layers: int, weights: Weights
+) -> Drafter:
     return Drafter(
         path=target.path,
         architecture=target.text_architecture,
         method=method,
-        written_as=written_as,
+        config_format=config_format,
         model_type=target.text_family,
         layers=layers,
         hidden=target.hidden,
@@ -160,7 +162,7 @@ def _read(name: str, config: Fields, method: Method, files: Stored) -> Drafter:
         path=name,
         architecture=architecture if isinstance(architecture, str) else method,
         method=method,
-        written_as="speculators" if speculators else "plain",
+        config_format="speculators" if speculators else "plain",
         model_type=layer.text("model_type"),
         layers=layers,
         hidden=hidden,

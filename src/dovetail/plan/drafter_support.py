@@ -22,13 +22,13 @@ def cannot_run(drafter: Drafter, engine: str) -> str | None:
     if engine == "embedded":
         if drafter.method not in OF_EMBEDDED:
             return "the embedded engine drafts with EAGLE-3, P-EAGLE, MTP layers inside the target and draft models"
-        if drafter.method == "mtp" and drafter.written_as != "inside the target":
+        if drafter.method == "mtp" and drafter.config_format != "inside the target":
             return "the embedded engine drafts with MTP layers inside the target only"
     elif engine == "vllm":
         mla = drafter.attention.kind == "mla"
         if drafter.method == "domino":
             return "vLLM 0.33 has no Domino; SGLang runs it as DFLASH"
-        if drafter.written_as == "speculators" and drafter.method in ("eagle3", "peagle") and mla:
+        if drafter.config_format == "speculators" and drafter.method in ("eagle3", "peagle") and mla:
             return "vLLM 0.33 reads speculators drafters of model_type llama or qwen3 only; write it as a plain config"
         if drafter.method == "peagle" and drafter.mask_token is None:
             return "vLLM 0.33 needs a P-EAGLE drafter's mask_token_id, and its config has none"

@@ -72,7 +72,7 @@ def _drafting(plan: Candidate) -> str | None:
     why = cannot_run(drafter, "embedded")
     if why is not None:
         return f"{drafter.path} drafts by {drafter.method}, and {why}"
-    if drafter.written_as == "inside the target":
+    if drafter.config_format == "inside the target":
         mtp_config(plan.target, target)
     else:
         drafter_config(drafter, plan.target)

@@ -42,8 +42,8 @@ def _engine(plan: Candidate, drafter: Drafter) -> None:
         why = cannot_run(drafter, plan.engine)
         if why is not None:
             raise PlanError(
-                f"engine {plan.engine} cannot run {drafter.path} ({drafter.method}, {drafter.written_as}): {why}. Use "
-                "another drafter or engine, or `--drafter none`"
+                f"engine {plan.engine} cannot run {drafter.path} ({drafter.method}, {drafter.config_format}): {why}. "
+                "Use another drafter or engine, or `--drafter none`"
             )
 
 
@@ -79,7 +79,7 @@ def _pair(target: Target, drafter: Drafter) -> None:
 def _named_target(target: Target, drafter: Drafter) -> list[Advice]:
     """Targets of one shape can be different models (Qwen3-30B-A3B and its Coder): only the name tells."""
     verifier = drafter.verifier
-    if drafter.written_as != "speculators" or verifier is None or _letters(verifier) in _letters(target.path):
+    if drafter.config_format != "speculators" or verifier is None or _letters(verifier) in _letters(target.path):
         return []
     return [
         Advice(

@@ -91,7 +91,7 @@ def _folders(found: Discovery, checkpoints: CheckpointResolver, advice: list[Adv
     if found.target is not None:
         folders["target"] = checkpoints.target_folder(settings["target"].value)
         folders["tokenizer"] = folders["target"]
-    if found.drafter is not None and found.drafter.written_as != "inside the target":
+    if found.drafter is not None and found.drafter.config_format != "inside the target":
         folders["drafter"] = checkpoints.folder(found.drafter.path)
     tokenizer = settings.get("tokenizer")
     if tokenizer is not None and tokenizer.value is not None:

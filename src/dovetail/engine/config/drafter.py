@@ -152,7 +152,7 @@ def _eagle3(drafter: Drafter, target: Target) -> Eagle3Config:
 def _layer(drafter: Drafter, target: Target) -> LlamaConfig | DeepseekV3Config:
     """The drafter's layers. One that declares no context has its target's."""
     fields = Fields({"max_position_embeddings": target.context, **drafter.fields.raw}, drafter.fields.where)
-    if drafter.written_as == "speculators":
+    if drafter.config_format == "speculators":
         if drafter.model_type not in ("llama", "qwen3"):
             raise fields.error(f"model_type is {drafter.model_type!r}, not llama or qwen3")
     elif drafter.architecture in _MLA_STYLE:
@@ -168,7 +168,7 @@ def _layer(drafter: Drafter, target: Target) -> LlamaConfig | DeepseekV3Config:
 def _aux_layers(drafter: Drafter, layers: int) -> tuple[int, ...]:
     if drafter.aux_layers is not None:
         return drafter.aux_layers
-    if drafter.written_as == "speculators":
+    if drafter.config_format == "speculators":
         raise drafter.fields.error("eagle_aux_hidden_state_layer_ids is missing: which layers it reads is unknown")
     if layers < 3:
         raise drafter.fields.error(
