@@ -140,7 +140,7 @@ def test_commands_for_other_engines(plan: Any) -> None:
     assert "vllm serve Qwen/Qwen3-8B \\\n" in vllm
     assert "  --max-model-len 40960 \\\n" in vllm and "  --seed 42 \\\n" in vllm
     assert '"model": "RedHatAI/Qwen3-8B-speculator.eagle3", "method": "eagle3", "num_speculative_tokens": 3' in vllm
-    assert "# warning: the model's language is not known" in plan("Qwen/Qwen3-8B", "--emit", "vllm")
+    assert "# warning: the model's format is unknown" in plan("Qwen/Qwen3-8B", "--emit", "vllm")
     assert "H100" not in vllm
     assert "python -m sglang.launch_server \\\n  --model-path Qwen/Qwen3-8B" in plan(*asked, "--emit", "sglang")
     assert "trtllm-serve Qwen/Qwen3-8B" in plan(*asked, "--emit", "trtllm")

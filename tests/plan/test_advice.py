@@ -108,7 +108,7 @@ def test_an_fp8_cache_is_offered_with_what_it_would_hold(tmp_path: Path, config:
 def test_an_fp8_cache_is_not_offered_to_what_cannot_calculate_in_it(tmp_path: Path) -> None:
     assert "kv_cache_dtype" not in planned(tmp_path, QWEN3_8B, gpus="A100 80GB")
     (offer,) = planned(tmp_path, QWEN3_8B)["kv_cache_dtype"]  # no GPUs are known: by the token
-    assert offer == "--kv-cache-dtype fp8: 73,728 bytes of cache a token on each GPU in place of 147,456"
+    assert offer == "--kv-cache-dtype fp8: 73,728 bytes of KV cache per token on each GPU instead of 147,456"
 
 
 def test_a_divided_mla_cache_is_offered(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_divided_mla_cache_is_offered(tmp_path: Path) -> None:
     target = resolve(str(tmp_path / "target"), {"gpus": "8x H200"}).target
     assert target is not None
     divided = memory.budget(target, None, memory.Layout(tensor=8, decode_context=8), gpus)
-    assert f"--decode-context-parallel-size 8: room for {divided.tokens:,} tokens in place of" in offer
+    assert f"--decode-context-parallel-size 8: room for {divided.tokens:,} tokens instead of" in offer
     for config, options in ((KIMI_K2, {"decode_context_parallel_size": 8}), (DEEPSEEK_V32, {}), (QWEN3_8B, {})):
         assert "decode_context_parallel_size" not in planned(tmp_path, config, gpus="8x H200", **options)
 
@@ -131,7 +131,7 @@ def test_a_longer_context_is_offered_where_it_fits(tmp_path: Path) -> None:
 
 def test_gpus_that_are_not_used_are_offered(tmp_path: Path) -> None:
     (offer,) = planned(tmp_path, QWEN3_8B, gpus="8x H100")["data_parallel_size"]
-    assert "--data-parallel-size 8 serves as many requests again on the 7 GPUs that are not used" in offer
+    assert "--data-parallel-size 8 serves that many times the requests, on the 7 unused GPUs too" in offer
     assert "data_parallel_size" not in planned(tmp_path, QWEN3_8B, gpus="8x H100", data_parallel_size=8)
     assert "--gpus '8x B200'" in planned(tmp_path, QWEN3_8B)["gpus"][0]
 
@@ -226,7 +226,7 @@ def test_layers_inside_the_target_are_not_offered_where_they_do_not_fit(tmp_path
 def test_the_embedded_engine_is_offered_what_it_has() -> None:
     found = gains(resolve(DEMO_TARGET, {}))
     assert found.keys() == {"drafter"}
-    assert "(EAGLE-3, P-EAGLE, or a smaller one of its kind)" in found["drafter"][0]
+    assert "(EAGLE-3, P-EAGLE, or a smaller model of its kind)" in found["drafter"][0]
     (offer,) = gains(resolve(DEMO_TARGET, {"method": "none"}))["method"]
     assert offer.startswith("--method suffix drafts from earlier text") and "arctic" not in offer
 

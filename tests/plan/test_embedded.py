@@ -164,7 +164,7 @@ def test_what_is_said_of_a_drafter_that_is_not_there_is_warned_of(name: str) -> 
 
     said = f"{name} is {IDLE[name]} (command line): "
     assert warned() == []
-    assert warned(method="suffix") == [said + "suffix looks earlier text up and has no model, so it has no effect"]
+    assert warned(method="suffix") == [said + "suffix drafts from earlier text, without a model, so it has no effect"]
     for nothing in NOTHING:
         assert warned(**nothing) == [said + "nothing drafts, so it has no effect"]
 
@@ -189,7 +189,7 @@ def test_a_limit_of_drafts_is_for_a_gate() -> None:
     assert less.value("draft_tokens") == 2 and less.advice_of("warning") == []
     plan = resolve(None, {"engine": "embedded", "max_draft_tokens": 5, "gate": "off"})
     assert [each.message for each in plan.advice_of("warning")] == [
-        "max_draft_tokens is 5 (command line): gate is off (command line), which drafts draft_tokens always, so it has "
+        "max_draft_tokens is 5 (command line): gate is off (command line), which always drafts draft_tokens, so it has "
         "no effect"
     ]
 
@@ -198,8 +198,14 @@ def test_a_limit_of_drafts_is_for_a_gate() -> None:
     ("said", "told"),
     [
         ({"context": 1}, r"context is 1 \(command line\), which has no room"),
-        ({"draft_tokens": 9}, r"draft_tokens is 9 \(command line\), at most 8 .*: say --draft-tokens$"),
-        ({"max_draft_tokens": 9}, r"max_draft_tokens is 9 \(command line\), at most 8 .*: say --max-draft-tokens$"),
+        (
+            {"draft_tokens": 9},
+            r"draft_tokens is 9 \(command line\), but the embedded engine drafts at most 8 .*: set --draft-tokens$",
+        ),
+        (
+            {"max_draft_tokens": 9},
+            r"max_draft_tokens is 9 \(command line\), but .* at most 8 .*: set --max-draft-tokens$",
+        ),
         ({"max_batched_tokens": 3, "max_batch": 4}, r"max_batched_tokens is 3 \(command .* max_batch is 4 \(command"),
         ({"max_batched_tokens": 3}, r"max_batched_tokens is 3 \(command line\) but max_batch is 16 \(default\)"),
     ],

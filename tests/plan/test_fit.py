@@ -195,7 +195,7 @@ REFUSED: dict[str, Case] = {
         KIMI_EAGLE3 | {"max_position_embeddings": 65536},
         {"context": 131072},
         None,
-        r"context is 131072 \(command line\) but .*drafter ends at 65536 .*yarn\): ask for --context 65536, or",
+        r"context is 131072 \(command line\) but .*drafter ends at 65536 .*yarn\): use --context 65536, or",
     ),
     "a context beyond its yarn, not asked": Case(
         KIMI_K2,
@@ -241,7 +241,7 @@ REFUSED: dict[str, Case] = {
         MTP,
         {"draft_tokens": 3},
         None,
-        r"draft_tokens is 3 .*2 MTP layers, which are run in whole rounds: ask for a multiple of 2, or for fewer",
+        r"draft_tokens is 3 .*2 MTP layers, which draft in whole rounds: set a multiple of 2, or less",
     ),
     # Known to go wrong.
     "ngram that matches too little": Case(
@@ -271,7 +271,7 @@ REFUSED: dict[str, Case] = {
         None,
         EIGHT | {"pipeline_parallel_size": 2},
         "8x H200",
-        r"tensor_parallel_size is 8 .*, pipeline_parallel_size is 2 .*: that takes 16 GPUs and there are 8x H200",
+        r"tensor_parallel_size is 8 .*, pipeline_parallel_size is 2 .*: this needs 16 GPUs and there are 8x H200",
     ),
     "heads": Case(
         QWEN3_8B,
@@ -320,7 +320,7 @@ REFUSED: dict[str, Case] = {
         None,
         {"pipeline_parallel_size": 37},
         None,
-        r"pipeline_parallel_size is 37 .*has 36 layers, one a stage at the least",
+        r"pipeline_parallel_size is 37 .*has 36 layers, and a stage needs one",
     ),
     "context degree": Case(
         KIMI_K25,
@@ -350,7 +350,7 @@ REFUSED: dict[str, Case] = {
         EIGHT,
         "8x H100",
         r"does not fit on 8x H100 with tensor_parallel_size 8 and context 262144: of 79\.6 GiB on each H100, 92% are "
-        r"used; weights take 71\.1, .*cache of one such sequence takes 17\.2\. What would help: --kv-cache-dtype fp8",
+        r"used: weights take 71\.1, .*cache of one such sequence takes 17\.2\. What would help: --kv-cache-dtype fp8",
     ),
     "a cache": Case(
         KIMI_K25,
@@ -430,7 +430,7 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
     "trained on less": (
         Case(QWEN3_8B, QWEN3_8B_DFLASH | {"max_position_embeddings": 2048}, {}, None, ""),
         "speculate_below_context",
-        r"was trained on 2048 tokens, the context is 40960: beyond those it guesses worse",
+        r"was trained on 2048 tokens, the context is 40960: beyond, fewer drafts are accepted",
     ),
     "mtp again": (
         Case(DEEPSEEK_V32, MTP, {"draft_tokens": 3}, None, ""),
@@ -445,7 +445,7 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
     "ngram beside a state": (
         Case(QWEN3_8B | {"full_attention_interval": 4}, None, {"method": "ngram", "prompt_lookup_min": 8}, None, ""),
         "method",
-        r"27 layers of .*target keep a state",
+        r"27 layers of .*target are linear attention",
     ),
     "a gate on ranks that draft alike": (
         Case(
@@ -456,12 +456,12 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
             "",
         ),
         "speculate_below_context",
-        r"7000 \(command line\) and data_parallel_size is 2 \(command line\): ranks that share experts draft as much",
+        r"7000 \(command line\) and data_parallel_size is 2 \(command line\): ranks that share experts all draft",
     ),
     "stages that hand nothing on": (
         Case(KIMI_K25, KIMI_EAGLE3, {"pipeline_parallel_size": 2}, None, ""),
         "pipeline_parallel_size",
-        r"vLLM 0\.33 hands from stage to stage for some models only; DeepseekV3ForCausalLM is none",
+        r"vLLM 0\.33 passes between stages for some models only, and not for DeepseekV3ForCausalLM",
     ),
     "gpus left over": (
         Case(QWEN3_8B, None, {"tensor_parallel_size": 2}, "8x H100", ""),
@@ -471,7 +471,7 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
     "tight": (
         Case(QWEN3_8B, None, {"context": 32768, "gpu_memory_utilization": 0.95}, "L4", ""),
         "context",
-        r"context 32768 is tight on 1x L4: of 22\.5 GiB on each L4, 95% are used; .*--context \d+",
+        r"context 32768 is tight on 1x L4: of 22\.5 GiB on each L4, 95% are used: .*--context \d+",
     ),
     "a full batch": (
         Case(QWEN3_8B, None, {"max_batch": 256}, "H100", ""),
@@ -481,13 +481,13 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
     "a cache that is not known": (
         Case(QWEN3_8B | {"compress_ratios": [4]}, None, {}, "H100", ""),
         "context",
-        r"only weights are reckoned: how Qwen3ForCausalLM caches tokens is not known here",
+        r"only weights are counted: the KV cache layout of Qwen3ForCausalLM is not known here",
     ),
     "arithmetic": (
         Case(KIMI_K2 | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, None, EIGHT,
              "8x H200", ""),
         "quantization",
-        r"H200 \(SM90\) does not calculate in nvfp4, which starts with SM100",
+        r"H200 \(SM90\) does not calculate in nvfp4, which needs SM100",
     ),
 }  # fmt: skip
 
@@ -508,9 +508,9 @@ def test_a_gate_that_measures_finds_where_a_drafter_ends_by_itself(tmp_path: Pat
         told = checked(tmp_path, Case(QWEN3_8B, short, said, None, ""), engine="embedded")
         return [f"{each.level}: {each.message}" for each in told if each.setting == "speculate_below_context"]
 
-    said = "was trained on 2048 tokens, the context is 40960: beyond those it guesses worse"
+    said = "was trained on 2048 tokens, the context is 40960: beyond, fewer drafts are accepted"
     draft = tmp_path / "drafter"
-    measured = "which the gate measures; --speculate-below-context 2048 draws the line there"
+    measured = "which the gate measures; --speculate-below-context 2048 sets a limit there"
     assert advised(gate="measured") == [f"note: {draft} {said}, {measured}"]
     assert advised(gate="off") == [f"warning: {draft} {said}"]
     assert advised(gate="measured", speculate_below_context=2048) == []
@@ -547,9 +547,13 @@ def test_the_longest_context_is_what_both_can_do(tmp_path: Path) -> None:
 def test_weights_that_are_another_models_are_said(tmp_path: Path) -> None:
     folder = tmp_path / "Qwen3-8B-target"
     folder.mkdir()
-    for size, said in ((1, "the index of .* come to 0.0 GiB"), (2**59, "the index of"), (16_400_000_000, None)):
+    for size, said in (
+        (1, "by the index of .* the weights take 0.0 GiB"),
+        (2**59, "the index of"),
+        (16_400_000_000, None),
+    ):
         write_index(folder, {"a.safetensors": ["t"]}, total_size=size)
         case = Case(QWEN3_8B, None, {}, None, "")
         told = [each.message for each in checked(tmp_path, case) if each.setting == "target"]
         assert len(told) == (said is not None)
-        assert said is None or re.search(rf"{said}.* by its config.json it is 15.3: one of them", told[0])
+        assert said is None or re.search(rf"{said}.* by config.json 15.3 GiB: one of them", told[0])

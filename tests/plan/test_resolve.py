@@ -398,13 +398,17 @@ def test_a_recipe_may_choose_mtp_and_may_be_overruled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "reason"),
     [
-        (QWEN3_8B, {"dtype": "bfloat16"}, "holds no weights, which the embedded engine would load"),
+        (QWEN3_8B, {"dtype": "bfloat16"}, "has no weights, which the embedded engine needs"),
         (QWEN3_8B, {}, "has 8B parameters, which take 33 GB in the embedded engine, and this machine has 24"),
         (QWEN3_8B, {"gpus": "H100", "dtype": "bfloat16"}, "gpus is H100 (command line) and the embedded engine"),
         (QWEN3_235B, {}, "architecture Qwen3MoeForCausalLM (model_type 'qwen3_moe') is not supported"),
         (KIMI_K25, {}, "architecture KimiK25ForConditionalGeneration"),
         (made.TARGET, {"tensor_parallel_size": 2}, "tensor_parallel_size is 2 (command line) and the embedded engine"),
-        (made.TARGET, {"method": "ngram"}, "method is ngram (command line) and the embedded engine looks earlier"),
+        (
+            made.TARGET,
+            {"method": "ngram"},
+            "method is ngram (command line) and the lookup method of the embedded engine",
+        ),
         (QWEN3_8B | {"num_nextn_predict_layers": 1}, {"method": "mtp"}, "needs the MTP layers of a DeepSeek-V3"),
         (made.TARGET, {"dtype": "float16"}, "dtype is float16 (command line) and the embedded engine has float32 or"),
         (made.TARGET, {"quantization": "fp8"}, "quantization is fp8 (command line) and the embedded engine has int8"),
@@ -419,7 +423,7 @@ def test_vllm_is_taken_where_the_embedded_engine_cannot_and_the_plan_says_why(
     target = write(tmp_path / "target", config)
     plan = resolve(target, options)
     assert plan.settings["engine"] == Setting("vllm", "default")
-    assert re.fullmatch(rf"vLLM is (needed|taken): .*{re.escape(reason)}.*", plan.reason or "")
+    assert re.fullmatch(rf"vLLM is (needed|chosen): .*{re.escape(reason)}.*", plan.reason or "")
     assert plan.reason is not None and plan.reason in said(plan, "note")
     assert plan.value("dtype") == options.get("dtype")  # left to the engine
     with pytest.raises(DovetailError, match=r"--engine vllm|another drafter or engine|incomplete"):
@@ -471,7 +475,9 @@ def test_what_an_engine_has_no_setting_for_is_said(pair: Path, qwen: Path) -> No
 
 def test_a_server_that_runs_has_its_own_settings(qwen: Path) -> None:
     plan = resolve(str(qwen / "target-a"), {"engine": "http://127.0.0.1:8001"})
-    assert "the server at http://127.0.0.1:8001 was started with settings of its own" in said(plan, "note")
+    assert "the server at http://127.0.0.1:8001 has settings of its own, which this plan must agree with" in said(
+        plan, "note"
+    )
 
 
 def test_more_drafts_than_the_embedded_engine_takes_are_fine_elsewhere(tmp_path: Path) -> None:
@@ -648,7 +654,7 @@ def test_the_drafters_limit_is_the_context_that_is_taken(tmp_path: Path) -> None
     drafter = write(tmp_path / "drafter", QWEN3_8B_EAGLE3, transformer_layer_config=layer)
     plan = resolve(target, {"drafter": drafter, "gpus": "H100"})
     assert plan.settings["context"] == Setting(8192, "default")
-    assert "the target alone goes to 40960 tokens" in said(plan, "advice")
+    assert "the target alone supports 40960 tokens" in said(plan, "advice")
 
 
 def test_gpus_that_are_here_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -757,7 +763,7 @@ def test_tokenizer_and_revision_stay_the_users(put: Put, tmp_path: Path) -> None
     assert plan.folders["tokenizer"] == str(tmp_path / "mine")
     absent = resolve("RedHatAI/Qwen3-8B-speculator.eagle3", {"revision": "of-the-target"})
     assert "Qwen/Qwen3-8B could not be read" in said(absent, "warning")
-    with pytest.raises(CheckpointError, match=r"tokenizer is .* but there is neither tokenizer.json nor"):
+    with pytest.raises(CheckpointError, match=r"tokenizer is .* but it has neither tokenizer.json nor"):
         resolve("Qwen/Qwen3-8B", {"tokenizer": str(tmp_path)})
 
 
@@ -866,10 +872,16 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"chunked_prefill": False, "max_batched_tokens": 1024},
         r"chunked_prefill is False .*max_batched_tokens is 1024 .*a step has up to 16384 tokens \(max_batch is 16",
     ),
-    ({"draft_tokens": 9}, r"draft_tokens is 9 \(command line\), at most 8 can be drafted a step by the embedded"),
+    (
+        {"draft_tokens": 9},
+        r"draft_tokens is 9 \(command line\), but the embedded engine drafts at most 8 tokens a step",
+    ),
     ({"gpus": "8x B2000"}, r"^command line: gpus is '8x B2000': no kind is called 'B2000'; did you mean B200"),
     ({"engine": "embedded", "tensor_parallel_size": 2}, r"the embedded engine runs on one device: --engine vllm"),
-    ({"engine": "embedded", "method": "ngram"}, r"engine is embedded .*looks earlier text up by suffix: --engine vllm"),
+    (
+        {"engine": "embedded", "method": "ngram"},
+        r"engine is embedded .*the lookup method of the embedded engine is suffix: --engine vllm",
+    ),
     ({"method": "mtp"}, r"method is mtp \(command line\) but .* has no MTP layers inside"),
     (
         {"local_argmax": True, "draft_sampling": "probabilistic"},
@@ -892,7 +904,10 @@ def test_settings_that_cannot_work_are_refused(pair: Path, options: dict[str, An
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draft_tokens": 9}, r"draft_tokens is 9 \(command line\), at most 8 can be drafted a step by the embedded"),
+        (
+            {"draft_tokens": 9},
+            r"draft_tokens is 9 \(command line\), but the embedded engine drafts at most 8 tokens a step",
+        ),
         ({"method": "ngram"}, r"method is ngram \(command line\) but drafter is .*: leave one of them out"),
         ({"method": "none"}, r"method is none \(command line\) but drafter is"),
         ({"method": "dflash"}, r"method is dflash \(command line\) but .* drafts by eagle3"),
@@ -954,7 +969,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
             "speculators_config": DRAFTER["speculators_config"]
             | {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 12}]}
         },
-        r"draft_tokens is 12 \(drafter\), at most 8",
+        r"draft_tokens is 12 \(drafter\), but the embedded engine drafts at most 8",
     ),
 }
 
@@ -1039,7 +1054,7 @@ def test_a_folder_of_ones_own_is_whole_or_refused(tmp_path: Path, write_target: 
 
 def test_a_config_alone_can_be_planned_for_on_another_engine(tmp_path: Path) -> None:
     plan = resolve(write(tmp_path / "target", QWEN3_8B), {})
-    assert "holds no weights: what they take is reckoned" in said(plan, "warning")
+    assert "has no weights: their size is estimated" in said(plan, "warning")
 
 
 def test_every_config_of_the_shared_ones_is_planned_for_or_refused_by_name(

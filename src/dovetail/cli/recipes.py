@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.cli.terminal import labelled, visible
-from dovetail.plan.conditions import when_plainly
 from dovetail.plan.emit.command import shown
-from dovetail.plan.recipe import Recipe, called, every
+from dovetail.plan.recipe import Recipe, called, conditions_text, every
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _listed(recipe: Recipe) -> Iterator[tuple[str, str]]:
     yield "", recipe.title
-    yield "for", when_plainly(recipe.match)
+    yield "for", conditions_text(recipe.match)
     measured = [f"{each.what} {each.value:,g} {each.unit}" for each in recipe.measured[:1]]
     rest = len(recipe.measured) - 1
     more = f", and {rest} more figure{'s' if rest > 1 else ''}" if rest > 0 else ""
@@ -42,7 +41,7 @@ def _listed(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _show(recipe: Recipe, console: Console) -> None:
     console.print(Text(visible(recipe.title), "bold"))
-    labelled(console, [("for", when_plainly(recipe.match)), ("from", f"{recipe.source}. {'; '.join(recipe.links)}")])
+    labelled(console, [("for", conditions_text(recipe.match)), ("from", f"{recipe.source}. {'; '.join(recipe.links)}")])
     _section(console, "settings")
     for name, value in recipe.settings.items():
         _reasoned(console, name, _value(value, "none"), recipe.reason(name))

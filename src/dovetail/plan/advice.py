@@ -1,6 +1,7 @@
-"""What would be gained by what a plan does without: a drafter, an FP8 cache, a longer context, a recipe, more GPUs.
+"""Advises on what a plan could gain: a drafter, an FP8 cache, a longer context, a recipe, more GPUs.
 
-Figures are reckoned as the fit is, or a recipe's, with who measured them; there are no others.
+Figures are estimates, calculated like the fit, or measurements from recipes, with who measured them. Advice is checked
+before it is given: a plan that follows it is not refused.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from dovetail.plan.memory import Layout
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.recipe import Facts, Figure, Recipe, may_run_on, named
 
-_FP8_SINCE = (8, 9)  # the compute capability
+_FP8_SINCE = (8, 9)  # the lowest compute capability with FP8
 
 
-def advise(plan: Candidate, recipes: Iterable[Recipe], taken: Collection[str]) -> list[Advice]:
-    """What would be gained. `recipes`: those for this model, on whatever GPUs; `taken`: the names of those in use."""
+def advise(plan: Candidate, recipes: Iterable[Recipe], used: Collection[str]) -> list[Advice]:
+    """The advice on `plan`. `recipes`: those for this model on any GPUs. `used`: the names of the recipes in use."""
     recipes = list(recipes)
-    found = [*_drafting(plan, recipes)]
-    if not any(recipe.name in taken for recipe in recipes):
-        found += _recipes(plan, recipes)
-    if plan.engine != "embedded" and "://" not in plan.engine:  # which have no such settings, or have their own
-        found += [*_cache(plan), *_context(plan), *_gpus(plan)]
-    return [Advice("advice", setting, message) for setting, message in found]
+    gains = [*_drafting(plan, recipes)]
+    if not any(recipe.name in used for recipe in recipes):
+        gains += _recipes(plan, recipes)
+    if plan.engine != "embedded" and "://" not in plan.engine:  # these have no such settings, or their own
+        gains += [*_cache(plan), *_context(plan), *_gpus(plan)]
+    return [Advice("advice", setting, message) for setting, message in gains]
 
 
+#: The setting and the message of each advice.
 _Gains = Iterable[tuple[str, str]]
 
 
-def _followed(plan: Candidate, its: Drafter | None = None, /, **said: Any) -> Candidate | None:
-    """The plan in which this is said too, None if it is refused. What nobody said is then chosen anew."""
-    kept = ("engine", "strict", *(("max_batch",) if "engine" not in said else ()))
-    settings = {name: each for name, each in plan.settings.items() if each.source != "default" or name in kept}
-    settings |= {name: Setting(value, "advice") for name, value in said.items()}
-    plan = Candidate(plan.target, its or plan.drafter, settings, plan.gpus)
+def _followed(plan: Candidate, drafter: Drafter | None = None, /, **changes: Any) -> Candidate | None:
+    """The plan with `changes` and, if given, another drafter; None if it is refused. Defaults are chosen again."""
+    fixed = ("engine", "strict", *(("max_batch",) if "engine" not in changes else ()))
+    settings = {name: each for name, each in plan.settings.items() if each.source != "default" or name in fixed}
+    settings |= {name: Setting(value, "advice") for name, value in changes.items()}
+    plan = Candidate(plan.target, drafter or plan.drafter, settings, plan.gpus)
     try:
         sizes, _ = defaults.sizes(plan)
         settings |= {name: Setting(value, "default") for name, value in sizes.items()}
@@ -54,12 +56,12 @@ def _followed(plan: Candidate, its: Drafter | None = None, /, **said: Any) -> Ca
 
 
 def _with_recipe(plan: Candidate, recipe: Recipe) -> bool:
-    """Whether the plan with this recipe, below what is said, is not refused. A drafter that it brings is not read."""
-    said = {name: each.value for name, each in plan.settings.items() if each.source != "default"}
-    facts = Facts(plan.target.path, drafter=said.get("drafter", UNSET), gpus=plan.gpus, settings=said)
-    values = {name: value for name, value in named(recipe, facts).values.items() if name not in (*said, "env")}
+    """Whether the plan with this recipe as its weakest source is not refused. The recipe's drafter is not read."""
+    given = {name: each.value for name, each in plan.settings.items() if each.source != "default"}
+    facts = Facts(plan.target.path, drafter=given.get("drafter", UNSET), gpus=plan.gpus, settings=given)
+    values = {name: value for name, value in named(recipe, facts).values.items() if name not in (*given, "env")}
     if values.get("drafter") is not None:
-        values.setdefault("method", _SOME)
+        values.setdefault("method", _ANY_METHOD)
     try:
         drafter = mtp_drafter(plan.target) if values.get("method") == "mtp" else None
     except DovetailError:
@@ -67,18 +69,18 @@ def _with_recipe(plan: Candidate, recipe: Recipe) -> bool:
     return _followed(plan, drafter, **values) is not None
 
 
-_SOME = "eagle3"  # of a drafter whose method is not known before it is read
+_ANY_METHOD = "eagle3"  # stands for the method of a drafter that is not read yet
 
 
-def _options(plan: Candidate, /, **said: Any) -> str | None:
-    """How this is asked for, over as many GPUs as now; None if it is refused."""
-    then = _followed(plan, **said)
-    if then is not None and then.size("tensor_parallel_size") != plan.size("tensor_parallel_size"):
-        said["tensor_parallel_size"] = plan.size("tensor_parallel_size")
-        then = _followed(plan, **said)
-    if then is None:
+def _options(plan: Candidate, /, **changes: Any) -> str | None:
+    """The options for `changes`, on as many GPUs as now; None if the plan with them is refused."""
+    changed = _followed(plan, **changes)
+    if changed is not None and changed.size("tensor_parallel_size") != plan.size("tensor_parallel_size"):
+        changes["tensor_parallel_size"] = plan.size("tensor_parallel_size")
+        changed = _followed(plan, **changes)
+    if changed is None:
         return None
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in said.items())
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
 
 
 def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
@@ -87,7 +89,7 @@ def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
         return
     drafters = {recipe.drafters[0]: recipe for recipe in reversed(recipes) if recipe.drafters}
     for drafter, recipe in drafters.items():
-        if not _followed(plan, method=recipe.settings.get("method") or _SOME) or (
+        if not _followed(plan, method=recipe.settings.get("method") or _ANY_METHOD) or (
             may_run_on(recipe, plan.gpus) and not _with_recipe(plan, recipe)
         ):
             continue
@@ -98,11 +100,11 @@ def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
         yield (
             "method",
             f"--method mtp drafts with the target's own {target.mtp_layers} MTP {layers}: nothing to "
-            f"download, {_gigabytes(target.weights.parts.mtp)} more of weights",
+            f"download, {_gigabytes(target.weights.parts.mtp)} more weights",
         )
     if not recipes and not target.mtp_layers:
-        kind = "EAGLE-3, P-EAGLE, or a smaller one of its kind" if embedded else "EAGLE-3, DFlash and others"
-        yield "drafter", f"a drafter made for this model ({kind}) saves steps of the target: --drafter PATH"
+        kind = "EAGLE-3, P-EAGLE, or a smaller model of its kind" if embedded else "EAGLE-3, DFlash and others"
+        yield "drafter", f"a drafter for this model ({kind}) saves steps of the target: --drafter PATH"
     methods = (LOOKUP,) if embedded else LOOKUPS[::-1]
     if plan.method is not None or not all(_followed(plan, method=method) for method in methods):
         return
@@ -110,7 +112,7 @@ def _drafting(plan: Candidate, recipes: list[Recipe]) -> _Gains:
     package = "" if embedded else " (suffix needs the package arctic-inference)"
     yield (
         "method",
-        f"{named} drafts from earlier text, without a drafter: it pays where answers repeat their prompt, as edits of "
+        f"{named} drafts from earlier text, without a drafter: it helps if answers repeat their prompt, as edits of "
         f"code do{package}",
     )
 
@@ -133,37 +135,37 @@ def _layout(plan: Candidate) -> Layout:
 
 
 def _cache(plan: Candidate) -> _Gains:
-    """What other layouts of the cache would hold."""
+    """Layouts of the KV cache with room for more tokens."""
     layout, attention = _layout(plan), plan.target.attention
     stored = plan.target.quantization.kv_cache if plan.target.quantization else None
     capability = plan.gpus.gpu.capability if plan.gpus else None
     if layout.kv_dtype in ("auto", "bfloat16", "float16") and not stored and (capability or _FP8_SINCE) >= _FP8_SINCE:
         gain = _gain(plan, msgspec.structs.replace(layout, kv_dtype="fp8"))
-        asked = _options(plan, kv_cache_dtype="fp8")
-        if gain and asked:
-            yield "kv_cache_dtype", f"{asked}: {gain}"
-    # Not for sparse attention: only some of its kernels can do it (vLLM 0.33, v1/attention/backends/mla).
+        options = _options(plan, kv_cache_dtype="fp8")
+        if gain and options:
+            yield "kv_cache_dtype", f"{options}: {gain}"
+    # Not for sparse attention, of which only some kernels support it (vLLM 0.33, v1/attention/backends/mla).
     if attention.kind == "mla" and attention.index_dim is None and layout.tensor > layout.decode_context:
         gain = _gain(plan, msgspec.structs.replace(layout, decode_context=layout.tensor))
-        asked = _options(plan, decode_context_parallel_size=layout.tensor)
-        if gain and asked:
+        options = _options(plan, decode_context_parallel_size=layout.tensor)
+        if gain and options:
             yield (
                 "decode_context_parallel_size",
-                f"{asked}: {gain}; tensor parallelism alone does not divide an MLA cache",
+                f"{options}: {gain}; tensor parallelism alone does not divide an MLA cache",
             )
 
 
 def _gain(plan: Candidate, other: Layout) -> str | None:
-    """What the cache then holds in place of what it holds now, None where nothing is gained."""
+    """What the cache would hold instead of what it holds now, None if nothing is gained."""
     if plan.gpus is not None:
         now, then = (memory.budget(plan.target, plan.drafter, each, plan.gpus.gpu) for each in (_layout(plan), other))
         if now.tokens is None or then.tokens is None or then.tokens <= now.tokens:
             return None
-        return f"room for {then.tokens:,} tokens in place of {now.tokens:,} (reckoned)"
+        return f"room for {then.tokens:,} tokens instead of {now.tokens:,} (estimated)"
     before, after = (memory.per_token_of(plan.target, plan.drafter, each) for each in (_layout(plan), other))
     if before is None or after is None or after >= before:
         return None
-    return f"{after:,.0f} bytes of cache a token on each GPU in place of {before:,.0f}"
+    return f"{after:,.0f} bytes of KV cache per token on each GPU instead of {before:,.0f}"
 
 
 def _context(plan: Candidate) -> _Gains:
@@ -173,28 +175,28 @@ def _context(plan: Candidate) -> _Gains:
     if context < longest:
         layout = msgspec.structs.replace(_layout(plan), context=longest)
         whole = memory.budget(plan.target, plan.drafter, layout, plan.gpus.gpu)
-        asked = _options(plan, context=longest)
-        if whole.fits and whole.sequence is not None and asked:
+        options = _options(plan, context=longest)
+        if whole.fits and whole.sequence is not None and options:
             yield (
                 "context",
-                f"{asked} fits as well: one such sequence takes {_gigabytes(whole.sequence)} of the "
+                f"{options} fits as well: one such sequence takes {_gigabytes(whole.sequence)} of the "
                 f"{_gigabytes(whole.room)} that each GPU has for the cache",
             )
     elif longest < plan.target.context:
-        yield "context", f"the target alone goes to {plan.target.context} tokens, with another drafter or none"
+        yield "context", f"the target alone supports {plan.target.context} tokens, with another drafter or none"
 
 
 def _gpus(plan: Candidate) -> _Gains:
     if plan.gpus is None:
-        yield "gpus", "say which GPUs (--gpus '8x B200', or '8x96GB'), and memory and recipes are checked against them"
+        yield "gpus", "name the GPUs (--gpus '8x B200', or '8x96GB') to have memory and recipes checked against them"
         return
     used, replicas = _layout(plan).gpus, plan.gpus.count // max(_layout(plan).gpus, 1)
-    asked = _options(plan, data_parallel_size=replicas) if replicas > 1 else None
-    if asked and plan.value("data_parallel_size") is None:
+    options = _options(plan, data_parallel_size=replicas) if replicas > 1 else None
+    if options and plan.value("data_parallel_size") is None:
         yield (
             "data_parallel_size",
-            f"{asked} serves as many requests again on the {plan.gpus.count - used} GPUs that are not used; more of "
-            "them for each make it quicker (--tensor-parallel-size)",
+            f"{options} serves that many times the requests, on the {plan.gpus.count - used} unused GPUs too; more "
+            "GPUs per replica make answers faster (--tensor-parallel-size)",
         )
 
 

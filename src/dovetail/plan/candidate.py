@@ -1,4 +1,4 @@
-"""What a check of fit is given and what it may answer."""
+"""A plan that is still to be checked, and what a check may report about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from dovetail.plan.layers import Setting, value
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """Something to know about a plan that can run, or to gain ("advice"); `setting` is what it is about."""
+    """A message about a plan that can run: a warning, a note, or advice on what could be gained.
+
+    `setting` is the setting that the message is about.
+    """
 
     level: Literal["warning", "note", "advice"]
     setting: str
@@ -22,7 +25,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What is held against one another. `gpus` is None where they are not known."""
+    """The parts of a plan that must fit each other. `gpus` is None if the GPUs are unknown."""
 
     target: Target
     drafter: Drafter | None
@@ -30,16 +33,16 @@ class Candidate(msgspec.Struct, frozen=True):
     gpus: Gpus | None
 
     def value(self, name: str) -> Any:
-        """A setting's value, None where nobody said one."""
+        """The value of a setting, None if it has none."""
         return value(self.settings, name)
 
     def size(self, name: str) -> int:
-        """A degree of parallelism, one where nobody said one."""
-        value: int | None = self.value(name)
-        return 1 if value is None else value
+        """The value of a numeric setting, such as a degree of parallelism; 1 if it has none."""
+        size: int | None = self.value(name)
+        return 1 if size is None else size
 
     def text(self, name: str) -> str:
-        """ "context is 4096 (command line)"."""
+        """The setting with its source, such as "context is 4096 (command line)"."""
         setting = self.settings.get(name)
         return f"{name} is not set" if setting is None else f"{name} is {setting.value} ({setting.source})"
 
@@ -49,5 +52,5 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def method(self) -> str | None:
-        named: str | None = self.value("method")
-        return named or (self.drafter.method if self.drafter else None)
+        method: str | None = self.value("method")
+        return method or (self.drafter.method if self.drafter else None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from dovetail.plan.conditions import when
 from dovetail.plan.emit import emitted, vllm
 from dovetail.plan.emit.command import shown
 from dovetail.plan.layers import Layer, overlay
-from dovetail.plan.recipe import FOLDER, Conditions, Figure, Recipe, every, layer
+from dovetail.plan.recipe import FOLDER, Conditions, Figure, Recipe, conditions_text, every, layer
 
 _PACKAGE = str(FOLDER.parent.parent)
 _HEAD = """\
@@ -47,7 +46,7 @@ def _section(recipe: Recipe) -> str:
         f"## {recipe.title}",
         f"**Source** of `{recipe.name}`: {recipe.source}.",
         "\n".join(f"- {_link(link)}" for link in recipe.links),
-        f"**When.** {when(recipe.match)}",
+        f"**When.** {conditions_text(recipe.match, markdown=True)}",
         f"```\n{_command(recipe)}\n```",
         _table(("setting", "value", "why"), _settings(recipe)),
         _table(("environment variable", "value", "what it is for"), rows) if rows else "",

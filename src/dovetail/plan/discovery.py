@@ -18,11 +18,10 @@ from dovetail.checkpoints.target import Target
 from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import hardware, recipe
 from dovetail.plan.candidate import Advice
-from dovetail.plan.conditions import when_plainly
 from dovetail.plan.drafting_precedence import combined
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer, Setting, overlay, value
-from dovetail.plan.recipe import Facts, Recipe
+from dovetail.plan.recipe import Facts, Recipe, conditions_text
 
 
 class Discovery(NamedTuple):
@@ -73,7 +72,7 @@ def discover(user_layers: list[Layer], checkpoints: CheckpointResolver, recipe_n
     if chosen is None:
         layers += _recipe_layers(facts, candidates, target is None, advice)
     elif target is not None and not recipe.possible(facts, candidates):
-        other = f"recipe {chosen.name} is for something else: {when_plainly(chosen.match)}"
+        other = f"recipe {chosen.name} is for something else: {conditions_text(chosen.match)}"
         advice.append(Advice("warning", "recipe", other))
     drafter = _drafter(layers, checkpoints, target, advice)
     if drafter is not None:
@@ -154,7 +153,7 @@ def _recipe_layers(facts: Facts, recipes: Iterable[Recipe], unread: bool, advice
     if not matches and unread:
         matches = recipe.possible(facts, recipes)[:1]
         for match in matches:
-            condition = when_plainly(match.recipe.match)
+            condition = conditions_text(match.recipe.match)
             warning = f"recipe {match.recipe.name} is used because no other fits, but may not suit these GPUs: "
             advice.append(Advice("warning", "recipe", warning + condition))
     return [match.layer for match in matches]

@@ -1,6 +1,6 @@
-"""What the embedded engine can run and what it is given: why it cannot, and which values its settings may have.
+"""Checks a plan against the embedded engine: what the engine can run, and which values its settings may have.
 
-Configs are held against the engine's own checks, which need no torch: what is planned for it is what it will load.
+Checkpoints are checked by the engine's own code, which needs no torch here, so that plan and engine agree.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
 from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
 
-#: Its lookups, which go on as long as what they find agrees, are the kind that other engines call suffix decoding.
+#: The method of its lookups. They draft as long as the matches agree, which other engines call suffix decoding.
 LOOKUP = "suffix"
-#: As many tokens as its lookups draft where nobody says: the K with which docs/decisions/0011 was measured.
+#: How many tokens its lookups draft by default: the K with which docs/decisions/0011 was measured.
 LOOKUP_TOKENS = 5
 DRAFT_TOKENS = 8  # the longest with which docs/decisions/0011 was measured
-_CPU = "computes on the CPU: --engine embedded where that is meant"
+_CPU = "computes on the CPU: use --engine embedded if you want that"
 _BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16")
-_OF_DRAFTERS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")
-#: Values of settings that others have more of.
+_DRAFTER_SETTINGS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")
+#: The values of settings that have more values on other engines.
 VALUES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("float32", "bfloat16"),
     "quantization": ("int8",),
@@ -41,19 +41,19 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 
 
 def why_not(plan: Candidate) -> str | None:
-    """Why it cannot run what is said, None where it can."""
+    """Why the embedded engine cannot run `plan`, None if it can."""
     try:
-        why = _drafting(plan)
+        reason = _drafting(plan)
     except CheckpointError as error:
         return error.message
-    if why is not None:
-        return why
+    if reason is not None:
+        return reason
     for name in SIZES:
         if plan.size(name) > 1:
             return f"{plan.text(name)} and the embedded engine runs on one device"
     for name, has in VALUES.items():
         if plan.value(name) not in (None, *has):
-            # A word of a closed list is another engine's, and not a slip.
+            # A wrong value of a setting with choices is another engine's value, not a typing error.
             near = () if BY_NAME[name].choices else difflib.get_close_matches(plan.value(name).lower(), has, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             return f"{plan.text(name)} and the embedded engine has {' or '.join(has)}{hint}"
@@ -61,17 +61,17 @@ def why_not(plan: Candidate) -> str | None:
 
 
 def _drafting(plan: Candidate) -> str | None:
-    """Raises `CheckpointError` as the engine does when it looks target and drafter over."""
+    """Why it cannot draft as planned. Raises the engine's own `CheckpointError` for target and drafter."""
     target, drafter = target_config(plan.target), plan.drafter
     if plan.method in LOOKUPS and plan.method != LOOKUP:
-        return f"{plan.text('method')} and the embedded engine looks earlier text up by {LOOKUP}"
+        return f"{plan.text('method')} and the lookup method of the embedded engine is {LOOKUP}"
     if drafter is None:
         if plan.method in (None, LOOKUP, *OF_EMBEDDED):
             return None
         return f"{plan.text('method')} and the embedded engine drafts by {', '.join((*OF_EMBEDDED, LOOKUP))}"
-    why = cannot_run(drafter, "embedded")
-    if why is not None:
-        return f"{drafter.path} drafts by {drafter.method}, and {why}"
+    reason = cannot_run(drafter, "embedded")
+    if reason is not None:
+        return f"{drafter.path} drafts by {drafter.method}, and {reason}"
     if drafter.config_format == "inside the target":
         mtp_config(plan.target, target)
     else:
@@ -80,9 +80,9 @@ def _drafting(plan: Candidate) -> str | None:
 
 
 def not_intended(plan: Candidate, folders: Mapping[str, str], demo: bool) -> str | None:
-    """Why it is not what somebody means who does not say an engine, None where it may be.
+    """Why a user who names no engine probably does not want this one, None if they may.
 
-    The demo pair runs on it whatever GPUs are found.
+    `demo`: the plan is for the demo pair, which runs on the embedded engine whatever GPUs there are.
     """
     gpus, target = plan.settings.get("gpus"), plan.target
     if gpus is not None and gpus.value not in (None, "auto"):
@@ -90,7 +90,7 @@ def not_intended(plan: Candidate, folders: Mapping[str, str], demo: bool) -> str
     if plan.gpus is not None and not demo:
         return f"this machine has {plan.gpus} and the embedded engine {_CPU}"
     if os.path.isabs(target.path) and not has_weights(folders["target"]):
-        return f"{target.path} holds no weights, which the embedded engine would load"
+        return f"{target.path} has no weights, which the embedded engine needs"
     return None
 
 
@@ -107,7 +107,7 @@ def _too_large(plan: Candidate) -> str | None:
 
 
 def machine_memory() -> int | None:
-    """Bytes of this machine's memory, None where the system does not say."""
+    """The memory of this machine in bytes, None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -115,13 +115,13 @@ def machine_memory() -> int | None:
 
 
 def compute(settings: Mapping[str, Setting[Any]]) -> Setting[str]:
-    """What this machine's processor is, and by which kernel it multiplies by the weights: "avx2, float32 packed"."""
+    """This machine's processor and the kernel that multiplies by the weights, such as "avx2, float32 packed"."""
     shown = kernels_here().shown(settings["dtype"].value, settings["quantization"].value)
     return Setting(shown, "this processor")
 
 
 def _slow_products(plan: Candidate) -> list[Advice]:
-    """A note for types of weights that this processor multiplies by slowly. Ratios: docs/engine.md."""
+    """A note on types of weights that are slow on this processor. The ratios are in docs/engine.md."""
     kernels, wide = kernels_here(), plan.value("dtype") == "bfloat16"
     if plan.value("quantization") == "int8":
         setting, slow = "quantization", kernels.int8 != "8 bit digits"
@@ -135,50 +135,50 @@ def _slow_products(plan: Candidate) -> list[Advice]:
 
 
 def check(plan: Candidate) -> list[Advice]:
-    """Which settings have no effect. All of them are settled.
+    """Check the settings of a complete plan, and return what there is to know.
 
-    Raises `PlanError` for those that do not go with one another.
+    Raises `PlanError` for settings that contradict each other.
     """
     for name in ("draft_tokens", "max_draft_tokens"):
         if plan.size(name) > DRAFT_TOKENS:
             raise PlanError(
-                f"{plan.text(name)}, at most {DRAFT_TOKENS} can be drafted a step by the embedded engine: say "
+                f"{plan.text(name)}, but the embedded engine drafts at most {DRAFT_TOKENS} tokens a step: set "
                 f"--{name.replace('_', '-')}"
             )
     context, batched = plan.value("context"), plan.value("max_batched_tokens")
     if context is not None and context < 2:
-        raise PlanError(f"{plan.text('context')}, which has no room for a prompt and an answer: say --context")
+        raise PlanError(f"{plan.text('context')}, which has no room for a prompt and an answer: set --context")
     if batched is not None and batched < plan.size("max_batch"):
         raise PlanError(
-            f"{plan.text('max_batched_tokens')} but {plan.text('max_batch')}: a step has at least a token of each "
-            "running request: say --max-batched-tokens or --max-batch"
+            f"{plan.text('max_batched_tokens')} but {plan.text('max_batch')}: a step has at least one token of each "
+            "running request: set --max-batched-tokens or --max-batch"
         )
     if plan.value("chunked_prefill") is False and plan.value("max_batched_tokens") < whole_prompts(plan.settings):
         raise PlanError(
-            f"{plan.text('chunked_prefill')} but {plan.text('max_batched_tokens')}: where no prompt is computed in "
-            f"parts, a step has up to {whole_prompts(plan.settings)} tokens ({plan.text('max_batch')}, "
+            f"{plan.text('chunked_prefill')} but {plan.text('max_batched_tokens')}: without chunks, "
+            f"a step has up to {whole_prompts(plan.settings)} tokens ({plan.text('max_batch')}, "
             f"{plan.text('context')}): leave one of them out"
         )
     return [*_slow_products(plan), *_idle(plan)]
 
 
 def _idle(plan: Candidate) -> list[Advice]:
-    """A warning for each setting of drafting that somebody gave where there is no such drafter, or no gate."""
+    """Warnings about settings of drafting that a source sets but that have no effect, such as without a drafter."""
     idle: dict[str, str] = {}
     if plan.value("gate") == "off" and plan.size("max_draft_tokens") > plan.size("draft_tokens"):
-        idle["max_draft_tokens"] = f"{plan.text('gate')}, which drafts draft_tokens always"
+        idle["max_draft_tokens"] = f"{plan.text('gate')}, which always drafts draft_tokens"
     if plan.method in LOOKUPS:
-        idle |= dict.fromkeys(_OF_DRAFTERS, f"{plan.method} looks earlier text up and has no model")
+        idle |= dict.fromkeys(_DRAFTER_SETTINGS, f"{plan.method} drafts from earlier text, without a model")
     if not plan.size("draft_tokens") or plan.method is None:
-        idle |= dict.fromkeys((*_OF_DRAFTERS, *GATE), "nothing drafts")
+        idle |= dict.fromkeys((*_DRAFTER_SETTINGS, *GATE), "nothing drafts")
     return [
-        Advice("warning", name, f"{plan.text(name)}: {why}, so it has no effect")
-        for name, why in idle.items()
+        Advice("warning", name, f"{plan.text(name)}: {reason}, so it has no effect")
+        for name, reason in idle.items()
         if plan.value(name) is not None and plan.settings[name].source != "default"
     ]
 
 
 def whole_prompts(settings: Mapping[str, Setting[Any]]) -> int:
-    """Tokens that a step must be allowed, lest any prompt be computed in parts."""
+    """How many tokens a step must be able to compute, so that no prompt has to be computed in parts."""
     tokens: int = settings["context"].value * settings["max_batch"].value
     return tokens

@@ -1,6 +1,6 @@
-"""Whether a target, a drafter, the settings and the GPUs go together, before anything loads.
+"""Checks that target, drafter, settings and GPUs fit each other, before anything loads.
 
-What cannot work is refused, with what both sides say and the way out; what may disappoint comes back as advice.
+What cannot work is refused: the message names both sides and a way out. What may disappoint is returned as advice.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from dovetail.plan.methods import CLEAN_LOOKUP
 def check(
     target: Target, drafter: Drafter | None, settings: Mapping[str, Setting[Any]], gpus: Gpus | None = None
 ) -> list[Advice]:
-    """What there is to know about the plan. Raises `PlanError` for the first thing that cannot work."""
+    """Check the plan, and return what there is to know. Raises `PlanError` for the first thing that cannot work."""
     plan = Candidate(target, drafter, settings, gpus)
     _context(plan)
     advice = [] if drafter is None else pairing.check(plan, drafter)
-    _tree(plan)
+    _tree_under_grammar(plan)
     _argmax(plan)
     advice += [*_stored(plan), *_lookup(plan), *_gate(plan)]
     return [*advice, *parallel.check(plan), *_memory(plan), *_kernels(plan)]
 
 
 def _context(plan: Candidate) -> None:
-    asked, target = plan.value("context"), plan.target
-    if asked is not None and asked > target.context:
+    context, target = plan.value("context"), plan.target
+    if context is not None and context > target.context:
         raise PlanError(
             f"{plan.text('context')} but {target.path} was made for {target.context} tokens ({target.context_note}): "
-            "ask for no more than that"
+            "set a smaller --context"
         )
 
 
-_APART = 4  # times: storage formats that are not known here differ by less
+_MAX_RATIO = 4  # storage formats that are not known here differ by less
 
 
 def _stored(plan: Candidate) -> list[Advice]:
-    """What is stored can be another model's weights, or an index that says anything."""
+    """A warning if the size of the stored weights contradicts config.json: they may be another model's."""
     weights = plan.target.weights
     low, high = sorted((weights.bytes, weights.estimate))
-    if high <= _APART * low:
+    if high <= _MAX_RATIO * low:
         return []
-    said = "the index" if weights.source == "index" else "the files"
+    source = "the index" if weights.source == "index" else "the files"
     message = (
-        f"{said} of {plan.target.path} come to {_gib(weights.bytes)} GiB, which is reckoned with; by its config.json "
-        f"it is {_gib(weights.estimate)}: one of them is another model's"
+        f"by {source} of {plan.target.path} the weights take {_gib(weights.bytes)} GiB, which the plan assumes, but by "
+        f"config.json {_gib(weights.estimate)} GiB: one of them is another model's"
     )
     return [Advice("warning", "target", message)]
 
 
-def _tree(plan: Candidate) -> None:
-    """A grammar is advanced along one chain of drafts and rolled back; the Constraint protocol knows no branches."""
+def _tree_under_grammar(plan: Candidate) -> None:
+    """Refuse a tree of drafts under a grammar: a Constraint advances along one chain and rolls back."""
     width, strict = plan.value("draft_top_k"), plan.value("strict")
     if width is not None and width > 1 and strict not in (None, "off"):
         raise PlanError(
@@ -68,11 +68,11 @@ def _tree(plan: Candidate) -> None:
 
 
 def _argmax(plan: Candidate) -> None:
-    """vLLM 0.33, v1/worker/gpu/spec_decode/speculator.py: _validate_local_argmax_reduction."""
+    """Refuse probabilistic drafts with local argmax, as vLLM 0.33 does (v1/worker/gpu/spec_decode/speculator.py)."""
     if plan.value("local_argmax") and plan.value("draft_sampling") == "probabilistic":
         raise PlanError(
-            f"{plan.text('local_argmax')} but {plan.text('draft_sampling')}: an argmax over shards leaves no "
-            "probabilities to sample from: --draft-sampling greedy, or leave local_argmax out"
+            f"{plan.text('local_argmax')} but {plan.text('draft_sampling')}: an argmax over parts of the vocabulary "
+            "leaves no probabilities to sample from: --draft-sampling greedy, or --no-local-argmax"
         )
 
 
@@ -80,13 +80,13 @@ _BAD_LOOKUP = 2
 
 
 def _lookup(plan: Candidate) -> list[Advice]:
-    """N-gram lookup goes wrong in tool calls where it matches too little."""
+    """Refuse or warn of n-gram lookup with short matches, which corrupts tool calls."""
     if plan.method != "ngram":
         return []
     shortest = plan.value("prompt_lookup_min")
     if shortest is not None and shortest <= _BAD_LOOKUP:
         raise PlanError(
-            f"{plan.text('prompt_lookup_min')} with method ngram: matches that short were reported to corrupt about "
+            f"{plan.text('prompt_lookup_min')} with method ngram: such short matches were reported to corrupt about "
             f"half of all tool calls (vLLM issue 40875), {CLEAN_LOOKUP} was clean: --prompt-lookup-min {CLEAN_LOOKUP}"
         )
     advice = []
@@ -96,35 +96,35 @@ def _lookup(plan: Candidate) -> list[Advice]:
         )
     if plan.target.attention.linear_layers:
         advice.append(
-            f"{plan.target.attention.linear_layers} layers of {plan.target.path} keep a state, with which ngram was "
-            "reported to corrupt tool calls (vLLM issue 39273)"
+            f"{plan.target.attention.linear_layers} layers of {plan.target.path} are linear attention, where ngram "
+            "was reported to corrupt tool calls (vLLM issue 39273)"
         )
     return [Advice("warning", "method", message) for message in advice]
 
 
 def _gate(plan: Candidate) -> list[Advice]:
-    """Less of a gate over data-parallel ranks that share experts: each waits for the others' passes of the drafter.
+    """A note that the gate saves less on data-parallel ranks that share experts: they wait for each other's drafter.
 
-    vLLM 0.32 and 0.33 disable their own dynamic lengths there for the same reason. Ranks of a dense model are engines
-    of their own.
+    vLLM 0.32 and 0.33 disable their own dynamic lengths there for the same reason. The ranks of a dense model are
+    independent engines.
     """
     gate = ("gate", "speculate_below_context", "speculate_up_to_batch")
-    said = [name for name in gate if plan.value(name) not in (None, "off")]
-    if not said or plan.engine != "vllm" or plan.size("data_parallel_size") == 1 or not plan.target.experts:
+    gated = [name for name in gate if plan.value(name) not in (None, "off")]
+    if not gated or plan.engine != "vllm" or plan.size("data_parallel_size") == 1 or not plan.target.experts:
         return []
-    ranks = "ranks that share experts draft as much as each other at every step, so only what is verified is gated"
-    return [Advice("note", said[0], f"{plan.text(said[0])} and {plan.text('data_parallel_size')}: {ranks}")]
+    ranks = "ranks that share experts all draft equally many tokens, so the gate saves only verification"
+    return [Advice("note", gated[0], f"{plan.text(gated[0])} and {plan.text('data_parallel_size')}: {ranks}")]
 
 
 def _memory(plan: Candidate) -> list[Advice]:
-    """One sequence of the asked length must have room. The engine's allowance is an estimate and refuses nothing."""
+    """Refuse a plan whose cache surely has no room for one sequence of full length; warn if it may have none."""
     if plan.gpus is None or plan.engine == "embedded":
         return []
     layout = memory.layout(plan.settings)
     budget = memory.budget(plan.target, plan.drafter, layout, plan.gpus.gpu)
     one = _gib(budget.sequence or 0)
     spent = (
-        f"of {_gib(budget.total)} GiB on each {plan.gpus.gpu.name}, {layout.utilization:.0%} are used; weights take "
+        f"of {_gib(budget.total)} GiB on each {plan.gpus.gpu.name}, {layout.utilization:.0%} are used: weights take "
         f"{_gib(budget.weights)}, the drafter {_gib(budget.drafter)}, the engine about {_gib(budget.allowance)}"
     )
     if budget.hopeless:
@@ -143,8 +143,12 @@ def _memory(plan: Candidate) -> list[Advice]:
             )
         ]
     if budget.per_token is None:
-        named = plan.target.text_architecture
-        return [Advice("note", "context", f"only weights are reckoned: how {named} caches tokens is not known here")]
+        architecture = plan.target.text_architecture
+        return [
+            Advice(
+                "note", "context", f"only weights are counted: the KV cache layout of {architecture} is not known here"
+            )
+        ]
     if layout.max_batch and budget.sequences is not None and budget.sequences < layout.max_batch:
         return [
             Advice(
@@ -175,7 +179,7 @@ def _gib(size: int) -> str:
     return f"{size / memory.GIB:.1f}"
 
 
-#: From which compute capability a GPU calculates in a format; below, weights are unpacked first.
+#: Storage format -> the lowest compute capability that calculates in it. Older GPUs unpack the weights first.
 _ARITHMETIC = {"nvfp4": (10, 0), "mxfp4": (10, 0), "fp8": (8, 9)}
 
 
@@ -188,7 +192,7 @@ def _kernels(plan: Candidate) -> list[Advice]:
         Advice(
             "note",
             "quantization",
-            f"{gpu.name} (SM{gpu.capability[0]}{gpu.capability[1]}) does not calculate in {stored.kind}, which starts "
-            f"with SM{needed[0]}{needed[1]}: the weights save memory, not arithmetic",
+            f"{gpu.name} (SM{gpu.capability[0]}{gpu.capability[1]}) does not calculate in {stored.kind}, which needs "
+            f"SM{needed[0]}{needed[1]}: the weights save memory, not arithmetic",
         )
     ]

@@ -1,8 +1,8 @@
-"""How a GPU's memory is spent: weights, drafter, an allowance, and the KV cache that the rest has room for.
+"""Estimates how a GPU's memory is spent: weights, drafter, an allowance for the engine, and KV cache with the rest.
 
-Reckoned per GPU, the fullest one, under tensor, pipeline, data and decode-context parallelism. Compared with what
-vLLM printed: Kimi-K2-Thinking on 8 H200 (715,072 tokens of KV cache, 5,721,088 with DCP 8; the vLLM recipe of that
-model) and Qwen3-8B on one RTX 5090 (89,040 tokens): 2 % above the first two, 3 % below the last.
+Estimates are for the fullest GPU, under tensor, pipeline, data and decode-context parallelism. Compared with the tokens
+of KV cache that vLLM printed, they are 2 % too high for Kimi-K2-Thinking on 8 H200 (715,072, and 5,721,088 with DCP 8;
+from vLLM's recipe) and 3 % too low for Qwen3-8B on one RTX 5090 (89,040).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dovetail.plan.hardware import Gpu
 from dovetail.plan.layers import Setting
 
 GIB = 2**30
-#: CUDA context, workspaces of libraries, CUDA graphs; and what communication between GPUs keeps.
+#: Bytes of the CUDA context, libraries' workspaces and CUDA graphs; and of buffers for communication between GPUs.
 _FIXED, _COMMUNICATION = GIB, GIB
-#: Bytes that sampling takes per sequence and vocabulary entry: logits, their order, probabilities, in 32 and 64 bits.
+#: Bytes for sampling per sequence and vocabulary entry: logits, their order, probabilities, in 32 and 64 bits.
 _SAMPLING = 28
 #: vLLM 0.33's packed rows of sparse MLA (layers/attention/mla_attention.py): in FP8, 512 latent bytes, their scales
 #: (16) and 64 rotary elements in bf16.
@@ -31,10 +31,10 @@ _SPARSE_ROWS = {"fp8": 656, "nvfp4": 352}
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """How a plan lays a model out. Lengths in tokens; defaults are vLLM 0.33's.
+    """How a plan spreads a model over GPUs. Lengths are in tokens; defaults are vLLM 0.33's.
 
-    `max_batched_tokens` go through the model in one step, `max_batch` sequences run at once; None is what vLLM takes
-    on a GPU of that size.
+    `max_batched_tokens`: tokens of one step. `max_batch`: sequences that run at once. If they are None, vLLM's values
+    for a GPU of that size are used.
     """
 
     tensor: int = 1
@@ -58,7 +58,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout(settings: Mapping[str, Setting[Any]]) -> Layout:
-    """The layout that a plan's settings ask for; what they leave open is as in `Layout`."""
+    """The layout that a plan's settings describe; settings without a value have `Layout`'s default."""
     fields = {
         "tensor": "tensor_parallel_size",
         "pipeline": "pipeline_parallel_size",
@@ -75,16 +75,17 @@ def layout(settings: Mapping[str, Setting[Any]]) -> Layout:
         "quantization": "quantization",
         "language_model_only": "language_model_only",
     }
-    said = {field: settings[name].value for field, name in fields.items() if name in settings}
-    return Layout(**{field: value for field, value in said.items() if value is not None})
+    values = {field: settings[name].value for field, name in fields.items() if name in settings}
+    return Layout(**{field: value for field, value in values.items() if value is not None})
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU's bytes, and what they come to for the whole endpoint.
+    """The memory of one GPU in bytes, and what all GPUs together can cache.
 
-    `room` is left for KV cache (below zero: the weights alone do not fit), `per_token` its bytes per token, of target
-    and drafter. `tokens` can be held at once by all replicas, `sequences` of `context` tokens. None where the cache's
-    layout is not known (DeepSeek-V4's).
+    `room`: left for the KV cache; negative if the weights alone do not fit. `per_token`: bytes of KV cache per token,
+    target and drafter together. `per_sequence`: bytes of KV cache that do not grow with the sequence. `tokens`,
+    `sequences`: what all replicas can cache at once, in tokens and in sequences of `context` tokens. None if the
+    cache's layout is unknown (DeepSeek-V4).
     """
 
     total: int
@@ -101,32 +102,32 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sequence(self) -> int | None:
-        """Bytes of cache that one sequence of `context` tokens takes."""
+        """Bytes of KV cache for one sequence of `context` tokens."""
         return None if self.per_token is None else math.ceil(self.per_token * self.context) + self.per_sequence
 
     @property
     def fits(self) -> bool:
-        """Whether one sequence of the asked length can be served, without which an engine does not start."""
+        """Whether one sequence of full length fits, without which an engine does not start."""
         return self.room > (self.sequence or 0)
 
     @property
     def hopeless(self) -> bool:
-        """Whether it could not be even if the engine took half of its allowance.
+        """Whether one sequence would not fit even if the engine used half of its allowance.
 
-        What vLLM was seen to take is 0.8 (Qwen3-8B, above) and 1.1 of it (Kimi), so that this much is sure.
+        vLLM was measured to use 0.8 of it (Qwen3-8B) and 1.1 of it (Kimi), so a hopeless plan surely fails.
         """
         return self.room + self.allowance // 2 <= (self.sequence or 0)
 
     @property
     def longest(self) -> int | None:
-        """The longest context of which one sequence fits."""
+        """The longest context with room for one sequence."""
         if self.per_token is None or self.room <= self.per_sequence:
             return None if self.per_token is None else 0
         return int((self.room - self.per_sequence) / max(self.per_token, 1))
 
 
 def budget(target: Target, drafter: Drafter | None, layout: Layout, gpu: Gpu) -> Budget:
-    """What becomes of the memory of each GPU."""
+    """Estimate how the memory of each GPU is spent."""
     context = layout.context or target.context
     layout = _as_stored(target, layout)
     batch, batched_tokens = _batch(layout, gpu)
@@ -135,7 +136,7 @@ def budget(target: Target, drafter: Drafter | None, layout: Layout, gpu: Gpu) ->
     draft_weights = _drafter_weights(drafter, layout)
     spare = allowance(target, layout, batch, batched_tokens)
     room = usable - weights - draft_weights - spare
-    if layout.cache_bytes is not None:  # which vLLM then takes in place of the share
+    if layout.cache_bytes is not None:  # vLLM then ignores the utilization
         room = min(layout.cache_bytes, gpu.memory - weights - draft_weights - spare)
     per_token = per_token_of(target, drafter, layout)
     per_sequence = _windowed(target.attention, target.dtype, layout, context)
@@ -160,24 +161,24 @@ def budget(target: Target, drafter: Drafter | None, layout: Layout, gpu: Gpu) ->
 
 
 def _as_stored(target: Target, layout: Layout) -> Layout:
-    """A checkpoint may bring scales for an FP8 cache, which "auto" then means (utils/torch_utils.py)."""
+    """The layout with "auto" resolved: a checkpoint with scales for an FP8 cache gets one (utils/torch_utils.py)."""
     if layout.kv_dtype == "auto" and target.quantization is not None and target.quantization.kv_cache:
         return msgspec.structs.replace(layout, kv_dtype=target.quantization.kv_cache)
     return layout
 
 
 def per_token_of(target: Target, drafter: Drafter | None, layout: Layout) -> float | None:
-    """Bytes of KV cache per token on one GPU, of the target and its drafter. None for an unknown layout."""
+    """Bytes of KV cache per token on one GPU, for target and drafter. None for an unknown layout."""
     layout = _as_stored(target, layout)
-    its = cache_per_token(target.attention, target.layers, target.dtype, layout)
+    own = cache_per_token(target.attention, target.layers, target.dtype, layout)
     if drafter is None or drafter.attention is None or not drafter.layers:
-        return its
+        return own
     more = cache_per_token(drafter.attention, drafter.layers, drafter.dtype, _drafter_layout(drafter, layout))
-    return None if its is None or more is None else its + more
+    return None if own is None or more is None else own + more
 
 
 def _batch(layout: Layout, gpu: Gpu) -> tuple[int, int]:
-    """Sequences at once and tokens a step, as asked for or as vLLM 0.33 takes them (engine/arg_utils.py)."""
+    """Sequences at once and tokens per step: the plan's, else vLLM 0.33's defaults (engine/arg_utils.py)."""
     if gpu.memory >= 160 * GIB:
         batch, tokens = 1024, 16384
     elif gpu.memory >= 70 * GIB and "A100" not in gpu.name:
@@ -188,10 +189,10 @@ def _batch(layout: Layout, gpu: Gpu) -> tuple[int, int]:
 
 
 def allowance(target: Target, layout: Layout, batch: int, batched_tokens: int) -> int:
-    """What an engine takes beside weights and cache, as an upper bound that is stated rather than known.
+    """Bytes that an engine uses beside weights and cache: an estimate, meant as an upper bound.
 
-    A fixed part; hidden states of the largest step, of which a mixture of experts has one per active expert; sampling
-    of the largest batch. vLLM measures it by running such a step before it sizes its cache.
+    It has a fixed part, the hidden states of the largest step (one copy per active expert), and sampling for the
+    largest batch. vLLM measures it by running such a step before it sizes its cache.
     """
     copies = 4 + (target.experts.active if target.experts else 2 * (target.dense_width or 0) // target.hidden)
     step = batched_tokens * target.hidden * 2 * copies
@@ -200,13 +201,13 @@ def allowance(target: Target, layout: Layout, batch: int, batched_tokens: int) -
 
 
 def cache_per_token(attention: Attention, layers: int, dtype: str, layout: Layout) -> float | None:
-    """Bytes of KV cache per token on one GPU, of layers that keep every token. None for an unknown layout.
+    """Bytes of KV cache per token on one GPU, for the layers that cache every token. None for an unknown layout.
 
-    An MLA layer keeps its latent (1,152 bytes in bf16 for Kimi and DeepSeek), which tensor parallelism repeats on
-    every GPU and only decode-context parallelism divides. In FP8 that is 576 bytes (vLLM 0.33's TRITON_MLA and others
-    store one byte an element), but 656 with sparse attention, whose rows are packed with their scales
-    (flashmla_sparse.py), plus the indexer's keys with theirs (deepseek_v2.py). Other layers keep keys and values of
-    `kv_heads`, divided by tensor parallelism until one head is left.
+    An MLA layer caches a latent vector (1,152 bytes in bf16 for Kimi and DeepSeek). Tensor parallelism copies it to
+    every GPU; only decode-context parallelism divides it. In FP8 it takes 576 bytes (vLLM 0.33's TRITON_MLA and others
+    store one byte per element). With sparse attention it takes 656, because rows are packed with their scales
+    (flashmla_sparse.py), plus the indexer's keys with their scales (deepseek_v2.py). Other layers cache keys and values
+    of `kv_heads`, which tensor parallelism divides until one head is left.
     """
     full = max(layers - attention.linear_layers - attention.windowed_layers, 0)
     if attention.kind == "compressed":
@@ -229,7 +230,7 @@ def _row(attention: Attention, dtype: str, layout: Layout) -> float:
 
 
 def _windowed(attention: Attention, dtype: str, layout: Layout, context: int) -> int:
-    """Bytes that one sequence takes in layers with a window, however long it becomes."""
+    """Bytes of KV cache of one sequence in layers with a window, which do not grow with its length."""
     if not attention.windowed_layers or attention.kind == "compressed":
         return 0
     rows = min(attention.window or context, context) * math.ceil(attention.windowed_layers / layout.pipeline)
@@ -237,9 +238,9 @@ def _windowed(attention: Attention, dtype: str, layout: Layout, context: int) ->
 
 
 def _target_weights(target: Target, layout: Layout) -> int:
-    """Weights on the fullest GPU: a share of each part, and a pipeline's stages differ by embedding or head."""
+    """Bytes of the target's weights on the fullest GPU, which has either the embedding or the head in a pipeline."""
     parts = target.weights.parts
-    # Weights that an engine quantizes as it loads them; those already quantized stay as they are.
+    # fp8 halves weights while they load; a checkpoint that is already quantized stays as it is.
     online = 0.5 if layout.quantization and "fp8" in layout.quantization and target.quantization is None else 1.0
     stage = math.ceil(target.layers / layout.pipeline) / target.layers
     # Experts are spread over tensor and data parallel GPUs alike (vLLM: data_parallel_deployment).
@@ -252,16 +253,16 @@ def _target_weights(target: Target, layout: Layout) -> int:
 def _drafter_weights(drafter: Drafter | None, layout: Layout) -> int:
     if drafter is None or drafter.weights is None:
         return 0
-    its = layout.draft_tensor or layout.tensor
+    tensor = layout.draft_tensor or layout.tensor
     parts = drafter.weights.parts
-    return math.ceil((parts.total - parts.whole) / its) + parts.whole
+    return math.ceil((parts.total - parts.whole) / tensor) + parts.whole
 
 
 def _drafter_layout(drafter: Drafter, layout: Layout) -> Layout:
-    """How the drafter's cache lies: on one pipeline stage, with a dtype of its own if one is asked for.
+    """The layout of the drafter's cache: on one pipeline stage, with its own dtype if one is set.
 
-    Decode-context parallelism divides it only if it is MLA like the target's; another drafter's stays whole (vLLM
-    0.33, v1/worker/gpu/model_runner.py: a draft at DCP 1 under a DCP target keeps a replicated cache).
+    Decode-context parallelism divides it only if the drafter uses MLA; otherwise every GPU has a copy (vLLM 0.33,
+    v1/worker/gpu/model_runner.py).
     """
     mla = drafter.attention is not None and drafter.attention.kind == "mla"
     return msgspec.structs.replace(

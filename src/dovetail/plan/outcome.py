@@ -1,4 +1,4 @@
-"""A plan as data: every setting and where it came from, what was found, what it takes of memory, what to know."""
+"""The finished plan as data: settings with their sources, the checkpoints, the memory that they take, and advice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dovetail.plan.memory import Budget
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan takes of memory, in bytes.
+    """The memory that the plan takes, in bytes.
 
-    `weights` and `drafter_weights` are as they are stored. `cache_per_token` is what a token takes of each GPU, target
-    and drafter together (None: not known). `each` is how one GPU's memory is spent, None where the GPUs are not known
-    or not used.
+    `parameters` and `active`: numbers of parameters. `weights`, `drafter_weights`: the weights as they are stored.
+    `weights_from`: what the size was read from. `cache_per_token`: KV cache of target and drafter for a token on each
+    GPU, None if unknown. `each`: how the memory of one GPU is spent, None if no GPUs are known or used.
     """
 
     parameters: int
@@ -37,11 +37,11 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides what runs.
 
-    `settings` has every setting there is; a None is none, or left to the engine. `variables` are the environment's,
-    each with its own source, which `settings["env"]` holds together. `target` and `drafter` are what their files say,
-    None where there is none or where it could not be looked at; `folders` is where these, and the tokenizer, lie on
-    this machine. `compute` is this machine's processor and its kernel for the weights, None on other engines than the
-    embedded one. `reason` is why the engine is what it is, where nobody asked for one.
+    `settings`: every setting; a value of None is none, or left to the engine. `variables`: the environment variables
+    of `settings["env"]`, each with its own source. `target`, `drafter`: what their files declare, None if there is no
+    such checkpoint or it could not be read. `folders`: the folders of target, drafter and tokenizer on this machine.
+    `compute`: this machine's processor and its kernel for the weights, for the embedded engine. `reason`: why the
+    engine is vLLM, if no source set it.
     """
 
     settings: Mapping[str, Setting[Any]]
@@ -57,19 +57,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     compute: Setting[str] | None = None
 
     def value(self, name: str) -> Any:
-        """The value of a setting. Raises `KeyError` for what is none."""
+        """The value of a setting. Raises `KeyError` if there is no setting called `name`."""
         return self.settings[name].value
 
     @property
     def command_settings(self) -> dict[str, Setting[Any]]:
-        """The settings that a command for another engine carries: the GPUs are what they were made for."""
+        """The settings that a command for another engine may contain: all but the GPUs that the plan is for."""
         return {name: setting for name, setting in self.settings.items() if name != "gpus"}
 
     def advice_of(self, level: Literal["warning", "note", "advice"]) -> list[Advice]:
         return [each for each in self.advice if each.level == level]
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it: the settings by name, and beside them what else there is to say."""
+        """The plan as plain data for JSON: every setting by its name, and the other fields."""
         return msgspec.to_builtins(  # type: ignore[no-any-return]
             dict(self.settings)
             | {
@@ -79,19 +79,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "looked": {"target": _described(self.target), "drafter": _described(self.drafter)},
                 "reason": self.reason,
                 "fit": self.fit,
-                "warnings": [_said(each) for each in self.advice_of("warning")],
-                "notes": [_said(each) for each in self.advice_of("note")],
-                "advice": [_said(each) for each in self.advice_of("advice")],
+                "warnings": [_message(each) for each in self.advice_of("warning")],
+                "notes": [_message(each) for each in self.advice_of("note")],
+                "advice": [_message(each) for each in self.advice_of("advice")],
             }
         )
 
 
 def _described(checkpoint: Target | Drafter | None) -> dict[str, Any] | None:
-    """What was read of a checkpoint, without the fields of its config as they are."""
+    """What was read of a checkpoint, without its raw config."""
     if checkpoint is None:
         return None
     return {name: value for name, value in msgspec.structs.asdict(checkpoint).items() if name != "fields"}
 
 
-def _said(advice: Advice) -> dict[str, str]:
+def _message(advice: Advice) -> dict[str, str]:
     return {"setting": advice.setting, "message": advice.message}

@@ -1,7 +1,6 @@
-"""Whether a drafter is one for this target: widths, vocabularies, layers, family, positions, lengths.
+"""Checks that a drafter fits its target: widths, vocabularies, layers, families, positions and lengths.
 
-Every refusal names what each side says, and the way out. Where a rule is an engine's, its docstring names the file in
-vLLM 0.33 that has it.
+Every refusal names both sides and a way out. If a rule is an engine's, the docstring names the file in vLLM 0.33.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from dovetail.plan.drafter_support import cannot_run
 
 
 def check(plan: Candidate, drafter: Drafter) -> list[Advice]:
-    """What there is to know about the pair. Raises `PlanError` for the first thing that does not fit."""
+    """Check the pair, and return what there is to know. Raises `PlanError` for the first thing that does not fit."""
     _engine(plan, drafter)
     _pair(plan.target, drafter)
     return [*_named_target(plan.target, drafter), *_positions(plan, drafter), *_length(plan, drafter)]
 
 
 def longest_context(target: Target, drafter: Drafter | None) -> tuple[int, str]:
-    """The longest context that both can do, and which of them says so: what a plan takes when nobody asks."""
+    """The longest context that target and drafter support, and whose limit it is. It is the default context."""
     limit = _limit(drafter)
     if drafter is not None and limit is not None and limit < target.context:
         return limit, f"the drafter's ({drafter.path}: max_position_embeddings)"
@@ -39,11 +38,11 @@ def _misfit(target: Target, drafter: Drafter, why: str) -> PlanError:
 
 def _engine(plan: Candidate, drafter: Drafter) -> None:
     if plan.engine in ("embedded", "vllm", "sglang", "trtllm"):
-        why = cannot_run(drafter, plan.engine)
-        if why is not None:
+        reason = cannot_run(drafter, plan.engine)
+        if reason is not None:
             raise PlanError(
-                f"engine {plan.engine} cannot run {drafter.path} ({drafter.method}, {drafter.config_format}): {why}. "
-                "Use another drafter or engine, or `--drafter none`"
+                f"engine {plan.engine} cannot run {drafter.path} ({drafter.method}, {drafter.config_format}): "
+                f"{reason}. Use another drafter or engine, or `--drafter none`"
             )
 
 
@@ -77,7 +76,7 @@ def _pair(target: Target, drafter: Drafter) -> None:
 
 
 def _named_target(target: Target, drafter: Drafter) -> list[Advice]:
-    """Targets of one shape can be different models (Qwen3-30B-A3B and its Coder): only the name tells."""
+    """A warning if the drafter names another target. Models of one shape can differ, as Qwen3-30B-A3B and its Coder."""
     verifier = drafter.verifier
     if drafter.config_format != "speculators" or verifier is None or _letters(verifier) in _letters(target.path):
         return []
@@ -85,28 +84,28 @@ def _named_target(target: Target, drafter: Drafter) -> list[Advice]:
         Advice(
             "warning",
             "drafter",
-            f"{drafter.path} was made for {verifier}: with {target.path} it may guess worse (what is said stays the "
-            "target's)",
+            f"{drafter.path} was made for {verifier}: with {target.path} fewer drafts may be accepted (the "
+            "text is the target's in any case)",
         )
     ]
 
 
 def _letters(path: str) -> str:
-    """The last name of `path`, or all of it inside a hub's cache, as letters and digits that can be compared."""
+    """The last part of `path`, or all of a path in the hub's cache, reduced to letters and digits for comparison."""
     name = path if "snapshots" in path else path.rstrip("/").rpartition("/")[2]
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-#: Ropes whose table of positions can be made longer (config/speculative.py: _CACHE_ONLY_ROPE_TYPES).
+#: Rope types whose table of positions can be extended (config/speculative.py: _CACHE_ONLY_ROPE_TYPES).
 _EXTENSIBLE = ("default", "linear", "llama3", "ntk", "proportional", "mrope")
 
 
 def _limit(drafter: Drafter | None) -> int | None:
-    """The context that a drafter bounds, None where it bounds none.
+    """The longest context that the drafter allows, None if it sets no limit.
 
-    A drafter beside the target shares its positions; a rope that only sizes a table is made longer, one whose table or
-    frequencies come from the trained length (YaRN, dynamic, longrope) is not, and then bounds the endpoint, as the
-    context of a draft model does (config/vllm.py: _limit_max_model_len_to_draft).
+    A drafter uses the target's positions. A rope that only fills a table is extended to them. A rope whose frequencies
+    depend on the trained length (YaRN, dynamic, longrope) is not, and limits the endpoint, as the context of a draft
+    model does (config/vllm.py: _limit_max_model_len_to_draft).
     """
     if drafter is None or drafter.context is None or drafter.rope is None:
         return None
@@ -115,7 +114,7 @@ def _limit(drafter: Drafter | None) -> int | None:
 
 
 def _positions(plan: Candidate, drafter: Drafter) -> list[Advice]:
-    """The drafter's rope: three-part positions (mrope) as the target's, and a context as long as is asked for."""
+    """Check the drafter's rope: three-part positions (mrope) only with the target's, and the context of the plan."""
     rope, target = drafter.rope, plan.target
     if rope is not None and rope.mrope and not target.rope.mrope:
         raise _misfit(
@@ -127,50 +126,50 @@ def _positions(plan: Candidate, drafter: Drafter) -> list[Advice]:
     context = plan.value("context") or target.context
     limit = _limit(drafter)
     if limit is not None and rope is not None and limit < context:
-        asked = plan.text("context") if plan.value("context") else f"context is the target's {context}"
+        context_text = plan.text("context") if plan.value("context") else f"context is the target's {context}"
         raise PlanError(
-            f"{asked} but {drafter.path} ends at {limit} (max_position_embeddings, rope type {rope.type}): ask for "
+            f"{context_text} but {drafter.path} ends at {limit} (max_position_embeddings, rope type {rope.type}): use "
             f"--context {limit}, or `--drafter none`"
         )
     below = plan.value("speculate_below_context") or context
     if drafter.context is None or drafter.context >= min(context, below):
         return []
-    # No limit is made of it: what a config says is a bound of positions as often as what was trained on, and a drafter
-    # may guess well beyond it. A gate that measures finds where it does not.
+    # This sets no limit: the number in a config is as often the size of a table as the trained length, and drafts may
+    # be good beyond it. A measured gate notices where they are not.
     measured = plan.value("gate") == "measured"
-    tail = f"worse, which the gate measures; --speculate-below-context {drafter.context} draws the line there"
+    gated = f", which the gate measures; --speculate-below-context {drafter.context} sets a limit there"
     return [
         Advice(
             "note" if measured else "warning",
             "speculate_below_context",
-            f"{drafter.path} was trained on {drafter.context} tokens, the context is {context}: beyond those it "
-            f"guesses {tail if measured else 'worse'}",
+            f"{drafter.path} was trained on {drafter.context} tokens, the context is {context}: beyond, fewer "
+            f"drafts are accepted{gated if measured else ''}",
         )
     ]
 
 
 def _length(plan: Candidate, drafter: Drafter) -> list[Advice]:
-    """A block method drafts no more than its block; MTP layers are run in whole rounds (config/speculative.py)."""
+    """A block method drafts at most its block; MTP layers draft in whole rounds (config/speculative.py)."""
     tokens, layers = plan.value("draft_tokens"), drafter.layers
     if not tokens:
         return []
     if drafter.most_tokens is not None and tokens > drafter.most_tokens:
         raise PlanError(
             f"{plan.text('draft_tokens')} but {drafter.path} ({drafter.method}) drafts at most {drafter.most_tokens} a "
-            f"step (block_size {drafter.block_size}): ask for no more"
+            f"step (block_size {drafter.block_size}): set a smaller --draft-tokens"
         )
     if drafter.method != "mtp" or not layers or tokens <= layers:
         return []
     if tokens % layers:
         raise PlanError(
-            f"{plan.text('draft_tokens')} but {drafter.path} has {layers} MTP layers, which are run in whole rounds: "
-            f"ask for a multiple of {layers}, or for fewer"
+            f"{plan.text('draft_tokens')} but {drafter.path} has {layers} MTP layers, which draft in whole rounds: "
+            f"set a multiple of {layers}, or less"
         )
     return [
         Advice(
             "note",
             "draft_tokens",
             f"{tokens} tokens a step from {layers} MTP layer{'s' if layers > 1 else ''}: the same layers run again for "
-            "the further ones, which are accepted less often",
+            "the further tokens, which are accepted less often",
         )
     ]

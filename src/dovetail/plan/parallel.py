@@ -1,4 +1,4 @@
-"""Whether a model divides over so many GPUs: heads, experts, layers, context, and the number of GPUs itself."""
+"""Checks that a model can be divided over the GPUs: heads, experts, layers, context and the number of GPUs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dovetail.errors import PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.methods import LOOKUPS
 
-#: Architectures whose hidden states vLLM 0.33 hands on between pipeline stages (supports_aux_hidden_states_over_pp).
-_HANDED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")
+#: Architectures whose hidden states vLLM 0.33 passes between pipeline stages (supports_aux_hidden_states_over_pp).
+_PASSED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")
 GPUS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 SIZES = (*GPUS, "decode_context_parallel_size")
 
 
 def check(plan: Candidate) -> list[Advice]:
-    """What there is to know about the sizes. Raises `PlanError` for sizes that cannot be."""
+    """Check the degrees of parallelism, and return what there is to know. Raises `PlanError` for impossible ones."""
     target, drafter = plan.target, plan.drafter
     if plan.engine == "embedded":
         for name in SIZES:
@@ -31,8 +31,8 @@ def check(plan: Candidate) -> list[Advice]:
     _experts(plan, tensor)
     if plan.size("pipeline_parallel_size") > target.layers:
         raise PlanError(
-            f"{plan.text('pipeline_parallel_size')} but {target.path} has {target.layers} layers, one a stage at the "
-            "least: ask for fewer stages"
+            f"{plan.text('pipeline_parallel_size')} but {target.path} has {target.layers} layers, and a stage needs "
+            "one: use fewer stages"
         )
     _context(plan, tensor)
     advice = []
@@ -48,23 +48,23 @@ def check(plan: Candidate) -> list[Advice]:
 
 def _enough_gpus(plan: Candidate, needed: int) -> None:
     if plan.gpus is not None and needed > plan.gpus.count:
-        asked = ", ".join(plan.text(name) for name in GPUS if plan.size(name) > 1)
+        degrees = ", ".join(plan.text(name) for name in GPUS if plan.size(name) > 1)
         raise PlanError(
-            f"{asked}: that takes {needed} GPUs and there are {plan.gpus}: ask for smaller sizes, or say --gpus"
+            f"{degrees}: this needs {needed} GPUs and there are {plan.gpus}: use smaller degrees, or set --gpus"
         )
 
 
-def _heads(attention: Attention, tensor: int, asked: str, way_out: str = "") -> None:
-    """Heads are divided; key-value heads too, or repeated (vLLM 0.33: config/model.py, layers/linear.py)."""
+def _heads(attention: Attention, tensor: int, subject: str, way_out: str = "") -> None:
+    """Check that heads can be divided, and key-value heads divided or repeated (vLLM 0.33: config/model.py)."""
     heads, kv = attention.heads, attention.kv_heads
     if heads % tensor:
         raise PlanError(
-            f"{asked} {heads} attention heads, which it does not divide: one of {_divisors(heads)}{way_out}"
+            f"{subject} {heads} attention heads, which it does not divide: one of {_divisors(heads)}{way_out}"
         )
     if attention.kind not in ("mla", "compressed") and kv % tensor and tensor % kv:
         fitting = [size for size in _divisors(heads) if not kv % size or not size % kv]
         raise PlanError(
-            f"{asked} {kv} key-value heads, which it neither divides nor is a multiple of: one of {fitting}{way_out}"
+            f"{subject} {kv} key-value heads, which it neither divides nor is a multiple of: one of {fitting}{way_out}"
         )
 
 
@@ -73,9 +73,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def _experts(plan: Candidate, tensor: int) -> None:
-    """Each expert is cut lengthwise, and a cut must not go through a block that shares a scale.
+    """Every expert is divided over the GPUs, but not within a block of weights that shares a scale.
 
-    vLLM 0.33, quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe. Qwen3-235B-A22B-FP8 fails so on 8 GPUs.
+    Source: vLLM 0.33, quantization/utils/fp8_utils.py, validate_fp8_block_shape_moe. It refuses Qwen3-235B-A22B-FP8 on
+    8 GPUs.
     """
     experts, stored = plan.target.experts, plan.target.quantization
     if experts is None:
@@ -93,37 +94,37 @@ def _experts(plan: Candidate, tensor: int) -> None:
 
 
 def _context(plan: Candidate, tensor: int) -> None:
-    """Decode-context parallelism uses the tensor-parallel GPUs again, for tokens where heads are repeated.
+    """Decode-context parallelism divides tokens over the tensor-parallel GPUs that hold copies of the same heads.
 
-    vLLM 0.33: config/parallel.py, and config/model.py for attention that is not MLA.
+    Source: vLLM 0.33, config/parallel.py, and config/model.py for attention that is not MLA.
     """
     attention, context = plan.target.attention, plan.size("decode_context_parallel_size")
     if context == 1:
         return
-    asked = plan.text("decode_context_parallel_size")
-    beside = f"tensor_parallel_size is {tensor}"
+    degree = plan.text("decode_context_parallel_size")
+    tensor_text = f"tensor_parallel_size is {tensor}"
     if tensor % context:
-        raise PlanError(f"{asked} but {beside}, which it must divide: one of {_divisors(tensor)}")
+        raise PlanError(f"{degree} but {tensor_text}, which it must divide: one of {_divisors(tensor)}")
     if attention.kind in ("mla", "compressed"):
         return
     copies = max(tensor // attention.kv_heads, 1)
     if context > copies:
         raise PlanError(
-            f"{asked} but {beside}, which leaves {copies} of each of the {attention.kv_heads} key-value heads "
-            f"({attention.kind}) of {plan.target.path}: at most {copies}"
+            f"{degree} but {tensor_text}, which leaves {copies} of each of the {attention.kv_heads} key-value "
+            f"heads ({attention.kind}) of {plan.target.path}: at most {copies}"
         )
     sharing = attention.heads // attention.kv_heads
     if sharing % context:
         raise PlanError(
-            f"{asked} but {sharing} heads of {plan.target.path} share a key-value head, which it must divide: one of "
+            f"{degree} but {sharing} heads of {plan.target.path} share a key-value head, which it must divide: one of "
             f"{[size for size in _divisors(sharing) if size <= copies]}"
         )
 
 
 def _draft_size(plan: Candidate, tensor: int) -> None:
-    """A drafter runs whole on every GPU or divided as the target is (vLLM 0.33: config/speculative.py)."""
-    its = plan.value("draft_tensor_parallel_size") or tensor
-    if its not in (1, tensor):
+    """A drafter runs whole on every GPU, or divided like the target (vLLM 0.33: config/speculative.py)."""
+    size = plan.value("draft_tensor_parallel_size") or tensor
+    if size not in (1, tensor):
         raise PlanError(
             f"{plan.text('draft_tensor_parallel_size')} but tensor_parallel_size is {tensor}: a drafter runs whole on "
             f"every GPU or divided like its target: 1 or {tensor}"
@@ -144,14 +145,14 @@ def _staged(plan: Candidate, drafter: Drafter) -> list[Advice]:
     if (
         plan.size("pipeline_parallel_size") == 1
         or drafter.method not in READS_TARGET
-        or architecture.startswith(_HANDED_ON)
+        or architecture.startswith(_PASSED_ON)
     ):
         return []
     return [
         Advice(
             "warning",
             "pipeline_parallel_size",
-            f"{drafter.method} reads hidden states, which vLLM 0.33 hands from stage to stage for some models only; "
-            f"{architecture} is none of them",
+            f"{drafter.method} reads hidden states, which vLLM 0.33 passes between stages for some models only, and "
+            f"not for {architecture}",
         )
     ]

@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dovetail.checkpoints import hub
 from dovetail.errors import PlanError
+from dovetail.plan.emit.command import shown
 from dovetail.plan.hardware import Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
@@ -134,6 +135,28 @@ class Match(NamedTuple):
     recipe: Recipe
     layer: Layer
     conditions: int
+
+
+def conditions_text(match: Conditions | None, *, markdown: bool = False) -> str:
+    """The conditions as a sentence; `markdown` puts names in backticks."""
+    if match is None:
+        return "No model and no drafter is named."
+    gpu = match.gpu or Machine()
+    lists = (
+        ("the model is", match.model),
+        ("its family is", match.model_type),
+        ("its architecture is", match.architecture),
+        ("the drafter is", match.drafter),
+        ("GPUs are called", gpu.name),
+        ("GPUs have the compute capability", gpu.capability),
+    )
+    conditions = [f"{what} {' or '.join(f'`{name}`' for name in names)}" for what, names in lists if names]
+    if gpu.count is not None:
+        conditions.append(f"there are {gpu.count} GPUs or more" if gpu.count > 1 else "there is a GPU")
+    conditions += [f"`{name}` is {shown(value)}" for name, value in match.settings.items()]
+    text = "; ".join(conditions)
+    text = f"{text[:1].upper()}{text[1:]}."
+    return text if markdown else text.replace("`", "")
 
 
 def read(file: Path) -> Recipe:

@@ -1,9 +1,9 @@
-"""Makes the plan: what was said, on the command line and elsewhere, becomes one checked value for every setting.
+"""Makes the plan: one checked value for every setting, with its source.
 
-1. Read what was said, on the command line and in a config file: the strongest layers. 2. Find what it is about: the
-target, the recipes that fit it, the drafter; each adds a layer. 3. Choose the engine, if nobody did, and fill in
-defaults, the last layer. 4. Hold it all against each other: refuse what cannot work, say what is to be known and what
-would be gained.
+1. Read the user's settings, from the command line and a config file: the strongest layers.
+2. Discover the target, the recipes that match it and the drafter; each adds a layer.
+3. Choose the engine, if no layer does, and add the defaults, the weakest layer.
+4. Check that everything fits together. What cannot work is refused; warnings, notes and advice are collected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dovetail.plan.option import GROUPS
 from dovetail.plan.options import OPTIONS
 from dovetail.plan.outcome import Fit, Plan
 from dovetail.plan.recipe import DEMO
-from dovetail.plan.user_settings import drafters_apart, said
+from dovetail.plan.user_settings import read_user_settings, with_drafter_as_drafter
 
 _ORDER = [option.name for group in GROUPS for option in OPTIONS if option.group == group]
 
@@ -40,43 +40,45 @@ def resolve(
     recipe: str | None = None,
     engine: str | None = None,
 ) -> Plan:
-    """The plan for `model` (a target or a drafter, as a folder or a hub id; None: the demo pair) under `options`.
+    """Make the plan for `model` with the settings `options`.
 
-    `config` is a file with more settings. `recipe` names one, or a file, that is taken in place of those that fit;
-    "none" takes none. `engine` is taken where no layer says one. Raises `PlanError` for settings that are unknown, out
-    of range or cannot work together, and `CheckpointError` for checkpoints that are not what they should be. Reads
-    small files only; those of models on the hub are fetched.
+    `model`: a target or a drafter, as a folder or a hub id; None: the demo pair. `config`: a file with more settings.
+    `recipe`: the name or the file of the only recipe to use, "none" for no recipe, None for all that match. `engine`:
+    the engine, if no layer sets one. Reads only small files, and downloads those of models on the hub.
+
+    Raises `PlanError` for settings that are unknown, out of range or cannot work together, and `CheckpointError` for a
+    checkpoint that is missing, incomplete or unreadable.
     """
-    layers, notes = said(model, options, config)
+    layers, notes = read_user_settings(model, options, config)
     checkpoints = CheckpointResolver(value(overlay(layers), "revision"))
-    found = discover([drafters_apart(layer, checkpoints) for layer in layers], checkpoints, recipe)
-    advice = [*(Advice("note", "", note) for note in notes), *found.advice]
-    folders = _folders(found, checkpoints, advice)
-    chosen, reason = _engine(found, folders, engine)
-    layers = [*found.layers, Layer("default", _defaults(found, folders, chosen, advice))]
+    discovery = discover([with_drafter_as_drafter(layer, checkpoints) for layer in layers], checkpoints, recipe)
+    advice = [*(Advice("note", "", note) for note in notes), *discovery.advice]
+    folders = _folders(discovery, checkpoints, advice)
+    chosen, reason = _engine(discovery, folders, engine)
+    layers = [*discovery.layers, Layer("default", _defaults(discovery, folders, chosen, advice))]
     settings, variables = combined(layers), merged("env", layers)
     if variables:
         sources = ", ".join(dict.fromkeys(variable.source for variable in variables.values()))
         settings["env"] = Setting({name: variable.value for name, variable in variables.items()}, sources)
-    drafting_precedence.check(settings, found.drafter)
+    drafting_precedence.check(settings, discovery.drafter)
     _check_values(settings)
     if reason is not None:
         advice.append(Advice("note", "engine", reason))
     summary = None
-    if found.target is not None:
-        candidate = Candidate(found.target, found.drafter, settings, found.gpus)
-        advice += fit.check(found.target, found.drafter, settings, found.gpus)
+    if discovery.target is not None:
+        candidate = Candidate(discovery.target, discovery.drafter, settings, discovery.gpus)
+        advice += fit.check(discovery.target, discovery.drafter, settings, discovery.gpus)
         advice += engines.check(candidate, folders)
-        advice += advise(candidate, found.near, found.recipes)
+        advice += advise(candidate, discovery.near, discovery.recipes)
         summary = _fit(candidate)
     return Plan(
         settings={name: settings[name] for name in _ORDER},
         variables=variables,
-        target=found.target,
-        drafter=found.drafter,
-        gpus=found.gpus,
+        target=discovery.target,
+        drafter=discovery.drafter,
+        gpus=discovery.gpus,
         fit=summary,
-        recipes=found.recipes,
+        recipes=discovery.recipes,
         advice=tuple(advice),
         folders=folders,
         reason=reason,
@@ -84,88 +86,88 @@ def resolve(
     )
 
 
-def _folders(found: Discovery, checkpoints: CheckpointResolver, advice: list[Advice]) -> dict[str, str]:
-    """Where on this machine the target, the drafter and the tokenizer lie, as far as they could be looked at."""
-    settings = combined(found.layers)
+def _folders(discovery: Discovery, checkpoints: CheckpointResolver, advice: list[Advice]) -> dict[str, str]:
+    """The folders of the target, the drafter and the tokenizer on this machine, of those that could be read."""
+    settings = combined(discovery.layers)
     folders = {}
-    if found.target is not None:
+    if discovery.target is not None:
         folders["target"] = checkpoints.target_folder(settings["target"].value)
         folders["tokenizer"] = folders["target"]
-    if found.drafter is not None and found.drafter.config_format != "inside the target":
-        folders["drafter"] = checkpoints.folder(found.drafter.path)
+    if discovery.drafter is not None and discovery.drafter.config_format != "inside the target":
+        folders["drafter"] = checkpoints.folder(discovery.drafter.path)
     tokenizer = settings.get("tokenizer")
     if tokenizer is not None and tokenizer.value is not None:
         try:
             folders["tokenizer"] = checkpoints.folder(tokenizer.value)
         except DovetailError as error:
-            if found.target is not None:
+            if discovery.target is not None:
                 raise
             advice.append(Advice("warning", "tokenizer", f"{tokenizer.value} could not be read: {error.message}"))
         else:
             if not has_tokenizer(folders["tokenizer"]):
                 raise CheckpointError(
-                    f"tokenizer is {tokenizer.value} ({tokenizer.source}) but there is neither tokenizer.json nor "
+                    f"tokenizer is {tokenizer.value} ({tokenizer.source}) but it has neither tokenizer.json nor "
                     "tiktoken.model"
                 )
     return folders
 
 
-def _engine(found: Discovery, folders: Mapping[str, str], otherwise: str | None) -> tuple[str, str | None]:
-    """The engine, and why it has to be that where nobody asked for one."""
-    settings = combined(found.layers)
+def _engine(discovery: Discovery, folders: Mapping[str, str], default: str | None) -> tuple[str, str | None]:
+    """The engine, and the reason for it if no layer sets one and it is vLLM."""
+    settings = combined(discovery.layers)
     if "engine" in settings:
         engine: str = settings["engine"].value
-        if engine == "embedded" and found.target is None:
+        if engine == "embedded" and discovery.target is None:
             raise PlanError(f"engine is embedded ({settings['engine'].source}) but the target could not be read")
         return engine, None
-    if found.target is None or otherwise is not None:
-        return otherwise or "vllm", None
-    candidate = Candidate(found.target, found.drafter, settings, found.gpus)
-    why = embedded.why_not(candidate)
-    if why is not None:
-        return "vllm", f"vLLM is needed: {why}"
-    why = embedded.not_intended(candidate, folders, demo=DEMO in found.recipes)
-    if why is not None:
-        return "vllm", f"vLLM is taken: {why}"
+    if discovery.target is None or default is not None:
+        return default or "vllm", None
+    candidate = Candidate(discovery.target, discovery.drafter, settings, discovery.gpus)
+    reason = embedded.why_not(candidate)
+    if reason is not None:
+        return "vllm", f"vLLM is needed: {reason}"
+    reason = embedded.not_intended(candidate, folders, demo=DEMO in discovery.recipes)
+    if reason is not None:
+        return "vllm", f"vLLM is chosen: {reason}"
     return "embedded", None
 
 
-def _defaults(found: Discovery, folders: Mapping[str, str], engine: str, advice: list[Advice]) -> dict[str, Any]:
-    """The last layer, in which every setting is."""
-    settings = combined(found.layers)
+def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, advice: list[Advice]) -> dict[str, Any]:
+    """The values of the weakest layer, which has every setting."""
+    settings = combined(discovery.layers)
     method = value(settings, "method")
     if engine == "embedded" and not settings.keys() & {"drafter", "method"} and value(settings, "draft_tokens") != 0:
         method = embedded.LOOKUP
     values = defaults.fixed(settings["target"].value, engine, method)
-    values |= {"engine": engine, "gpus": None if found.gpus is None else str(found.gpus)}
+    values |= {"engine": engine, "gpus": None if discovery.gpus is None else str(discovery.gpus)}
     if "format" in settings:
         _check_format(settings["format"])
-    elif found.target is not None:
+    elif discovery.target is not None:
         detected = chat_format(folders["target"])
         values["format"] = detected.name
         if detected.name is None and engine != "embedded":
-            unknown = f"the model's language is not known, say --format: {detected.reason}"
+            unknown = f"the model's format is unknown, set --format: {detected.reason}"
             advice.append(Advice("warning", "format", unknown))
-    if found.target is not None:
+    if discovery.target is not None:
         candidate = Candidate(
-            found.target, found.drafter, {"engine": Setting(engine, "default"), **settings}, found.gpus
+            discovery.target, discovery.drafter, {"engine": Setting(engine, "default"), **settings}, discovery.gpus
         )
         sizes, said_of_them = defaults.sizes(candidate)
         values |= sizes
         advice += said_of_them
-    tokens = combined([*found.layers, Layer("default", values)]).get("draft_tokens")
+    tokens = combined([*discovery.layers, Layer("default", values)]).get("draft_tokens")
     if engine == "embedded" and tokens is not None and tokens.value:
         values["gate"] = "measured"
-        # A drafter's or a recipe's number was found elsewhere; here it is measured. Somebody's own word is a limit.
+        # The user's number is a limit. A drafter's or a recipe's number is not: it is from another machine.
         if not tokens.source.startswith(("command line", "config file")) and value(settings, "gate") != "off":
             values["max_draft_tokens"] = embedded.DRAFT_TOKENS
     if engine == "embedded" and value(settings, "chunked_prefill") is False:
-        values["max_batched_tokens"] = embedded.whole_prompts(overlay([*found.layers, Layer("default", values)]))
+        values["max_batched_tokens"] = embedded.whole_prompts(overlay([*discovery.layers, Layer("default", values)]))
     return values
 
 
 def _check_format(setting: Setting[str]) -> None:
-    from dovetail.formats import format  # brings every family, which a plan without a format has no use for
+    from dovetail.formats import format  # imports every family, which a plan without a format does not need
 
     try:
         format(setting.value)
@@ -187,7 +189,7 @@ def _check_values(settings: Mapping[str, Setting[Any]]) -> None:
 def _fit(candidate: Candidate) -> Fit:
     layout, embedded_engine = memory.layout(candidate.settings), candidate.engine == "embedded"
     if embedded_engine:
-        # "auto" is what it computes in, whatever the checkpoint is stored as.
+        # "auto" is the data type of computation, whatever the checkpoint is stored as.
         kinds = (candidate.value("kv_cache_dtype") or "auto", candidate.value("draft_kv_cache_dtype"))
         kv, draft_kv = (candidate.value("dtype") if kind == "auto" else kind for kind in kinds)
         layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)

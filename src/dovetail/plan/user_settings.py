@@ -1,4 +1,4 @@
-"""What people say of a plan, on the command line and in a config file: checked settings, each under who said it."""
+"""Reads the settings that the user gives, on the command line and in a config file, as the strongest layers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from dovetail.plan.options import validated
 from dovetail.plan.yaml_config import read_yaml
 
 
-class Said(NamedTuple):
-    """Layers, strongest first, and a note for every setting that was said by a name that is not today's."""
+class UserSettings(NamedTuple):
+    """Layers, strongest first, and a note for every setting under an older name."""
 
     layers: list[Layer]
     notes: list[str]
 
 
-def said(model: str | None, options: Mapping[str, Any], config: Path | None) -> Said:
-    """`options` (with `model` among them) and the file `config`. Raises `PlanError` naming who said what is wrong."""
+def read_user_settings(model: str | None, options: Mapping[str, Any], config: Path | None) -> UserSettings:
+    """Check `options`, with `model` as the target, and the file `config`.
+
+    Raises `PlanError` naming the source and the setting.
+    """
     named = dict(options) if model is None else {**options, "target": model}
     values, notes = validated(named, "command line", Path.cwd())
     layers = [Layer("command line", values)]
@@ -29,11 +32,11 @@ def said(model: str | None, options: Mapping[str, Any], config: Path | None) -> 
         values, more = validated(_config_file(config), "config file", config.absolute().parent)
         layers.append(Layer("config file", values))
         notes += more
-    return Said(layers, notes)
+    return UserSettings(layers, notes)
 
 
-def drafters_apart(layer: Layer, checkpoints: CheckpointResolver) -> Layer:
-    """The layer in which a drafter that was given as the model is the drafter. Raises `PlanError` where it has two."""
+def with_drafter_as_drafter(layer: Layer, checkpoints: CheckpointResolver) -> Layer:
+    """The layer with its target as the drafter, if it is one. Raises `PlanError` if the layer sets another drafter."""
     source, values = layer
     target = values.get("target")
     if target is None or not checkpoints.is_drafter(target):
@@ -44,8 +47,8 @@ def drafters_apart(layer: Layer, checkpoints: CheckpointResolver) -> Layer:
         )
     if values.get("drafter", target) != target:
         raise PlanError(
-            f"{source}: {target} is a drafter, and so is {values['drafter']}: give the target as the model, or one "
-            "drafter alone"
+            f"{source}: {target} is a drafter, and so is {values['drafter']}: give the target as the model, or "
+            "only one drafter"
         )
     return Layer(source, {**{name: value for name, value in values.items() if name != "target"}, "drafter": target})
 
