@@ -1,4 +1,4 @@
-"""A model without a family of its own: it is read as its template writes, and shown what its template can show."""
+"""The format of a chat template: its prompts equal those of transformers, and its family reads what it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
@@ -29,7 +29,7 @@ from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Tokenizer
 from tests.formats import chat_templates
 from tests.formats.chat_templates import SPECIAL
-from tests.formats.conversations import SHAPES, TOOLS, assistant, result, system, user
+from tests.formats.conversations import SHAPES, TOOLS, assistant, system, user
 from tests.grammar.test_matcher import takes
 from tests.reading.families import PieceTokenizer, cut, cuts
 
@@ -39,10 +39,10 @@ CHATML = """{%- for message in messages %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
 
-# -- what the templates of well-known models say ----------------------------------------------------------------------
+# -- the templates of well-known models -------------------------------------------------------------------------------
 
-#: Checked by eye: who reads, who begins reasoning and in which field it is read, the first end of a turn, and what a
-#: history must be like.
+#: Checked by eye: the family, who begins reasoning, the field of reasoning, the first end of a turn, and the rules for
+#: content, arguments and the developer role.
 KNOWN = {
     "Qwen-Qwen3-0.6B": ("qwen3", "written", "reasoning_content", "<|im_end|>", "text", "any", False),
     "Qwen-Qwen2.5-7B-Instruct": ("hermes", "none", "reasoning_content", "<|im_end|>", "text", "object", False),
@@ -88,20 +88,20 @@ KNOWN = {
 }
 
 
-def test_what_well_known_templates_say(shared_data: Path) -> None:
+def test_probes_of_well_known_templates(shared_data: Path) -> None:
     found = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}
     for name, expected in KNOWN.items():
         fmt = found[name]
         rules = fmt.history_rules
-        said = (fmt.family_name, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
-        assert (*said, rules.parts, rules.arguments, rules.developer) == expected, name
-    # Two templates refuse to render calls at all, but name the marks of a family.
+        answers = (fmt.family_name, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
+        assert (*answers, rules.parts, rules.arguments, rules.developer) == expected, name
+    # Two templates refuse to render calls, but name the markers of a family.
     assert found["Kimi-K2-Instruct"].family_name == "kimi_k2"
     assert found["tool_chat_template_glm4"].family_name == "glm45"
     assert sum(fmt.family_name != "plain" for fmt in found.values()) >= 65
 
 
-def test_ids_that_a_template_insists_on(shared_data: Path) -> None:
+def test_call_ids_that_a_template_requires(shared_data: Path) -> None:
     for name, made in (
         ("mistralai-Mistral-Nemo-Instruct-2407", "000000007"),
         ("moonshotai-Kimi-K2", "functions.now:7"),
@@ -112,8 +112,8 @@ def test_ids_that_a_template_insists_on(shared_data: Path) -> None:
     assert chat_templates.of(shared_data / "templates/llama.cpp/Qwen3-Coder.jinja").history_rules.call_id is None
 
 
-def test_what_is_read_is_what_a_template_writes(shared_data: Path) -> None:
-    """Also where the tags around reasoning and what ends a turn are not those of the family."""
+def test_a_family_reads_what_it_writes_for_a_template(shared_data: Path) -> None:
+    """Also if the reasoning tags and the end of a turn are the template's and not the family's."""
     for path in chat_templates.paths(shared_data):
         fmt = chat_templates.of(path)
         for calls, thinking in itertools.product((0, 2), (True, False)):
@@ -121,9 +121,9 @@ def test_what_is_read_is_what_a_template_writes(shared_data: Path) -> None:
             reasoning = "Hm.\n\nSo." if thinking and fmt.reasoning != "none" else ""
             message = Message("Say.", reasoning, made if fmt.family_name != "plain" else ())
             read = fmt.parse(fmt.write(message, thinking=thinking).text, TOOLS, thinking=None if thinking else False)
-            said = [(call.name, json.loads(call.arguments)) for call in read.calls]
+            read_calls = [(call.name, json.loads(call.arguments)) for call in read.calls]
             assert (read.content, read.reasoning, read.defects) == ("Say.", reasoning, ()), path.name
-            assert said == [("now", {"a": "b c"})] * len(message.calls), path.name
+            assert read_calls == [("now", {"a": "b c"})] * len(message.calls), path.name
             tokenizer = PieceTokenizer(chat_templates.controls(path.read_text()), ("ing",))
             ids = fmt.write(message, thinking=thinking).ids(tokenizer)
             reader = fmt.reader(TOOLS, thinking=None if thinking else False, tokenizer=tokenizer)
@@ -133,38 +133,40 @@ def test_what_is_read_is_what_a_template_writes(shared_data: Path) -> None:
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
 
-def test_prompts_are_those_of_transformers(shared_data: Path) -> None:
-    """And so are their control tokens, since no text of these conversations spells one."""
+#: Shapes without text that spells a control token.
+CLEAN = ("system", "two turns", "tools", "one call", "call with text", "two rounds", "reasoning last")
+
+
+def test_prompts_equal_those_of_transformers(shared_data: Path) -> None:
+    """A prompt that transformers refuses may be anything but a crash."""
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
     compared = 0
     for path in chat_templates.paths(shared_data):
         fmt, source = chat_templates.of(path), path.read_text(encoding="utf-8")
-        finds = pattern(chat_templates.controls(source))
-        for name, thinking in itertools.product(CLEAN, (True, False)):
-            messages, tools = copy.deepcopy(SHAPES[name])
-            for message in messages:  # transformers moves it for gpt-oss; here `repair` does
+        literals = pattern(chat_templates.controls(source))
+        for (name, (shape, tools)), thinking, open_turn in itertools.product(
+            SHAPES.items(), (True, False), (True, False)
+        ):
+            if not fmt.switches and not thinking:
+                continue
+            messages = copy.deepcopy(shape)
+            for message in messages:  # transformers copies it for gpt-oss; here `repair` does
                 message |= {"thinking": message["reasoning_content"]} if "reasoning_content" in message else {}
+            options = {"add_generation_prompt": open_turn, **SPECIAL, **dict.fromkeys(fmt.switches, thinking)}
             try:
                 (expected,), _ = rendering.render_jinja_template(
-                    [copy.deepcopy(messages)],
-                    tools=tools,
-                    chat_template=source,
-                    add_generation_prompt=True,
-                    **SPECIAL,
-                    **dict.fromkeys(fmt.switches, thinking),
+                    [copy.deepcopy(messages)], tools=tools, chat_template=source, **options
                 )
-            except Exception:  # whatever the template or the library raises for this shape
-                with pytest.raises(DovetailError):
-                    fmt.render(messages, tools, thinking=thinking)
+            except Exception:  # any error of the template or the library
+                with contextlib.suppress(DovetailError):
+                    fmt.render(messages, tools, thinking=thinking, add_generation_prompt=open_turn)
                 continue
-            prompt = fmt.render(messages, tools, thinking=thinking)
-            assert prompt.text == expected, path.name
-            assert "".join(prompt.pieces[1::2]) == "".join(finds.findall(expected)), path.name
+            prompt = fmt.render(messages, tools, thinking=thinking, add_generation_prompt=open_turn)
+            assert prompt.text == expected, f"{path.name}: {name}"
+            if name in CLEAN:
+                assert prompt.pieces[1::2] == literals.findall(expected), f"{path.name}: {name}"
             compared += 1
-    assert compared > 1000
-
-
-CLEAN = ("system", "two turns", "tools", "one call", "call with text", "two rounds", "reasoning last")
+    assert compared > 3000
 
 
 def _part(text: str) -> dict[str, str]:
@@ -177,7 +179,7 @@ def _calls(arguments: str) -> dict[str, Any]:
 
 
 _ANSWERED = {"role": "tool", "tool_call_id": "chatcmpl-tool-0a1b2c3d", "name": "get_weather"}
-#: Conversations as clients send them, by a text in them.
+#: A text -> a conversation, as clients send it, that contains the text.
 SENT = {
     "Wasked": [user([_part("One "), _part("Wasked")])],
     "Wsystem": [system([_part("Wsystem")]), user()],  # type: ignore[arg-type]
@@ -190,15 +192,15 @@ SENT = {
 
 
 def shown(fmt: JinjaFormat, messages: list[dict[str, Any]]) -> str:
-    """What the template shows of messages, with tools or without; "" if it refuses them."""
+    """The prompt for messages, with tools or without; "" if the template refuses both."""
     for tools in (TOOLS, None):
         with contextlib.suppress(DovetailError):
             return fmt.render(messages, tools).text
     return ""
 
 
-def test_a_repaired_history_shows_whatever_the_template_can_show(shared_data: Path) -> None:
-    """No other way to write what the client sent would have shown more."""
+def test_a_repaired_history_shows_all_that_the_template_can_show(shared_data: Path) -> None:
+    """No other rules for the client's messages would show more."""
     others = [
         HistoryRules(call_id, parts, arguments, developer, field)
         for call_id in (None, lambda name, number: f"abcdef{number:03}")
@@ -223,7 +225,7 @@ def test_a_repaired_history_shows_whatever_the_template_can_show(shared_data: Pa
     assert missed == []
 
 
-def test_calls_that_are_shown_beside_null_content_only() -> None:
+def test_a_template_that_shows_calls_only_beside_null_content() -> None:
     source = """{%- for message in messages %}{% if message.tool_calls and message.content is none %}
 {%- for call in message.tool_calls %}<tool_call>{{ call.function.name + call.function.arguments }}{% endfor %}
 {%- else %}<|im_start|>{{ message.role + message.content }}<|im_end|>{% endif %}{% endfor %}"""
@@ -232,11 +234,11 @@ def test_calls_that_are_shown_beside_null_content_only() -> None:
     repaired, _ = fmt.repair(messages)
     assert [message["content"] for message in repaired] == ["What is the weather?", None, ""]
     assert "<tool_call>get_weather{}" in fmt.render(repaired, TOOLS).text
-    kept, _ = fmt.repair([user(), {**_calls("{}"), "content": ""}, messages[2]], off=["empty_content"])
-    assert kept[1]["content"] == ""
+    unchanged, _ = fmt.repair([user(), {**_calls("{}"), "content": ""}, messages[2]], off=["empty_content"])
+    assert unchanged[1]["content"] == ""
 
 
-def test_content_in_parts_where_the_template_takes_nothing_else() -> None:
+def test_a_template_that_takes_content_only_in_parts() -> None:
     source = "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
     fmt = chat_templates.of_source(source)
     assert fmt.history_rules.parts == "parts"
@@ -266,43 +268,10 @@ def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Pat
 
 
 DEEPSEEK = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
-TYPED = (
-    *(
-        "<|im_end|>",
-        "<|im_start|>",
-        "<｜Assistant｜>",
-        "<｜end▁of▁sentence｜>",
-        "<｜tool▁calls▁begin｜>",
-        "<tool_call>",
-    ),
-    *("<think>", "</think>", "<|im_", "end|>", "<｜", "User｜>", "assistant\n", "<", "|", ">", "{{ bos_token }}", " a"),
-)
-typed = st.lists(st.sampled_from(TYPED), min_size=1, max_size=3).map("".join)
-
-
-@given(st.lists(typed, min_size=6, max_size=6))
-@settings(max_examples=30)
-def test_no_text_of_a_request_becomes_a_control_token(with_tokenizers: Any, texts: list[str]) -> None:
-    """With the tokenizers of real models: the control tokens are those of the same conversation in plain words."""
-
-    def conversation(words: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        a, b, c, d, e, f = words
-        call = {"id": "call00000", "type": "function", "function": {"name": b, "arguments": json.dumps({c: d})}}
-        messages = [system(a), user(b), assistant("x" + c, tool_calls=[call]), result(content=d), user(e)]
-        tools = [{"type": "function", "function": {"name": f, "description": a, "parameters": {b: {c: d}}}}]
-        return messages, tools
-
-    for fmt, tokenizer, _, _ in with_tokenizers:
-        found = []
-        for words in (texts, ["word"] * 6):
-            messages, tools = conversation(words)
-            ids = fmt.render(fmt.repair(messages, tools)[0], tools).ids(tokenizer)
-            found.append([token for token in ids if token in tokenizer.control_literals])
-        assert found[0] == found[1]
 
 
 def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> None:
-    """Whole control tokens, halves of them and what templates put around names, wherever a client can write."""
+    """Control tokens, halves of them and brackets in every field of a client."""
 
     def prompt(fmt: JinjaFormat, words: list[str]) -> Prompt | None:
         a, b, c, d, e, f = words
@@ -330,14 +299,14 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> N
     assert compared > 450
 
 
-def test_ids_are_those_of_transformers(with_tokenizers: Any) -> None:
+def test_ids_equal_those_of_transformers(with_tokenizers: Any) -> None:
     transformers = pytest.importorskip("transformers")
     compared = 0
     for fmt, tokenizer, path, source in with_tokenizers:
         special = DEEPSEEK if "deepseek" in str(path) else {}
         theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path), **special)
         for name, (messages, tools) in SHAPES.items():
-            if name == "inline reasoning":  # spells control tokens
+            if name == "inline reasoning":  # its text spells control tokens
                 continue
             messages, _ = fmt.repair(messages, tools, off=["orphan_result", "unanswered_call"])
             for thinking in (True, False):
@@ -364,7 +333,7 @@ def test_thinking_is_the_template_s_own_switch(shared_data: Path) -> None:
         fmt.render([user()], thinkking=True)
 
 
-def test_switches_that_are_not_given_follow_the_one_that_is() -> None:
+def test_unset_switches_follow_the_one_that_is_set() -> None:
     fmt = chat_templates.of_source("{{ thinking }} {{ enable_thinking }} {{ reasoning }}")
     assert fmt.render([user()], thinking=False).text == "False False False"
     assert fmt.render([user()], enable_thinking=False).text == "False False False"
@@ -377,7 +346,7 @@ def test_a_template_without_a_switch_ignores_thinking() -> None:
     assert fmt.render([user()], thinking=False) == fmt.render([user()], thinking=True)
 
 
-def test_two_templates_one_of_them_for_tools() -> None:
+def test_a_second_template_for_tools() -> None:
     templates = [Template("{{ style }}plain " + CHATML), Template("{{ voice }}tools " + CHATML)]
     fmt = jinja(templates[0], ("<|im_end|>",), (), with_tools=templates[1])
     assert fmt.render([user()], [], style="a").text.startswith("aplain<|im_start|>")
@@ -385,7 +354,7 @@ def test_two_templates_one_of_them_for_tools() -> None:
     assert fmt.template_options == ("style", "voice")
 
 
-def test_the_last_message_goes_on_as_in_transformers(shared_data: Path) -> None:
+def test_a_continued_message_equals_that_of_transformers(shared_data: Path) -> None:
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
     messages = [user(), assistant("It is going to be")]
     compared = 0
@@ -399,7 +368,7 @@ def test_the_last_message_goes_on_as_in_transformers(shared_data: Path) -> None:
                 **SPECIAL,
                 **dict.fromkeys(fmt.switches, True),
             )
-        except Exception:  # it does not find the text again, or the template refuses
+        except Exception:  # it does not find the text in the prompt, or the template refuses
             continue
         prompt = fmt.render(messages, add_generation_prompt=False, continue_final_message=True)
         assert prompt.text == expected, path.name
@@ -414,9 +383,7 @@ def test_the_last_message_goes_on_as_in_transformers(shared_data: Path) -> None:
     st.lists(st.sampled_from(("<think>", "</think>", "<|im_end|>", "</s>", "<tool_call>", "a", "\n", "<")), max_size=8),
     cuts,
 )
-def test_a_plain_reader_loses_nothing_and_does_not_see_where_its_input_is_cut(
-    pieces: list[str], places: list[int]
-) -> None:
+def test_a_plain_reader_loses_nothing_and_ignores_the_splits(pieces: list[str], places: list[int]) -> None:
     fmt, text = chat_templates.of_source(CHATML), "".join(pieces)
     whole = fmt.parse(text, TOOLS)
     reader = fmt.reader(TOOLS)
@@ -447,9 +414,9 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
     assert grammar is not None
     ends = [tokenizer.control["<|im_end|>"]]
     call = Call("", "get_weather", '{"city": "Paris"}')
-    said = fmt.write(Message("", "Hm.", (call,)))
-    assert said.text.startswith("Hm.\n</think>\n\n<tool_call>")
-    assert takes(compile(grammar, tokenizer, ends), said.ids(tokenizer))
+    written = fmt.write(Message("", "Hm.", (call,)))
+    assert written.text.startswith("Hm.\n</think>\n\n<tool_call>")
+    assert takes(compile(grammar, tokenizer, ends), written.ids(tokenizer))
     wrong = fmt.write(Message("", "Hm.", (Call("", "get_weather", "{}"),)))
     assert not takes(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
 
@@ -500,14 +467,14 @@ def test_a_family_may_have_private_methods_of_any_name(shared_data: Path) -> Non
     assert names
 
 
-def test_models_write_their_own_flavour_of_a_family(shared_data: Path) -> None:
-    said = Message("", "", (Call("", "now", "{}"),) * 2)
+def test_models_write_their_own_variant_of_a_family(shared_data: Path) -> None:
+    message = Message("", "", (Call("", "now", "{}"),) * 2)
     lfm = chat_templates.of(shared_data / "templates/llama.cpp/LFM2.5-8B-A1B.jinja")
-    assert lfm.write(said).text == "<|tool_call_start|>[now(), now()]<|tool_call_end|><|im_end|>"
-    assert not lfm.parse(lfm.write(said).text, TOOLS, thinking=False).defects
+    assert lfm.write(message).text == "<|tool_call_start|>[now(), now()]<|tool_call_end|><|im_end|>"
+    assert not lfm.parse(lfm.write(message).text, TOOLS, thinking=False).defects
     nemo = chat_templates.of(shared_data / "templates/llama.cpp/mistralai-Mistral-Nemo-Instruct-2407.jinja")
     one = '{"name": "now", "arguments": {}}'
-    assert nemo.write(said).text == f"[TOOL_CALLS][{one}, {one}]</s>"
+    assert nemo.write(message).text == f"[TOOL_CALLS][{one}, {one}]</s>"
     tokenizer = PieceTokenizer(("[TOOL_CALLS]", "</s>"), ("ing",))
     grammar = nemo.grammar(TOOLS, strict="names")
     assert grammar is not None
@@ -516,15 +483,15 @@ def test_models_write_their_own_flavour_of_a_family(shared_data: Path) -> None:
         assert takes(compile(grammar, tokenizer, [tokenizer.control["</s>"]]), ids) is taken, text
 
 
-def test_what_is_no_control_token_of_the_tokenizer_is_written_as_text() -> None:
+def test_markers_that_the_tokenizer_lacks_are_text() -> None:
     call = (
         "'<tool_call>\\n' ~ message.tool_calls[0].function | tojson ~ '\\n</tool_call>' if message.tool_calls else ''"
     )
     source = CHATML.replace("message.content +", f"message.content + ({call}) +")
     fmt = chat_templates.of_source(source)
     assert fmt.family_name == "hermes"
-    said = Message("", "", (Call("", "now", "{}"),))
-    assert [s.text for s in fmt.write(said).segments if s.control] == ["<|im_end|>"]
+    message = Message("", "", (Call("", "now", "{}"),))
+    assert [s.text for s in fmt.write(message).segments if s.control] == ["<|im_end|>"]
     with pytest.raises(InvalidRequest, match="cannot be constrained"):  # a call that begins with text
         fmt.grammar(TOOLS)
 
@@ -550,7 +517,7 @@ _WORDS_HEAD = "{%- macro HEAD(role) %}{{- role + ': ' }}{%- endmacro %}"
     ],
     ids=["control tokens", "text", "nothing but text"],
 )
-def test_reasoning_is_left_open_by_the_template_and_not_by_what_is_said(source: str, controls: tuple[str, ...]) -> None:
+def test_only_the_template_opens_reasoning(source: str, controls: tuple[str, ...]) -> None:
     fmt = chat_templates.of_source(source, controls)
     assert (fmt.reasoning, fmt._reader.think.strip()) == ("opened", "<think>")
     closed, go_on = {"add_generation_prompt": False}, {"add_generation_prompt": False, "continue_final_message": True}
@@ -572,7 +539,7 @@ def test_reasoning_is_left_open_by_the_template_and_not_by_what_is_said(source: 
     assert not fmt.left_open(Prompt([]))
 
 
-def test_reasoning_opens_behind_the_assistant_s_own_header_only() -> None:
+def test_reasoning_opens_only_after_the_assistant_s_header() -> None:
     heads = "{%- macro HEAD(role) %}{{- '<|' + role + '|>' }}{%- endmacro %}"
     fmt = chat_templates.of_source(heads + THINKING.replace("END", "<|end|>"), ("<|user|>", "<|assistant|>", "<|end|>"))
     assert fmt.left_open(fmt.render([user("hi")]))
@@ -580,7 +547,7 @@ def test_reasoning_opens_behind_the_assistant_s_own_header_only() -> None:
     assert fmt.left_open(Prompt.alternating(["", "<|assistant|>", "<think>"]))
 
 
-def test_a_template_that_does_not_show_whose_a_result_is_wants_them_in_order(shared_data: Path) -> None:
+def test_templates_that_do_not_show_which_call_a_result_answers(shared_data: Path) -> None:
     by_name = {
         path.stem: chat_templates.of(path).history_rules.results_in_order for path in chat_templates.paths(shared_data)
     }
@@ -590,7 +557,7 @@ def test_a_template_that_does_not_show_whose_a_result_is_wants_them_in_order(sha
         assert not by_name[name]
 
 
-def test_an_end_of_turn_that_the_family_does_not_know_ends_what_it_reads(shared_data: Path) -> None:
+def test_an_end_of_turn_of_the_template_ends_the_output(shared_data: Path) -> None:
     fmt = chat_templates.of(shared_data / "templates/llama.cpp/ibm-granite-granite-4.0.jinja")
     assert fmt.family_name == "hermes"
     read = fmt.parse('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call><|end_of_text|>', TOOLS)
@@ -627,7 +594,7 @@ def test_a_cycle_and_a_lone_surrogate_are_named() -> None:
     assert "\x00" in fmt.render([user("\x00")]).text
 
 
-def test_a_template_s_refusal_is_told_in_its_own_words(shared_data: Path) -> None:
+def test_a_template_s_refusal_has_its_own_message(shared_data: Path) -> None:
     fmt = chat_templates.of(shared_data / "templates/llama.cpp/google-gemma-2-2b-it.jinja")
     with pytest.raises(RenderError, match="System role not supported"):
         fmt.render([system(), user()])
@@ -645,7 +612,7 @@ def test_a_template_that_refuses_everything_is_still_a_format() -> None:
     assert silent.write(Message("Hi.")).text == "Hi.</s>"
 
 
-def test_a_template_that_loops_for_ever_is_stopped() -> None:
+def test_a_template_with_endless_loops_is_stopped() -> None:
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     source = loop * 3 + end * 3
     with pytest.raises(RenderError, match="loops more than"):

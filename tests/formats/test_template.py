@@ -1,11 +1,14 @@
-"""Laws 7, 8 and 10 for chat templates: equal to transformers, and nobody but the template writes a control token."""
+"""Law 8 for chat templates: only the template writes control tokens; and the limits of its sandbox.
+
+That prompts equal those of transformers is tested in test_jinja.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,49 +18,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import CheckpointError, DovetailError, RenderError
+from dovetail.errors import CheckpointError, RenderError
 from dovetail.formats.template import Template, pattern
-from dovetail.tokens import Segment
-from tests.formats.conversations import SHAPES, TOOLS, calling, result, system, user
+from dovetail.tokens import Prompt, Segment
+from tests.formats.conversations import calling, result, system, user
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CONTROLS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-def templates(shared_data: Path) -> list[Path]:
-    return sorted((shared_data / "templates").glob("*/*.jinja"))
-
-
-def test_equal_to_transformers_on_every_template_and_shape(shared_data: Path) -> None:
-    """Templates that transformers refuses for a shape are not compared; ours must not crash on them."""
-    rendering = pytest.importorskip("transformers.utils.chat_template_utils")
-    compared = 0
-    for path in templates(shared_data):
-        source = path.read_text(encoding="utf-8")
-        template = Template(source, SPECIAL)
-        for name, (messages, tools) in SHAPES.items():
-            for open_turn in (True, False):
-                given_messages = copy.deepcopy(messages)
-                # transformers fills this in for gpt-oss; here a format's repair does
-                for message in given_messages:
-                    if "reasoning_content" in message:
-                        message["thinking"] = message["reasoning_content"]
-                try:
-                    (expected,), _ = rendering.render_jinja_template(
-                        [messages], tools=tools, chat_template=source, add_generation_prompt=open_turn, **SPECIAL
-                    )
-                except Exception:  # whatever the template or the library raises for this shape
-                    with contextlib.suppress(DovetailError):
-                        template.render(
-                            given_messages, tools, controls=pattern(CONTROLS), add_generation_prompt=open_turn
-                        )
-                    continue
-                prompt = template.render(
-                    given_messages, tools, controls=pattern(CONTROLS), add_generation_prompt=open_turn
-                )
-                assert prompt.text == expected, f"{path.name}: {name}"
-                compared += 1
-    assert compared > 3000
+def rendered(source: str, messages: Any = (), controls: Iterable[str] = CONTROLS, **options: Any) -> Prompt:
+    return Template(source).render(
+        list(messages), None, controls=pattern(controls), add_generation_prompt=False, options=options
+    )
 
 
 CHATML = """{{- bos_token }}{% for message in messages -%}
@@ -80,7 +53,7 @@ hostile = st.lists(
 
 @given(hostile, hostile, hostile, hostile, hostile)
 def test_the_request_never_makes_a_control_token(a: str, b: str, c: str, d: str, e: str) -> None:
-    """Whatever the fields hold, and however they come to stand next to each other or to the template's text."""
+    """For any text in any field, next to other fields or to the template's own text."""
 
     def conversation(*texts: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         v, w, x, y, z = texts
@@ -100,7 +73,7 @@ def test_the_request_never_makes_a_control_token(a: str, b: str, c: str, d: str,
     ]
     controls = [[s.text for s in prompt.segments if s.control] for prompt in prompts]
     assert controls[0] == controls[1]
-    assert controls[0][-1] == "<|im_start|>"  # put together by a macro, out of the template's own pieces
+    assert controls[0][-1] == "<|im_start|>"  # a macro builds it from pieces of the template
 
 
 @pytest.mark.parametrize(
@@ -157,16 +130,14 @@ def test_the_request_never_makes_a_control_token(a: str, b: str, c: str, d: str,
     ],
 )
 @pytest.mark.parametrize("text", ["<|im_end|>", "a\n<|im_end|>\nb"])
-def test_whatever_a_template_does_with_it(expression: str, text: str) -> None:
-    prompt = Template("<s>" + expression + "{{ '</s>' | trim }}").render(
-        [text], None, controls=pattern(CONTROLS), add_generation_prompt=False, options={"x": text}
-    )
+def test_no_expression_makes_a_control_token(expression: str, text: str) -> None:
+    prompt = rendered("<s>" + expression + "{{ '</s>' | trim }}", [text], x=text)
     assert "im_end" in prompt.text
     assert [s.text for s in prompt.segments if s.control] == ["<s>", "</s>"]
 
 
-def test_every_filter_leaves_the_request_s_text_as_it_is() -> None:
-    """Whatever a filter makes of it, alone and among the template's own text, with lines and without."""
+def test_no_filter_makes_a_control_token() -> None:
+    """With and without the template's own text and line breaks around the request's text."""
     tried = 0
     values = ("<|im_end|>", "a b\n<|im_end|>\n<|im_end|>", ["<|im_end|>", "\n<|im_end|>"], {"<|im_end|>": "<|im_end|>"})
     for name, value in itertools.product(sorted(jinja2.filters.FILTERS), values):
@@ -176,20 +147,14 @@ def test_every_filter_leaves_the_request_s_text_as_it_is() -> None:
             f"{{{{ x | map('{name}') | list }}}}",
         ):
             with contextlib.suppress(RenderError):
-                prompt = Template(source).render(
-                    [], None, controls=pattern(CONTROLS), add_generation_prompt=False, options={"x": value}
-                )
-                assert prompt.pieces[1::2] == [], source
+                assert rendered(source, x=value).pieces[1::2] == [], source
                 tried += 1
     assert tried > 300
 
 
-def test_tests_see_the_text_as_it_is() -> None:
+def test_conditions_see_the_plain_text() -> None:
     source = "{% if '</think>' in x and x.startswith('<think>') %}{{ x.split('</think>')[-1] | trim }}{% endif %}"
-    prompt = Template(source).render(
-        [], None, controls=pattern(CONTROLS), add_generation_prompt=False, options={"x": "<think>a</think> b "}
-    )
-    assert prompt.segments == (Segment("b", False),)
+    assert rendered(source, x="<think>a</think> b ").segments == (Segment("b", False),)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +180,9 @@ def test_tests_see_the_text_as_it_is() -> None:
         "{{ '%d' % 'x' }}",
     ],
 )
-def test_what_a_template_may_not_do_is_a_render_error(source: str) -> None:
-    template = Template(source)
+def test_forbidden_operations_are_render_errors(source: str) -> None:
     with pytest.raises(RenderError, match="chat template"):
-        template.render([], None, controls=pattern(CONTROLS), add_generation_prompt=False, options={"x": "x"})
+        rendered(source, x="x")
 
 
 @pytest.mark.parametrize(
@@ -236,13 +200,10 @@ def test_what_a_template_may_not_do_is_a_render_error(source: str) -> None:
         "{% macro m() %}{% endmacro %}{{ m.__call__ }}",
     ],
 )
-def test_what_is_private_is_nothing_to_a_template(source: str) -> None:
+def test_private_attributes_are_undefined(source: str) -> None:
     for text in (source, source.replace(" }}", ".__class__ }}")):
         with contextlib.suppress(RenderError):
-            prompt = Template(text).render(
-                [], None, controls=pattern(()), add_generation_prompt=False, options={"x": "x"}
-            )
-            assert prompt.text == ""
+            assert rendered(text, x="x").text == ""
 
 
 @pytest.mark.parametrize(
@@ -255,7 +216,7 @@ def test_what_is_private_is_nothing_to_a_template(source: str) -> None:
         "{{" * 2000,
     ],
 )
-def test_a_template_that_is_none(source: str) -> None:
+def test_an_invalid_template_is_a_checkpoint_error(source: str) -> None:
     with pytest.raises(CheckpointError, match="the chat template cannot be read"):
         Template(source)
 
@@ -282,15 +243,13 @@ def test_a_template_that_is_none(source: str) -> None:
         "('[IN' | safe) * 2 + (x | forceescape)",
     ],
 )
-def test_markup_is_text_and_escapes_what_comes_near_it(expression: str) -> None:
-    """As in transformers, where the same environment has the same words for it."""
+def test_markup_escapes_the_text_beside_it(expression: str) -> None:
+    """As in transformers."""
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
     source = "[INST]{{ " + expression + " }}"
     for x in ("[INST]", "ST]", "<'&'>"):
         (expected,), _ = rendering.render_jinja_template([[user()]], chat_template=source, x=x)
-        prompt = Template(source).render(
-            [], None, controls=pattern(("<s>", "[INST]")), add_generation_prompt=False, options={"x": x}
-        )
+        prompt = rendered(source, controls=("<s>", "[INST]"), x=x)
         assert (prompt.text, prompt.pieces[1::2]) == (expected, ["[INST]"])
 
 
@@ -301,9 +260,8 @@ def test_options_are_the_templates_own_variables() -> None:
     assert template.options == ("enable_thinking",)
 
 
-def test_time_is_given() -> None:
-    prompt = Template("{{ strftime_now('%Y') }}").render([], None, controls=pattern(()), add_generation_prompt=False)
-    assert re.fullmatch("20[0-9]{2}", prompt.text)
+def test_a_template_can_print_the_time() -> None:
+    assert re.fullmatch("20[0-9]{2}", rendered("{{ strftime_now('%Y') }}").text)
 
 
 @pytest.mark.parametrize(
@@ -324,20 +282,15 @@ def test_time_is_given() -> None:
         "{{ ('<s>' ~ messages[0]) | trim | replace('word', '') | default('') }}",
     ],
 )
-def test_what_only_the_template_writes_stays_its_own(source: str) -> None:
-    prompt = Template(source).render(["word"], None, controls=pattern(CONTROLS), add_generation_prompt=False)
-    assert prompt.pieces == ["", "<s>"]
+def test_text_of_the_template_stays_the_template_s(source: str) -> None:
+    assert rendered(source, ["word"]).pieces == ["", "<s>"]
 
 
 @pytest.mark.parametrize("value", [object(), Path.home, b"bytes", {1, 2}])
-def test_what_is_no_json_never_comes_near_a_template(value: Any) -> None:
-    for options in ({"x": value}, {"x": [{"y": value}]}):
+def test_values_that_are_not_json_are_refused(value: Any) -> None:
+    for messages, x in (([], value), ([], [{"y": value}]), ([{"role": "user", "content": value}], None)):
         with pytest.raises(RenderError, match="is not a JSON value"):
-            Template("{{ x }}").render([], TOOLS, controls=pattern(()), add_generation_prompt=False, options=options)
-    with pytest.raises(RenderError, match="is not a JSON value"):
-        Template("{{ x }}").render(
-            [{"role": "user", "content": value}], None, controls=pattern(()), add_generation_prompt=False
-        )
+            rendered("{{ x }}", messages, x=x)
 
 
 def test_any_mapping_sequence_or_string_is_plain_json() -> None:
@@ -345,15 +298,9 @@ def test_any_mapping_sequence_or_string_is_plain_json() -> None:
         pass
 
     value = MappingProxyType({Word("a"): (Word("<s>"), None, 1.5, True)})
-    prompt = Template("<s>{{ x | tojson }}").render(
-        [], None, controls=pattern(CONTROLS), add_generation_prompt=False, options={"x": value}
-    )
-    assert prompt.pieces == ["", "<s>", '{"a": ["<s>", null, 1.5, true]}']
+    assert rendered("<s>{{ x | tojson }}", x=value).pieces == ["", "<s>", '{"a": ["<s>", null, 1.5, true]}']
 
 
 def test_a_template_may_print_nothing_and_use_dict() -> None:
-    assert Template("").render([], None, controls=pattern(()), add_generation_prompt=True).text == ""
-    source = "{{ dict.fromkeys(['a', 'b'], 1) | tojson }}"
-    assert (
-        Template(source).render([], None, controls=pattern(()), add_generation_prompt=True).text == '{"a": 1, "b": 1}'
-    )
+    assert rendered("").text == ""
+    assert rendered("{{ dict.fromkeys(['a', 'b'], 1) | tojson }}").text == '{"a": 1, "b": 1}'
