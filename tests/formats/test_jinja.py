@@ -144,11 +144,9 @@ def test_prompts_equal_those_of_transformers(shared_data: Path) -> None:
     for path in chat_templates.paths(shared_data):
         fmt, source = chat_templates.of(path), path.read_text(encoding="utf-8")
         literals = pattern(chat_templates.controls(source))
-        for (name, (shape, tools)), thinking, open_turn in itertools.product(
-            SHAPES.items(), (True, False), (True, False)
-        ):
-            if not fmt.switches and not thinking:
-                continue
+        switched = (True, False) if fmt.switches else (True,)
+        for name, thinking, open_turn in itertools.product(SHAPES, switched, (True, False)):
+            shape, tools = SHAPES[name]
             messages = copy.deepcopy(shape)
             for message in messages:  # transformers copies it for gpt-oss; here `repair` does
                 message |= {"thinking": message["reasoning_content"]} if "reasoning_content" in message else {}

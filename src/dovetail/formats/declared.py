@@ -174,7 +174,7 @@ class DeclaredAnswers(AnswerGrammar):
 
     def write_indexed(self, message: Message) -> Prompt:
         fmt = self.format
-        return fmt._written(message, False, fmt.calls, index=call_envelope.INDEX)
+        return fmt._written(message, False, fmt.calls_to_write(), index=call_envelope.INDEX)
 
 
 class DeclaredFormat(Format):
@@ -212,7 +212,11 @@ class DeclaredFormat(Format):
         cls._reader = cast(type[CallReader], type(f"{cls.__name__}Reader", (script,), own))
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        return self._written(message, thinking, self.calls)
+        return self._written(message, thinking, self.calls_to_write())
+
+    def calls_to_write(self) -> Declaration:
+        """The declaration that `write` and the grammar use, if it depends on the model's tokenizer."""
+        return self.calls
 
     def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
         for calls in (self.calls, *self.other_calls):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dovetail.conversation import Message
 from dovetail.formats.base import EngineParsers, ReasoningBlock
-from dovetail.formats.declared import DeclaredFormat, JsonCalls
+from dovetail.formats.declared import Declaration, DeclaredFormat, JsonCalls
 from dovetail.grammar import ControlToken
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
@@ -84,6 +84,8 @@ class Mistral(DeclaredFormat):
     script = MistralReader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
-        """Calls as newer models write them; as a list if the tokenizer has no token for `[ARGS]`."""
-        calls = self.calls if isinstance(self.mark(ARGUMENTS), ControlToken) else self.other_calls[0]
-        return self._written(message, thinking and bool(message.reasoning), calls)
+        return self._written(message, thinking and bool(message.reasoning), self.calls_to_write())
+
+    def calls_to_write(self) -> Declaration:
+        """Calls as newer models write them; a list if the tokenizer has no token for `[ARGS]`."""
+        return self.calls if isinstance(self.mark(ARGUMENTS), ControlToken) else self.other_calls[0]
