@@ -97,7 +97,7 @@ def test_a_stream_is_the_same_message(client: openai.OpenAI, name: str, thinking
     assert (whole.choices[0].finish_reason == "tool_calls") is bool(calls) is bool(tools)
 
 
-def test_it_answers_what_the_readme_asks(client: openai.OpenAI) -> None:
+def test_the_readme_example_works(client: openai.OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "Please get the weather for city Paris."}]
     request: dict[str, Any] = {"model": "demo", "tools": [WEATHER], "temperature": 0}
     said = client.chat.completions.create(**request, messages=messages).choices[0].message
@@ -131,7 +131,7 @@ def test_speculation_is_counted_and_changes_nothing(client: openai.OpenAI) -> No
     assert on.usage.speculation["steps"] < off.usage.speculation["steps"]
 
 
-def test_whatever_is_sampled_is_valid(client: openai.OpenAI) -> None:
+def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
     """At a temperature where this model talks nonsense, calls still name a tool and validate."""
     tools = [WEATHER, HOTEL]
     checked = 0
@@ -195,7 +195,7 @@ def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.O
         assert drafted.logprob == pytest.approx(plain.logprob, abs=1e-3)
 
 
-def test_penalties_and_min_p_change_what_is_said(client: openai.OpenAI) -> None:
+def test_penalties_and_min_p_change_the_answer(client: openai.OpenAI) -> None:
     def said(temperature: float, **asked: float) -> str:
         extra = {"dovetail": {"draft_tokens": asked.pop("draft_tokens", 3)}} | asked
         request = HELLO | {"temperature": temperature, "seed": 3, "extra_body": extra}
@@ -210,13 +210,13 @@ def test_penalties_and_min_p_change_what_is_said(client: openai.OpenAI) -> None:
     assert said(2, min_p=1.0) == plain
 
 
-def test_what_the_engine_alone_refuses_names_the_field(client: openai.OpenAI) -> None:
+def test_an_error_of_the_engine_names_the_field(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**HELLO, extra_body={"repetition_penalty": 1e9})
     assert refused.value.param == "repetition_penalty"
 
 
-def test_a_client_that_leaves_frees_its_blocks(url: str, client: openai.OpenAI) -> None:
+def test_a_disconnect_frees_the_blocks(url: str, client: openai.OpenAI) -> None:
     total = gauge(url, "total_blocks")
     stream = client.chat.completions.create(
         model="demo",

@@ -29,7 +29,7 @@ def test_version(dovetail: Dovetail) -> None:
     assert dovetail("version").stdout == f"{package.__version__}\n"
 
 
-def test_render_writes_the_prompt_to_the_byte(dovetail: Dovetail, request_file: Path, pair: Path) -> None:
+def test_render_writes_exactly_the_prompt(dovetail: Dovetail, request_file: Path, pair: Path) -> None:
     prompt = package.format("kimi_k25").render(REQUEST["messages"], REQUEST["tools"])
     assert dovetail("render", request_file, "--format", "kimi_k25").stdout == prompt.text
     assert dovetail("render", "-", "--model", pair / "target", input=json.dumps(REQUEST)).stdout == prompt.text
@@ -92,7 +92,7 @@ def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
         (("parse", "--format", "kimi_k25", "--tools", "{pair}/target/config.json"), "tools must be a list"),
     ],
 )
-def test_what_is_wrong_is_one_message_and_exit_code_2(
+def test_an_error_is_one_message_and_exit_code_2(
     dovetail: Dovetail, pair: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = dovetail(*(argument.format(pair=pair) for argument in arguments))

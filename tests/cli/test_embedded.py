@@ -105,7 +105,7 @@ def test_every_engine_setting_is_a_setting_of_the_plan_and_tried_here() -> None:
     assert words.keys() - {"target", "drafter", "method"} == {name for options, _ in CASES for name in options}
 
 
-def test_what_is_measured_is_kept_where_caches_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_files_are_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = resolve(None, {"engine": "embedded"})
 
     def costs() -> Path | None:
@@ -121,7 +121,9 @@ def test_what_is_measured_is_kept_where_caches_are_kept(tmp_path: Path, monkeypa
     assert len(list((tmp_path / "home" / ".cache" / "dovetail" / "costs").iterdir())) == 1
 
 
-def test_it_starts_where_nothing_can_be_kept(made: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_starts_without_a_cache_folder(
+    made: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No home is a folder that can be written, and no system knows of one."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -150,7 +152,7 @@ def test_it_starts_where_nothing_can_be_kept(made: list[Any], tmp_path: Path, mo
     ],
     ids=str,
 )
-def test_who_drafts(
+def test_the_plans_drafter_is_the_engines(
     made: list[Any], tmp_path: Path, small_tokenizer_file: Path, said: dict[str, Any], drafter: Any, tokens: int
 ) -> None:
     target = checkpoints.write_mtp_target(tmp_path / "target", vocab_size=VOCABULARY)
@@ -173,7 +175,7 @@ def test_a_draft_model_drafts(made: list[Any], tmp_path: Path, small_tokenizer_f
     assert made[0][0][:2] == (target, small)
 
 
-def test_a_target_alone_is_served_and_drafts_from_what_repeats(tmp_path: Path, small_tokenizer_file: Path) -> None:
+def test_a_target_alone_drafts_by_lookup(tmp_path: Path, small_tokenizer_file: Path) -> None:
     eos = tokenizer(small_tokenizer_file).control["<|im_end|>"]
     target = checkpoints.write_llama(tmp_path / "llama", vocab_size=VOCABULARY, eos_token_id=eos)
     shutil.copy(small_tokenizer_file, target / "tokenizer.json")
@@ -207,7 +209,7 @@ def test_a_target_alone_is_served_and_drafts_from_what_repeats(tmp_path: Path, s
     assert 'dovetail_engine_gate_decisions_total{reason="request"} ' in numbers, "the second asked for none"
 
 
-def test_a_bar_shows_how_much_is_loaded_on_a_terminal_only() -> None:
+def test_the_loading_bar_is_shown_on_a_terminal_only() -> None:
     pages = []
     for terminal in (True, False):
         shown = io.StringIO()
@@ -219,7 +221,7 @@ def test_a_bar_shows_how_much_is_loaded_on_a_terminal_only() -> None:
     assert pages[1] == ""
 
 
-def test_the_bar_is_told_of_all_the_bytes_of_the_target(pair: Path) -> None:
+def test_progress_counts_every_byte_of_the_target(pair: Path) -> None:
     told: list[tuple[int, int]] = []
 
     async def main() -> None:
@@ -232,7 +234,7 @@ def test_the_bar_is_told_of_all_the_bytes_of_the_target(pair: Path) -> None:
     assert done == sorted(done) and {done[-1]} == totals
 
 
-def test_a_value_that_it_does_not_have_is_refused_before_torch_is_there(pair: Path) -> None:
+def test_an_unsupported_value_is_refused_before_torch_is_imported(pair: Path) -> None:
     command = (
         "import sys; from dovetail.cli.main import main\n"
         f"code = main(['serve', {str(pair / 'target')!r}, '--engine', 'embedded', '--quantization', 'awq'])\n"

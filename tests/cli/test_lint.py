@@ -27,7 +27,7 @@ BROKEN["function"]["strict"] = True
 NONE = {"name": "none", "parameters": {"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": True}}
 
 
-def test_what_is_not_enforced_and_what_is_refused(dovetail: Dovetail) -> None:
+def test_lint_lists_unenforced_keywords_and_refused_schemas(dovetail: Dovetail) -> None:
     none = {"type": "function", "function": NONE}
     done = dovetail("lint", "-", input=json.dumps([FINE, TAGS, BROKEN, SLOPPY, none]))
     assert done.returncode == 1
@@ -47,7 +47,7 @@ NAMELESS = {"type": "function", "function": {"name": "no name"}}
 
 
 @pytest.mark.parametrize("language", [(), ("--format", "kimi_k2"), ("--format", "pythonic")])
-def test_a_refusal_without_a_place_is_told_in_full(dovetail: Dovetail, language: tuple[str, ...]) -> None:
+def test_a_refusal_without_a_pointer_is_shown_in_full(dovetail: Dovetail, language: tuple[str, ...]) -> None:
     done = dovetail("lint", "-", *language, input=json.dumps([FINE, NULLABLE, DEEP, NAMELESS]))
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
@@ -57,7 +57,7 @@ def test_a_refusal_without_a_place_is_told_in_full(dovetail: Dovetail, language:
     assert "1 of 4 tools are enforced in full" in text
 
 
-def test_what_refers_to_itself_is_told(dovetail: Dovetail) -> None:
+def test_a_schema_that_refers_to_itself_is_refused(dovetail: Dovetail) -> None:
     """And not with an error of Python's."""
     itself = tool("itself", a={"type": "string", "allOf": [{"$ref": "#/properties/a"}]})
     done = dovetail("lint", "-", "--format", "pythonic", "--for", "lark", input=json.dumps([itself]))
@@ -102,13 +102,13 @@ def test_as_json_and_for_a_language(dovetail: Dovetail, pair: Path, language: tu
         ('[{"type": "function", "function": {"name": "f", "parameters": 3}}]', "must be a JSON Schema object"),
     ],
 )
-def test_what_is_no_list_of_tools(dovetail: Dovetail, input: str, message: str) -> None:
+def test_input_that_is_not_a_list_of_tools_is_refused(dovetail: Dovetail, input: str, message: str) -> None:
     done = dovetail("lint", "-", input=input)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_is_not_there(dovetail: Dovetail) -> None:
+def test_unknown_files_formats_and_grammars_are_refused(dovetail: Dovetail) -> None:
     assert "nowhere.json cannot be read" in dovetail("lint", "nowhere.json").stderr
     assert dovetail("lint", "-", "--format", "kimi_k99", input="[]").returncode == 2
     assert dovetail("lint", "-", "--for", "other", input="[]").returncode == 2

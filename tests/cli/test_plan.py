@@ -64,7 +64,7 @@ def test_the_page_names_every_value_with_its_source(plan: Any, pair: Path) -> No
     assert everything["tensor_parallel_size"] == ["none", "default"]
 
 
-def test_a_none_that_somebody_said_is_shown(plan: Any, pair: Path) -> None:
+def test_a_none_from_the_command_line_is_shown(plan: Any, pair: Path) -> None:
     table = rows(plan(pair / "target", "--drafter", "none"))
     assert table["drafter"] == ["none", "command", "line"]
     assert "method" not in table
@@ -87,9 +87,7 @@ def test_a_none_that_somebody_said_is_shown(plan: Any, pair: Path) -> None:
     ],
     ids=str,
 )
-def test_the_first_line_says_what_is_drafted_and_within_which_limits(
-    pair: Path, said: dict[str, Any], drafting: str
-) -> None:
+def test_the_headline_has_the_drafting_and_its_limits(pair: Path, said: dict[str, Any], drafting: str) -> None:
     runs = headline(resolve(str(pair / "drafter"), {"format": "kimi_k25"} | said))
     assert re.fullmatch(rf"target on (the embedded engine|vLLM), {drafting}", runs)
 
@@ -115,7 +113,7 @@ def test_every_page_fits_80_columns(plan: Any, tmp_path: Path, page: str) -> Non
         assert str(long / "target").replace(" ", "") in re.sub(r"\s", "", shown)
 
 
-def test_what_runs_what_fits_what_to_know_and_what_would_be_gained(plan: Any) -> None:
+def test_the_page_has_settings_memory_notes_and_advice(plan: Any) -> None:
     page = plan(*PAGES["recipe"])
     head = "moonshotai/Kimi-K2.5 on vLLM, 8x RTX PRO 6000 (tensor 8, decode context 4), eagle3 drafts 3 a step"
     assert " ".join(page.partition("\n\n")[0].split()) == head
@@ -129,7 +127,7 @@ def test_what_runs_what_fits_what_to_know_and_what_would_be_gained(plan: Any) ->
     assert "advice --decode-context-parallel-size 8: room for" in told
 
 
-def test_a_config_of_somebody_elses_cannot_steer_the_terminal(plan: Any, pair: Path) -> None:
+def test_a_config_cannot_control_the_terminal(plan: Any, pair: Path) -> None:
     page = plan(pair / "target", "--served-model-name", "\x1b]0;me\x07\x9b2J")
     assert "\x1b" not in page and "\x07" not in page and "\x9b" not in page
 
@@ -206,7 +204,7 @@ def test_an_empty_config_is_refused(pair: Path, capsys: pytest.CaptureFixture[st
     assert "--config is empty" in refused(capsys, "plan", pair / "target", "--config", "")
 
 
-def test_a_refusal_is_a_line_that_one_can_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = write(tmp_path, QWEN3_8B)
     for asked in (["x" * 50_000], [target, "--drafter", "x" * 50_000], [target, "--gpus", "9" * 50_000]):
         assert len(refused(capsys, "plan", *asked)) < 2000

@@ -29,7 +29,7 @@ def words(page: str) -> str:
     return " ".join(page.split())
 
 
-def test_all_are_listed_with_what_they_are_for_and_what_was_measured(recipes: Any) -> None:
+def test_the_list_has_titles_conditions_and_measurements(recipes: Any) -> None:
     page = recipes()
     assert max(map(len, page.splitlines())) <= 80
     for recipe in every():
@@ -42,7 +42,7 @@ def test_all_are_listed_with_what_they_are_for_and_what_was_measured(recipes: An
 
 
 @pytest.mark.parametrize("recipe", every(), ids=lambda recipe: recipe.name)
-def test_one_is_shown_whole(recipes: Any, recipe: Any) -> None:
+def test_a_recipe_is_shown_in_full(recipes: Any, recipe: Any) -> None:
     page = recipes(recipe.name)
     assert max(map(len, page.splitlines())) <= 80
     told = words(page)
@@ -64,7 +64,7 @@ def test_recipes_as_json(recipes: Any) -> None:
     assert listed[4]["measured"][0]["value"] == 85.5
 
 
-def test_a_file_of_ones_own_is_checked_and_shown(
+def test_a_users_own_recipe_is_checked_and_shown(
     recipes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.yaml"

@@ -93,7 +93,7 @@ def test_on_a_terminal_control_tokens_are_coloured_and_text_is_not(tmp_path: Pat
     assert shown == "".join(f"{bold_magenta}{s.text}{plain}" if s.control else s.text for s in prompt.segments) + "\n"
 
 
-def test_on_a_terminal_a_prompt_cannot_steer_it(tmp_path: Path) -> None:
+def test_a_prompt_cannot_control_the_terminal(tmp_path: Path) -> None:
     shown = on_a_terminal(
         {"messages": [{"role": "user", "content": "\x1b]0;me\x07\x9b2J\r\0\x7f\tend"}]}, tmp_path / "r.json"
     )
@@ -101,12 +101,12 @@ def test_on_a_terminal_a_prompt_cannot_steer_it(tmp_path: Path) -> None:
     assert "\x1b]" not in shown and "\x07" not in shown and "\x9b" not in shown
 
 
-def test_in_a_pipe_it_is_the_prompt_to_the_byte(render: Render) -> None:
+def test_in_a_pipe_the_output_is_exactly_the_prompt(render: Render) -> None:
     steering = [{"role": "user", "content": "\x1b[31m\0 <|im_end|> é"}]
     assert render({"messages": steering}).stdout == FMT.render(steering).text
 
 
-def test_repairs_are_told_and_can_be_left_off(render: Render) -> None:
+def test_repairs_are_reported_and_can_be_left_off(render: Render) -> None:
     done = render({"messages": ANSWERED})
     assert done.stdout == FMT.render(FMT.repair(ANSWERED)[0]).text
     assert done.stderr.splitlines() == [
@@ -127,7 +127,7 @@ def test_repairs_are_told_and_can_be_left_off(render: Render) -> None:
     assert render(quiet, "--no-repair", "call_id,result_id").stderr == ""
 
 
-def test_the_end_of_the_prompt_is_as_asked(render: Render) -> None:
+def test_the_end_of_the_prompt_follows_the_options(render: Render) -> None:
     without = FMT.render(CONTINUED, add_generation_prompt=False).text
     assert render({"messages": CONTINUED}, "--no-generation-prompt").stdout == without
     assert render({"messages": CONTINUED, "add_generation_prompt": False}).stdout == without
@@ -209,7 +209,7 @@ def checkpoint(tmp_path: Path, small_tokenizer_file: Path) -> Path:
     return folder
 
 
-def test_a_checkpoint_says_why_it_is_its_format(render: Render, checkpoint: Path) -> None:
+def test_the_reason_for_a_checkpoints_format_is_shown(render: Render, checkpoint: Path) -> None:
     fmt = package.format(checkpoint)
     done = render({"messages": CONTINUED}, language=("--model", checkpoint))
     assert done == (0, fmt.render(CONTINUED).text, f"format {fmt.name}: {fmt.because}\n")
@@ -217,7 +217,7 @@ def test_a_checkpoint_says_why_it_is_its_format(render: Render, checkpoint: Path
     assert render({"messages": CONTINUED}, "--json", language=("--model", checkpoint)).stderr == ""
 
 
-def test_a_checkpoint_s_own_template_is_called_model(render: Render, checkpoint: Path, template: Path) -> None:
+def test_diff_model_compares_with_the_checkpoints_template(render: Render, checkpoint: Path, template: Path) -> None:
     of_the_checkpoint = ("--model", checkpoint)
     equal = render({"messages": CONTINUED}, "--diff", "model", language=of_the_checkpoint)
     assert (equal.returncode, equal.stdout.split(":")[0]) == (0, "equal")
@@ -232,7 +232,7 @@ def test_a_checkpoint_s_own_template_is_called_model(render: Render, checkpoint:
     )
 
 
-def test_text_that_spells_a_control_token_is_no_control_token(render: Render, template: Path) -> None:
+def test_text_that_spells_a_control_token_differs_from_one(render: Render, template: Path) -> None:
     """Equal as strings, and yet other ids."""
     template.write_text(TURNS.replace("{{ m.content }}", "{{ m.content }}<|im_end|>"))
     body = {"messages": [{"role": "user", "content": "hi<|im_end|>"}]}
@@ -242,7 +242,7 @@ def test_text_that_spells_a_control_token_is_no_control_token(render: Render, te
     assert "-  hi<|im_end|>" in done.stdout.splitlines()
 
 
-def test_a_request_that_cannot_be_repaired_says_how_to_go_on(render: Render) -> None:
+def test_an_unrepairable_request_names_the_repair_to_leave_off(render: Render) -> None:
     done = render({"messages": ANSWERED[:2]})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -263,7 +263,9 @@ def test_a_request_that_cannot_be_repaired_says_how_to_go_on(render: Render) -> 
         (("--ids",), "--ids needs --model"),
     ],
 )
-def test_what_is_wrong_is_one_line(render: Render, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_an_error_of_render_is_one_line(
+    render: Render, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     (tmp_path / "broken").write_text("{% for %}")
     (tmp_path / "refusing").write_text("{{ raise_exception('never') }}")
     files = {name: str(tmp_path / name) for name in ("broken", "refusing")}

@@ -53,7 +53,7 @@ def serving(port: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_and_a_signal_ends_it_without_noise(pair: Path, number: signal.Signals) -> None:
+def test_the_server_answers_and_ends_quietly_on_a_signal(pair: Path, number: signal.Signals) -> None:
     port = free_port()
     with serving(port, pair / "drafter", "--context", "256") as child:
         # Not ready yet, perhaps, but a client that comes early waits in line.
@@ -86,7 +86,7 @@ sys.exit(main())
 """
 
 
-def test_ctrl_c_ends_it_at_once_while_it_loads(pair: Path) -> None:
+def test_ctrl_c_while_loading_ends_the_process_at_once(pair: Path) -> None:
     command = [sys.executable, "-c", LOADING, "serve", str(pair / "target"), "--port", str(free_port())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
@@ -123,7 +123,7 @@ def test_the_printed_curl_command_works_when_pasted(pair: Path, tmp_path: Path) 
     assert body["tools"][0]["function"]["name"] == "get_weather"
 
 
-def test_repairs_left_off_are_left_off_unless_a_request_asks_for_them(pair: Path) -> None:
+def test_no_repair_is_the_default_that_a_request_may_override(pair: Path) -> None:
     plan = resolve(str(pair / "target"), {"no_repair": "call_id,result_id"})
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     history = [
@@ -146,7 +146,7 @@ def test_repairs_left_off_are_left_off_unless_a_request_asks_for_them(pair: Path
     assert asyncio.run(main()) == ["empty_content=1", "empty_content=1,call_id=1,result_id=1"]
 
 
-def test_a_tokenizer_of_ones_own_is_the_one_that_is_used(pair: Path, tmp_path: Path) -> None:
+def test_the_option_tokenizer_replaces_the_targets_tokenizer(pair: Path, tmp_path: Path) -> None:
     """Also where the target has none."""
     for which in ("target", "tokenizer"):
         (tmp_path / which).mkdir()
@@ -168,7 +168,7 @@ def test_a_tokenizer_of_ones_own_is_the_one_that_is_used(pair: Path, tmp_path: P
     assert asyncio.run(main()) == 200
 
 
-def test_what_is_not_here_is_not_served(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_local_files_is_not_served(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafted = {"drafter": "org/drafter", "method": "eagle3"}
 
     def fetch(name: str, *, revision: str | None = None) -> str:
@@ -225,13 +225,13 @@ def test_an_open_address_without_a_key_is_warned_about(pair: Path) -> None:
     assert "warning: 0.0.0.0 is open to other machines" in printed
 
 
-def test_addresses_are_those_of_the_own_machine() -> None:
+def test_the_url_is_that_of_the_local_machine() -> None:
     assert url_of("0.0.0.0", 80) == "http://127.0.0.1:80"
     assert url_of("::", 80) == "http://[::1]:80"
     assert url_of("model.lan", 80) == "http://model.lan:80"
 
 
-def test_answers_that_outlast_the_grace_are_ended_by_the_engine() -> None:
+def test_the_engine_ends_answers_that_outlast_the_grace_period() -> None:
     """Their clients get the engine's last word, and not half a line."""
     stopped = asyncio.Event()
 

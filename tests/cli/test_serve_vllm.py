@@ -102,7 +102,9 @@ def ask(served: Served) -> httpx.Response:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_and_a_signal_ends_it_all(pair: Path, served: Served, state: Path, number: signal.Signals) -> None:
+def test_the_server_answers_and_a_signal_ends_every_process(
+    pair: Path, served: Served, state: Path, number: signal.Signals
+) -> None:
     with served.running(pair / "target", "--engine-args=--enforce-eager") as child:
         answer = ask(served)
         metrics = httpx.get(f"{served.url}/metrics").text
@@ -118,7 +120,7 @@ def test_it_answers_and_a_signal_ends_it_all(pair: Path, served: Served, state: 
     served.nothing_left()
 
 
-def test_what_was_drafted_is_asked_for_where_something_drafts(pair: Path, served: Served) -> None:
+def test_draft_metrics_are_requested_only_if_something_drafts(pair: Path, served: Served) -> None:
     """vLLM 0.32 ends where it is asked and has nothing that drafts."""
     for drafter in (pair / "drafter", "none"):
         with served.running(pair / "target", "--drafter", drafter):
@@ -129,7 +131,7 @@ def test_what_was_drafted_is_asked_for_where_something_drafts(pair: Path, served
     assert ["--speculative-config" in said for said in words] == [True, False]
 
 
-def test_the_probe_is_shorter_than_what_is_drafted_for(pair: Path, tmp_path: Path) -> None:
+def test_the_probe_is_shorter_than_speculate_below_context(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(below=40))
     with served.running(pair / "target", "--drafter", pair / "drafter", "--speculate-below-context", "40") as child:
         child.send_signal(signal.SIGINT)
@@ -138,7 +140,7 @@ def test_the_probe_is_shorter_than_what_is_drafted_for(pair: Path, tmp_path: Pat
     assert "WARNING" not in printed
 
 
-def test_it_is_started_with_the_guidance_backend_and_tried_out(pair: Path, tmp_path: Path) -> None:
+def test_the_guidance_backend_is_checked_at_the_start(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(backend="guidance"))
     with served.running(pair / "target", "--grammar-backend", "guidance") as child:
         assert ask(served).status_code == 200
@@ -158,7 +160,7 @@ def test_it_is_started_with_the_guidance_backend_and_tried_out(pair: Path, tmp_p
         ),
     ],
 )
-def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
+def test_a_guidance_backend_that_enforces_nothing_is_refused(
     pair: Path, tmp_path: Path, run: Run, complaint: str
 ) -> None:
     said = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
@@ -166,7 +168,7 @@ def test_a_guidance_backend_that_holds_nothing_is_refused_at_the_start(
     assert "reasoning parser" not in said
 
 
-def test_one_that_was_tried_out_is_not_again_when_it_is_back(pair: Path, tmp_path: Path) -> None:
+def test_a_restarted_vllm_is_not_checked_again(pair: Path, tmp_path: Path) -> None:
     """It is started with the same words, and requests wait for it."""
     served = Served(tmp_path, Run(backend="guidance"), Run(backend="guidance", held=False))
     with served.running(pair / "target", "--grammar-backend", "guidance") as child:
@@ -179,7 +181,7 @@ def test_one_that_was_tried_out_is_not_again_when_it_is_back(pair: Path, tmp_pat
     assert child.returncode == 0
 
 
-def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
+def test_killing_the_server_leaves_no_process(pair: Path, served: Served) -> None:
     with served.running(pair / "target") as child:
         child.kill()
         child.wait(30)
@@ -187,7 +189,9 @@ def test_killing_it_leaves_nothing(pair: Path, served: Served) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_it_loads_leaves_nothing(pair: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_while_loading_leaves_no_process(
+    pair: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     served = Served(tmp_path, Run(silent=True))
     with subprocess.Popen(served.command(pair / "target"), stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -202,7 +206,7 @@ def test_a_signal_while_it_loads_leaves_nothing(pair: Path, tmp_path: Path, numb
     served.nothing_left()
 
 
-def test_a_crash_is_told_and_health_says_so(pair: Path, served: Served) -> None:
+def test_a_crash_is_reported_and_shown_by_health(pair: Path, served: Served) -> None:
     with served.running(pair / "target") as child:
         os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
         while httpx.get(f"{served.url}/health", timeout=60).status_code == 200:
@@ -229,7 +233,7 @@ sys.exit(main())
 """
 
 
-def test_an_engine_that_cannot_be_kept_ends_the_server(pair: Path, tmp_path: Path) -> None:
+def test_an_engine_that_keeps_crashing_ends_the_server(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(), Run(log=("RuntimeError: broken",), dies=1))
     command = [sys.executable, "-c", IMPATIENT, *served.command(pair / "target")[3:]]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
@@ -272,7 +276,7 @@ def hasty(served: Served, target: Path) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def test_a_second_signal_does_not_break_off_the_end(pair: Path, tmp_path: Path) -> None:
+def test_a_second_signal_does_not_interrupt_the_shutdown(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(stubborn=True))
     with hasty(served, pair / "target") as child:
         child.send_signal(signal.SIGINT)
@@ -287,7 +291,7 @@ def test_a_second_signal_does_not_break_off_the_end(pair: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_cannot_be_told_does_not_keep_it_from_coming_back(pair: Path, tmp_path: Path, closed: bool) -> None:
+def test_a_closed_console_does_not_prevent_a_restart(pair: Path, tmp_path: Path, closed: bool) -> None:
     served = Served(tmp_path, Run(log=("Loading: \u2588\u2588 x",)), Run())
     with hasty(served, pair / "target") as child:
         assert child.stdout is not None
@@ -479,27 +483,27 @@ def attached(pair: Path, folder: Path, run: Run, key: str = "theirs") -> tuple[i
     return child.returncode, " ".join(printed.split())
 
 
-def test_a_server_that_runs_is_attached_to(pair: Path, tmp_path: Path) -> None:
+def test_serve_attaches_to_a_running_server(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run())
     assert code == 0, printed
     assert "warning: 127" not in printed
     assert "speculation is on" in printed
 
 
-def test_one_that_does_not_hold_calls_to_their_schemas_is_refused(pair: Path, tmp_path: Path) -> None:
+def test_a_server_that_enforces_no_schemas_is_refused(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run(held=False))
     assert code == 2
     assert "does not enforce the schemas of calls: it was started with a reasoning parser" in printed
 
 
 @pytest.mark.parametrize(("backend", "code"), [("guidance", 0), ("slow", 2)])
-def test_one_with_the_guidance_backend_is_found_out(pair: Path, tmp_path: Path, backend: str, code: int) -> None:
+def test_a_server_with_the_guidance_backend_is_checked(pair: Path, tmp_path: Path, backend: str, code: int) -> None:
     ended, printed = attached(pair, tmp_path, Run(backend=backend))
     assert ended == code, printed
     assert ("only supports fast Hugging Face tokenizers" in printed) == (backend == "slow")
 
 
-def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
+def test_every_server_is_checked(pair: Path, tmp_path: Path) -> None:
     with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=False)) as two:
         (tmp_path / "key").write_text("theirs")
         options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
@@ -513,7 +517,7 @@ def test_every_server_is_tried_out(pair: Path, tmp_path: Path) -> None:
     ("run", "complaint"),
     [(Run(held=False), "does not enforce the schemas of calls"), (Run(tokens=(1, 2)), "control tokens have other ids")],
 )
-def test_one_that_comes_later_is_tried_out_too(pair: Path, tmp_path: Path, run: Run, complaint: str) -> None:
+def test_a_server_that_joins_later_is_checked(pair: Path, tmp_path: Path, run: Run, complaint: str) -> None:
     late, port = free_port(), free_port()
     (tmp_path / "key").write_text("theirs")
     with server(tmp_path / "one", Run()) as one:
@@ -533,7 +537,7 @@ def test_one_that_comes_later_is_tried_out_too(pair: Path, tmp_path: Path, run: 
                 child.kill()
 
 
-def test_a_signal_while_a_server_is_tried_out_leaves_nothing(pair: Path) -> None:
+def test_a_signal_during_a_check_leaves_nothing_open(pair: Path) -> None:
     async def main() -> None:
         async with Fake(answer=unheard) as fake:
             words = ["serve", str(pair / "target"), "--engine", fake.url, "--port", str(free_port())]
@@ -561,7 +565,7 @@ async def unheard(body: dict[str, Any]) -> AsyncIterator[bytes]:
     yield b""
 
 
-def test_another_name_is_said_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_model_name_is_warned_about_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.01)
     monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.02)
     said = io.StringIO()
@@ -584,7 +588,7 @@ def test_another_name_is_said_once(pair: Path, monkeypatch: pytest.MonkeyPatch) 
     limited(main)
 
 
-def test_one_that_is_lost_while_it_is_asked_is_not_taken(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_lost_during_its_check_is_an_error(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(body: object) -> object:
         raise Broken
 
@@ -606,7 +610,7 @@ def attaching(pair: Path, urls: str, said: io.StringIO) -> Engine:
     )
 
 
-def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Path) -> None:
+def test_drafting_is_checked_on_every_server(pair: Path, tmp_path: Path) -> None:
     with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(drafts=None)) as two:
         (tmp_path / "key").write_text("theirs")
         options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
@@ -624,7 +628,7 @@ def test_every_server_is_seen_to_draft_or_warned_about(pair: Path, tmp_path: Pat
     assert f"WARNING: nothing is drafted at {two.removeprefix('http://')}, although eagle3 should" in printed
 
 
-def test_a_name_that_a_server_has_is_only_shown(pair: Path, tmp_path: Path) -> None:
+def test_a_servers_model_name_cannot_control_the_terminal(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run(model="its\x1b[2J\nname", tokens=(1, 2, 3)))
     assert code == 2
     assert "\x1b" not in printed
@@ -632,13 +636,13 @@ def test_a_name_that_a_server_has_is_only_shown(pair: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("key", ["", "one\ntwo"])
-def test_a_file_that_holds_no_key_is_said(pair: Path, tmp_path: Path, key: str) -> None:
+def test_a_key_file_without_a_key_is_refused(pair: Path, tmp_path: Path, key: str) -> None:
     code, printed = attached(pair, tmp_path, Run(), key=key)
     assert code == 2
     assert f"engine_api_key_file {tmp_path / 'key'} must hold one key, on one line" in printed
 
 
-def test_another_model_is_told_and_another_vocabulary_refused(pair: Path, tmp_path: Path) -> None:
+def test_another_name_is_accepted_and_other_token_ids_refused(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path / "name", Run(model="other"))
     assert code == 0 and "serves" not in printed, "its root is of that name"
     code, printed = attached(pair, tmp_path / "ids", Run(tokens=(1, 2, 3)))
@@ -646,7 +650,7 @@ def test_another_model_is_told_and_another_vocabulary_refused(pair: Path, tmp_pa
     assert "whose control tokens have other ids than" in printed
 
 
-def test_a_wrong_key_and_nobody_there_are_one_message(pair: Path, tmp_path: Path) -> None:
+def test_a_wrong_key_and_an_unreachable_server_are_one_message(pair: Path, tmp_path: Path) -> None:
     code, printed = attached(pair, tmp_path, Run(), key="wrong")
     assert code == 2
     assert "does not accept the API key: --engine-api-key-file" in printed

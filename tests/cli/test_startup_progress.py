@@ -23,7 +23,7 @@ def shown(*steps: tuple[Progress, float], terminal: bool) -> str:
 STARTING, LOADING, READY = Progress("starting"), Progress("load", 28, 62), Progress("ready")
 
 
-def test_a_terminal_has_one_line_that_changes() -> None:
+def test_a_terminal_shows_one_changing_line() -> None:
     seen = shown((STARTING, 0), (LOADING, 0), terminal=True)
     assert "loading weights" in seen and "28/62" in seen
     seen = shown((STARTING, 95), terminal=True)
@@ -32,7 +32,7 @@ def test_a_terminal_has_one_line_that_changes() -> None:
     assert "fetching weights (MB)" in seen and "3000/8000" in seen
 
 
-def test_elsewhere_there_is_a_line_for_each_thing_begun() -> None:
+def test_elsewhere_each_phase_has_a_line() -> None:
     seen = shown((STARTING, 0), (LOADING, 0), (LOADING, 1), (LOADING, 61), (LOADING, 62), (READY, 0), terminal=False)
     assert seen.splitlines() == [
         "vLLM is starting",
@@ -43,5 +43,5 @@ def test_elsewhere_there_is_a_line_for_each_thing_begun() -> None:
     ]
 
 
-def test_what_it_says_cannot_steer_the_terminal() -> None:
+def test_engine_output_cannot_control_the_terminal() -> None:
     assert "\x1b[2J" not in shown(terminal=True)

@@ -158,7 +158,7 @@ UNSUPPORTED: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "something", "nothing"), UNSUPPORTED, ids=[field for field, *_ in UNSUPPORTED])
-async def test_what_is_not_supported_is_named_where_it_asks_for_something(
+async def test_an_unsupported_field_is_refused_unless_it_changes_nothing(
     engine: ScriptedEngine, tok: Tokenizer, field: str, something: Any, nothing: Any
 ) -> None:
     engine.ids = written(Message(content="ok"), tok)
@@ -169,9 +169,7 @@ async def test_what_is_not_supported_is_named_where_it_asks_for_something(
             assert (await client.post("/v1/chat/completions", json=GOOD | {field: neutral})).status_code == 200
 
 
-async def test_an_extension_may_ask_for_more_drafts_than_there_are_or_say_null(
-    engine: ScriptedEngine, tok: Tokenizer
-) -> None:
+async def test_the_dovetail_field_may_have_large_and_null_values(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(Message(content="ok"), tok)
     ours = {"draft_tokens": 10**6, "return_token_ids": None}
     async with in_process(engine, tok) as client:
@@ -191,7 +189,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("field", "param"), UNREADABLE, ids=[field[:40] for field, _ in UNREADABLE])
-async def test_a_value_that_cannot_be_held_is_named(
+async def test_an_error_names_the_field_of_an_unreadable_value(
     engine: ScriptedEngine, tok: Tokenizer, field: str, param: str
 ) -> None:
     rest = json.dumps(GOOD)[:-1]
@@ -202,7 +200,7 @@ async def test_a_value_that_cannot_be_held_is_named(
 
 
 @pytest.mark.parametrize(("extra", "param"), REFUSED, ids=[json.dumps(extra)[:60] for extra, _ in REFUSED])
-async def test_a_wrong_field_is_named(
+async def test_an_error_names_the_wrong_field(
     engine: ScriptedEngine, tok: Tokenizer, extra: dict[str, Any], param: str
 ) -> None:
     async with in_process(engine, tok) as client:
@@ -215,7 +213,7 @@ async def test_a_wrong_field_is_named(
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
-async def test_a_missing_field_is_named(engine: ScriptedEngine, tok: Tokenizer, missing: str) -> None:
+async def test_an_error_names_the_missing_field(engine: ScriptedEngine, tok: Tokenizer, missing: str) -> None:
     async with in_process(engine, tok) as client:
         error = await refusal(client, json.dumps({k: v for k, v in GOOD.items() if k != missing}))
     assert error["param"] == missing
@@ -277,7 +275,7 @@ SCHEMAS: dict[str, Any] = {
 
 @pytest.mark.parametrize("strict", ["off", "names", "schema"])
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-async def test_a_cyclic_or_huge_schema_is_taken_or_named(tok: Tokenizer, schema: Any, strict: str) -> None:
+async def test_a_cyclic_or_huge_schema_is_served_or_refused_by_name(tok: Tokenizer, schema: Any, strict: str) -> None:
     engine = ScriptedEngine(tok, context=10**7)
     engine.ids = written(Message(content="ok"), tok)
     body = GOOD | {"tools": [tool(schema)], "dovetail": {"strict": strict}}
@@ -302,7 +300,7 @@ HALVES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("extra", "param"), HALVES, ids=[param for _, param in HALVES])
-async def test_half_a_surrogate_pair_is_named(
+async def test_an_error_names_the_field_with_half_a_surrogate_pair(
     engine: ScriptedEngine, tok: Tokenizer, extra: dict[str, Any], param: str
 ) -> None:
     async with in_process(engine, tok) as client:
@@ -345,7 +343,7 @@ async def test_a_prompt_longer_than_the_context_says_both_numbers(tok: Tokenizer
         assert "60" in error["message"] and "64" in error["message"]
 
 
-async def test_the_openai_client_raises_what_it_should(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_the_openai_client_raises_its_own_errors(engine: ScriptedEngine, tok: Tokenizer) -> None:
     async with openai_client(engine, tok) as client:
         with pytest.raises(openai.NotFoundError) as unknown:
             await client.chat.completions.create(model="gpt-9", messages=GOOD["messages"])
@@ -379,7 +377,7 @@ async def test_a_body_too_large_is_refused_declared_or_not(engine: ScriptedEngin
             assert response.json()["error"]["code"] == "payload_too_large"
 
 
-async def test_the_key_is_asked_for_under_v1_only_and_never_shown(
+async def test_the_key_is_required_under_v1_only_and_never_shown(
     engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.ids = written(Message(content="ok"), tok)

@@ -47,7 +47,7 @@ DEADLINE_S = 30  # only a test that hangs gets there
 
 
 @pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (10_000,)], ids=str)
-async def test_each_choice_is_an_answer_of_its_own_both_ways(
+async def test_each_choice_is_a_separate_answer_streamed_or_whole(
     engine: ScriptedEngine, tok: Tokenizer, sizes: tuple[int, ...]
 ) -> None:
     engine.sizes, engine.cached = sizes, 3
@@ -86,7 +86,7 @@ async def test_each_choice_is_an_answer_of_its_own_both_ways(
     assert len({completion.request_id for completion in engine.seen}) == 8
 
 
-async def test_choices_differ_and_can_be_had_again(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_choices_have_their_own_reproducible_seeds(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(Message("ok"), tok)
     async with in_process(engine, tok) as client:
         for seed in (7, 2**63 - 2, None):
@@ -97,7 +97,7 @@ async def test_choices_differ_and_can_be_had_again(engine: ScriptedEngine, tok: 
     assert {completion.sampling.temperature for completion in engine.seen} == {0.5}
 
 
-async def test_each_choice_has_a_constraint_and_a_reader_of_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_each_choice_has_its_own_constraint_and_reader(engine: ScriptedEngine, tok: Tokenizer) -> None:
     class Written(Hermes):
         def _render(self, *arguments: Any, **options: Any) -> Prompt:
             return Prompt.alternating([str(arguments[1])])
@@ -115,7 +115,7 @@ async def test_each_choice_has_a_constraint_and_a_reader_of_its_own(engine: Scri
     assert len(ids) == len(set(ids)) == 3, "calls of different choices have one id"
 
 
-async def test_a_choice_that_waits_holds_no_other_up(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_waiting_choice_does_not_delay_the_others(engine: ScriptedEngine, tok: Tokenizer) -> None:
     """And a client that leaves then frees them all, those that wait included."""
     engine.ids = written(Message("a long story"), tok, thinking=False)
     stuck = asyncio.Event()
@@ -153,7 +153,7 @@ async def test_a_choice_that_waits_holds_no_other_up(engine: ScriptedEngine, tok
 
 
 @pytest.mark.parametrize(("error", "status"), [(EngineError("out of memory"), 500), (EngineBusy("later"), 503)])
-async def test_one_that_fails_ends_the_others(
+async def test_a_failure_ends_the_other_streams(
     engine: ScriptedEngine, tok: Tokenizer, error: Exception, status: int
 ) -> None:
     engine.ids = written(Message("a long story"), tok, thinking=False)

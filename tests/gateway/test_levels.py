@@ -93,7 +93,7 @@ WHO_SAYS = {
 
 
 @pytest.mark.parametrize(("server", "request_says"), WHO_SAYS)
-def test_who_says_how_strict(tok: Tokenizer, server: str, request_says: str | None) -> None:
+def test_server_request_and_tool_set_the_level(tok: Tokenizer, server: str, request_says: str | None) -> None:
     expected = WHO_SAYS[server, request_says].split()
     said = [
         level(leveled(tok, server=server, tools=[tool("f", strict)], dovetail={"strict": request_says}), tok)
@@ -102,7 +102,7 @@ def test_who_says_how_strict(tok: Tokenizer, server: str, request_says: str | No
     assert said == expected
 
 
-def test_tools_that_messages_declare_say_so_too(tok: Tokenizer) -> None:
+def test_tools_of_messages_set_their_level_too(tok: Tokenizer) -> None:
     def turn(strict: Any, **body: Any) -> Turn:
         messages = [{"role": "system", "content": "", "tools": [tool("f", strict)]}, USER]
         return leveled(tok, ShowsMessageTools(), "names", messages=messages, **body)
@@ -127,7 +127,7 @@ def test_allowed_tools_bound_the_grammar_and_not_the_prompt(tok: Tokenizer) -> N
             assert takes(turn, tok, "Hello.") is (mode == "auto")
 
 
-def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
+def test_keys_have_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
     """Which for Kimi's tools is sorted; a response format is not shown at all, unless the template has it."""
     schema = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
     as_sent, as_sorted = '{"b": 1, "a": 2}', '{"a": 2, "b": 1}'
@@ -139,7 +139,7 @@ def test_a_schema_is_kept_in_the_order_that_the_prompt_shows(tok: Tokenizer) -> 
 
 @pytest.mark.parametrize("server", ["off", "names", "schema"])
 @pytest.mark.parametrize("own", [None, "off", "schema"])
-def test_a_response_format_is_kept_at_any_level(tok: Tokenizer, server: str, own: str | None) -> None:
+def test_a_response_format_is_enforced_at_every_level(tok: Tokenizer, server: str, own: str | None) -> None:
     turn = leveled(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
     assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
 
@@ -166,7 +166,7 @@ def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:
         assert not takes(turn, tok, "Paris.", reasoning="Hm.")
 
 
-def test_half_an_answer_cannot_be_held_to_a_response_format(tok: Tokenizer) -> None:
+def test_a_continued_answer_cannot_have_a_response_format(tok: Tokenizer) -> None:
     half = [USER, {"role": "assistant", "content": '{"city":'}]
     with pytest.raises(InvalidRequest, match="response_format") as refused:
         leveled(tok, messages=half, continue_final_message=True, response_format=schema_format())
@@ -202,7 +202,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("extra", "param"), REFUSED, ids=[json.dumps(extra)[:60] for extra, _ in REFUSED])
-async def test_what_is_wrong_is_named(engine: ScriptedEngine, tok: Tokenizer, extra: Any, param: str) -> None:
+async def test_an_error_names_the_wrong_field_of_a_level(
+    engine: ScriptedEngine, tok: Tokenizer, extra: Any, param: str
+) -> None:
     async with in_process(engine, tok) as client:
         response = await client.post("/v1/chat/completions", json={"model": MODEL, "messages": [USER], **extra})
     assert response.status_code == 400
@@ -316,7 +318,7 @@ def test_names_never_produce_an_undeclared_name(demo: openai.OpenAI, strict: str
     assert called
 
 
-def test_with_nothing_pinned_there_are_other_names(demo: openai.OpenAI) -> None:
+def test_without_a_constraint_the_model_calls_undeclared_names(demo: openai.OpenAI) -> None:
     """So the law above says something about this model."""
     names: set[str] = set()
     for seed in range(30):

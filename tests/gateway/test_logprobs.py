@@ -18,7 +18,9 @@ pytestmark = pytest.mark.anyio
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def test_every_token_is_told_of_with_its_likeliest(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_every_token_has_a_log_probability_and_the_likeliest_tokens(
+    engine: ScriptedEngine, tok: Tokenizer
+) -> None:
     engine.ids = written(Message("It rains. 🌧️", "Let me see…"), tok)
     async with openai_client(engine, tok) as client:
         for top in (0, 1, 20):
@@ -38,7 +40,9 @@ async def test_every_token_is_told_of_with_its_likeliest(engine: ScriptedEngine,
 
 
 @pytest.mark.parametrize("asked", [{}, {"logprobs": False}, {"logprobs": None, "top_logprobs": 0}], ids=str)
-async def test_unasked_they_are_null(engine: ScriptedEngine, tok: Tokenizer, asked: dict[str, Any]) -> None:
+async def test_without_logprobs_the_field_is_null(
+    engine: ScriptedEngine, tok: Tokenizer, asked: dict[str, Any]
+) -> None:
     engine.ids = written(Message("ok"), tok)
     async with in_process(engine, tok) as client:
         answer = (await client.post("/v1/chat/completions", json=BODY | asked)).json()
@@ -48,7 +52,7 @@ async def test_unasked_they_are_null(engine: ScriptedEngine, tok: Tokenizer, ask
     assert engine.seen[0].logprobs is None
 
 
-async def test_an_engine_that_gives_none_is_not_passed_over_in_silence(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_missing_log_probabilities_are_an_error(engine: ScriptedEngine, tok: Tokenizer) -> None:
     class Silent(ScriptedEngine):
         async def complete(self, completion: Completion) -> Any:
             yield TokenBatch(written(Message("ok"), tok), "stop")
@@ -59,7 +63,7 @@ async def test_an_engine_that_gives_none_is_not_passed_over_in_silence(engine: S
     assert "log probabilities" in answer.json()["error"]["message"]
 
 
-def test_what_spells_nothing_and_what_has_no_probability(tok: Tokenizer) -> None:
+def test_a_token_without_text_or_without_probability(tok: Tokenizer) -> None:
     padding = tok.vocab_size + 5
     (entry,) = Speller(tok).spell([TokenLogprob(padding, -math.inf, ((tok.control["<|im_end|>"], -0.5),))])
     assert (entry.token, entry.bytes, entry.logprob) == ("", None, -9999.0)

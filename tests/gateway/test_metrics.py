@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def test_it_counts_requests_tokens_drafts_and_defects(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEngine, tok: Tokenizer) -> None:
     said = written(Message(content="ok", reasoning="hm"), tok)
     engine.ids = (*said[:-1], tok.control["<|tool_call_end|>"], said[-1])  # a stray marker: one defect
     engine.sizes = (3,)
@@ -70,7 +70,7 @@ def shown(numbers: dict[str, float]) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("dovetail_engine")]
 
 
-def test_an_engines_numbers_may_have_labels() -> None:
+def test_engine_metrics_may_have_labels() -> None:
     numbers = {
         "running": 1.0,
         "accepted_total": 5.0,
@@ -87,12 +87,12 @@ def test_an_engines_numbers_may_have_labels() -> None:
     ]
 
 
-def test_labels_that_hold_signs_come_out_as_they_went_in() -> None:
+def test_special_characters_in_labels_survive() -> None:
     [line] = shown({r'a_total{b="c\"d\\e\nf{},=é"}': 1.0})
     assert line == r'dovetail_engine_a_total{b="c\"d\\e\nf{},=é"} 1.0'
 
 
-def test_one_number_may_come_with_and_without_labels() -> None:
+def test_a_metric_may_have_series_with_and_without_labels() -> None:
     both = {"running": 3.0, 'running{lora="a"}': 1.0, 'running{rank="0",lora="a"}': 2.0}
     assert sorted(line.partition(" ")[2] for line in shown(both)) == ["1.0", "2.0", "3.0"]
 
@@ -119,22 +119,22 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED.values(), ids=MALFORMED)
-def test_a_name_that_cannot_be_read_is_shown_as_far_as_it_goes(name: str) -> None:
+def test_a_malformed_name_has_no_labels(name: str) -> None:
     lines = shown({name: 1.0, "running": 2.0})
     assert "dovetail_engine_running 2.0" in lines and len(lines) == 2
     assert all("{" not in line for line in lines)
 
 
-def test_names_that_become_the_same_are_one_series() -> None:
+def test_names_that_become_equal_are_one_series() -> None:
     assert shown({"a b": 1.0, "a:b": 1.0}) == ["dovetail_engine_a_b 1.0"]
 
 
 @given(st.dictionaries(st.text(st.characters() | st.sampled_from('ab_{}="\\,\n\ud800'), max_size=20), st.floats()))
-def test_whatever_an_engine_calls_its_numbers_the_page_can_be_read(numbers: dict[str, float]) -> None:
+def test_any_names_of_engine_metrics_give_a_valid_page(numbers: dict[str, float]) -> None:
     assert len(shown(numbers)) <= len(numbers)
 
 
-def test_every_number_of_the_gate_is_explained() -> None:
+def test_every_metric_of_the_gate_has_a_description() -> None:
     names = ["drafted_per_position_total", "accepted_per_position_total", "gate_decisions_total"]
     names += ["gate_draft_tokens"]
     text = Metrics(lambda: dict.fromkeys(names, 0.0)).text().decode()

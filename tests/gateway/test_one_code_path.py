@@ -107,7 +107,7 @@ def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("stop", [None, "Wö"], ids=["closed early", "stop string"])
-def test_the_engine_is_let_go_at_once(small_tokenizer: Tokenizer, stop: str | None) -> None:
+def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: str | None) -> None:
     tok = small_tokenizer
     engine = ScriptedEngine(tok)
     engine.ids = written(Message("Wörds and more of them"), tok, thinking=False)
@@ -132,7 +132,7 @@ def test_the_engine_is_let_go_at_once(small_tokenizer: Tokenizer, stop: str | No
     asyncio.run(leave())
 
 
-def test_a_call_cut_at_a_stop_string_is_cut(small_tokenizer: Tokenizer) -> None:
+def test_a_call_cut_at_a_stop_string_is_truncated(small_tokenizer: Tokenizer) -> None:
     """Here nothing in it tells: the arguments happen to be whole where the stop string begins."""
     engine = ScriptedEngine(small_tokenizer)
     said = Message("", "", (Call("functions.f:0", "f", '{"a": 1} STOP'),))

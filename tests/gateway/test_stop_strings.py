@@ -21,7 +21,7 @@ def cut(text: str, stop: list[str]) -> str:
 
 
 @given(SEGMENTS, st.lists(st.text("ab<>", min_size=1, max_size=4), min_size=1, max_size=3))
-def test_it_cuts_where_a_reader_of_the_whole_would(segments: list[Segment], stop: list[str]) -> None:
+def test_segments_are_cut_where_the_whole_text_would_be(segments: list[Segment], stop: list[str]) -> None:
     stopper = SegmentStop(stop)
     passed = [segment for one in segments for segment in stopper.feed([one])]
     if not stopper.matched:

@@ -215,7 +215,7 @@ async def test_stop_strings_end_the_answer_and_are_not_shown(engine: ScriptedEng
     assert engine.running == 0
 
 
-async def test_token_ids_come_back_when_asked_for(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_token_ids_are_returned_on_request(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(SAID["reasoning"], tok)
     engine.sizes = (3,)
     async with in_process(engine, tok) as client:
@@ -226,7 +226,7 @@ async def test_token_ids_come_back_when_asked_for(engine: ScriptedEngine, tok: T
     assert streamed[-2]["choices"][0]["delta"] == {"dovetail": expected}
 
 
-async def test_what_the_client_asks_reaches_the_engine(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_the_requests_fields_reach_the_engine(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(Message(content="ok"), tok)
     async with in_process(engine, tok) as client:
         await post(client)
@@ -247,7 +247,7 @@ async def test_what_the_client_asks_reaches_the_engine(engine: ScriptedEngine, t
     assert len({completion.request_id for completion in engine.seen}) == 6
 
 
-async def test_the_constraint_is_the_one_asked_for(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_the_constraint_follows_the_request(engine: ScriptedEngine, tok: Tokenizer) -> None:
     planet = Call("functions.get_weather:0", "get_weather", '{"planet": 3}')
     wrong = written(Message(calls=(planet,)), tok, thinking=False)
     two = written(Message(calls=(PARIS, LYON)), tok, thinking=False)
@@ -281,7 +281,7 @@ async def test_the_constraint_is_the_one_asked_for(engine: ScriptedEngine, tok: 
     assert required.status_code == 200
 
 
-async def test_the_end_of_the_turn_ends_it_even_if_the_engine_goes_on(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_an_end_token_ends_the_answer_even_if_the_engine_goes_on(engine: ScriptedEngine, tok: Tokenizer) -> None:
     said = written(Message(content="done"), tok)
     engine.info = EngineInfo(4096, tok.vocab_size, (tok.control["[EOS]"],), 3)
     engine.ids = said + written(Message(content="and on"), tok)

@@ -40,7 +40,7 @@ WAITS = st.lists(st.integers(0, 3), max_size=6)
 
 @settings(deadline=None)
 @given(st.lists(WAITS, min_size=1, max_size=5), st.integers(0, 12))
-def test_everything_comes_in_order_and_nothing_is_read_far_ahead(waits: list[list[int]], leave_after: int) -> None:
+def test_items_stay_in_order_and_one_is_read_ahead(waits: list[list[int]], leave_after: int) -> None:
     streams = [Stream(w) for w in waits]
     total = sum(map(len, waits))
 
@@ -64,7 +64,7 @@ def test_everything_comes_in_order_and_nothing_is_read_far_ahead(waits: list[lis
     assert all(stream.closed or not stream.at for stream in streams)
 
 
-def test_one_that_fails_ends_the_others() -> None:
+def test_a_failure_ends_the_other_streams() -> None:
     streams = [Stream([0, 1]), Stream([0], ValueError("here")), Stream([0, 10**9])]
 
     async def read() -> None:
@@ -77,7 +77,7 @@ def test_one_that_fails_ends_the_others() -> None:
     asyncio.run(read())
 
 
-def test_cancelling_the_reader_ends_them_all() -> None:
+def test_cancelling_the_reader_closes_every_stream() -> None:
     streams = [Stream([10**9]), Stream([0, 10**9])]
 
     async def read() -> None:
@@ -97,7 +97,7 @@ def test_cancelling_the_reader_ends_them_all() -> None:
     asyncio.run(main())
 
 
-def test_a_slow_one_does_not_hold_the_others_up() -> None:
+def test_a_slow_stream_does_not_delay_the_others() -> None:
     async def read() -> None:
         slow, quick = Stream([10**9]), Stream([0] * 5)
         everything = merge([slow.items(0), quick.items(1)])

@@ -57,7 +57,9 @@ def defects(message: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-async def test_a_keyword_that_no_grammar_has_is_no_reason_to_refuse(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_keyword_that_no_grammar_enforces_is_validated_afterwards(
+    engine: ScriptedEngine, tok: Tokenizer
+) -> None:
     engine.ids = written(said('{"tags": [1, 1]}'), tok)
     async with in_process(engine, tok) as client:
         message, answer = await asked(client)
@@ -69,7 +71,7 @@ async def test_a_keyword_that_no_grammar_has_is_no_reason_to_refuse(engine: Scri
     assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
 
 
-async def test_a_valid_call_has_nothing_to_tell(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_valid_call_is_not_reported(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(said('{"tags": [1, 2]}'), tok)
     async with in_process(engine, tok) as client:
         message, answer = await asked(client)
@@ -83,7 +85,7 @@ async def test_a_valid_call_has_nothing_to_tell(engine: ScriptedEngine, tok: Tok
 
 
 @pytest.mark.parametrize("level", ["off", "names"])
-async def test_every_level_checks(engine: ScriptedEngine, tok: Tokenizer, level: str) -> None:
+async def test_calls_are_validated_at_every_level(engine: ScriptedEngine, tok: Tokenizer, level: str) -> None:
     engine.ids = written(said('{"tags": "secret"}'), tok)
     async with in_process(engine, tok) as client:
         message, _ = await asked(client, dovetail={"strict": level})
@@ -91,7 +93,7 @@ async def test_every_level_checks(engine: ScriptedEngine, tok: Tokenizer, level:
     assert "secret" not in defects(message)[0]["detail"]
 
 
-async def test_a_stream_tells_the_same(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_stream_reports_the_same_defects(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(said('{"tags": [1, 1]}'), tok)
     async with in_process(engine, tok) as client:
         answer = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
@@ -101,7 +103,7 @@ async def test_a_stream_tells_the_same(engine: ScriptedEngine, tok: Tokenizer) -
     assert "x-dovetail-unenforced" in answer.headers
 
 
-async def test_what_the_reader_could_not_end_is_invalid_json(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_call_that_the_reader_cannot_end_is_invalid_json(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(said('{"tags": [1,,]}'), tok)
     async with in_process(engine, tok) as client:
         message, _ = await asked(client, **OFF)
@@ -112,7 +114,7 @@ async def test_what_the_reader_could_not_end_is_invalid_json(engine: ScriptedEng
     assert "invalid_json" not in [defect["kind"] for defect in defects(message)]
 
 
-async def test_a_name_that_is_no_tools_is_counted_and_no_label(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_an_unknown_tool_is_counted_without_a_label_of_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(said("{}", name="rm"), tok)
     async with in_process(engine, tok) as client:
         message, _ = await asked(client, **OFF)
@@ -132,7 +134,7 @@ async def test_content_is_checked_against_a_response_format(engine: ScriptedEngi
     assert defects(message) == [{"kind": "schema_mismatch", "detail": detail}]
 
 
-async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_unenforced_keywords_have_to_be_valid_schemas_too(engine: ScriptedEngine, tok: Tokenizer) -> None:
     parameters = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": "yes"}}}
     tool = {"type": "function", "function": {"name": "tag", "strict": True, "parameters": parameters}}
     async with in_process(engine, tok) as client:
@@ -145,7 +147,7 @@ async def test_what_the_grammar_leaves_out_has_to_be_a_schema_too(engine: Script
     assert '"strict": "names"' in error["message"]
 
 
-async def test_the_header_is_ascii_and_not_endless(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(Message(content="ok", reasoning="hm"), tok)
     names = ["A é, ü", 'A"\x7f', *(f"property number {i}" for i in range(100))]
     parameters = {"type": "object", "properties": {name: {"not": {}} for name in names}}
@@ -189,7 +191,7 @@ class Attempts(ScriptedEngine):
         return super().complete(completion)
 
 
-async def test_an_invalid_call_is_asked_for_again(tok: Tokenizer) -> None:
+async def test_an_invalid_call_is_generated_again(tok: Tokenizer) -> None:
     engine = Attempts(tok)
     engine.cached = 5
     bad, good = (written(said(call, content="Tags. "), tok) for call in (BAD, GOOD))
@@ -224,7 +226,7 @@ async def test_an_invalid_call_is_asked_for_again(tok: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1,), (4, 1, 3), (10_000,)])
-async def test_a_client_sees_nothing_of_what_was_dropped(tok: Tokenizer, sizes: tuple[int, ...]) -> None:
+async def test_a_client_sees_nothing_of_dropped_attempts(tok: Tokenizer, sizes: tuple[int, ...]) -> None:
     engine = Attempts(tok)
     engine.sizes = sizes
     engine.attempts = [written(said(call, content="Tags. "), tok) for call in (BAD, GOOD)]
@@ -239,7 +241,7 @@ async def test_a_client_sees_nothing_of_what_was_dropped(tok: Tokenizer, sizes: 
     assert len(engine.seen) == 2
 
 
-async def test_the_last_one_is_told_as_it_is(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_the_last_attempt_is_the_answer(engine: ScriptedEngine, tok: Tokenizer) -> None:
     bad = written(said(BAD), tok)
     engine.sizes = (10_000,)  # nothing was shown of any
     engine.scripts = [bad] * 3
@@ -250,7 +252,7 @@ async def test_the_last_one_is_told_as_it_is(engine: ScriptedEngine, tok: Tokeni
     assert len(engine.seen) == 3
 
 
-async def test_nothing_is_asked_again_that_would_be_the_same(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_greedy_and_valid_answers_are_not_retried(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = written(said(BAD), tok)
     async with in_process(engine, tok, AGAIN) as client:
         message, _ = await asked(client, temperature=0)
@@ -262,9 +264,7 @@ async def test_nothing_is_asked_again_that_would_be_the_same(engine: ScriptedEng
     assert len(engine.seen) == 3
 
 
-async def test_an_engine_behind_http_shows_nothing_until_the_turn_is_over(
-    engine: ScriptedEngine, tok: Tokenizer
-) -> None:
+async def test_an_engine_behind_http_is_buffered_until_the_turn_ends(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.info = type(engine.info)(4096, tok.vocab_size, engine.info.eos_ids, 3, "structural_tag")
     engine.scripts = [written(said(BAD, content="Tags. "), tok), written(said(GOOD, content="Tags. "), tok)]
     async with in_process(engine, tok, AGAIN) as client:
@@ -276,7 +276,7 @@ async def test_an_engine_behind_http_shows_nothing_until_the_turn_is_over(
     assert listed == ["tools[0].function.parameters#/properties/tags/uniqueItems"]
 
 
-async def test_choices_are_asked_again_each_for_itself(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_each_choice_is_retried_on_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.sizes = (10_000,)
     engine.scripts = [written(said(BAD), tok), written(said(GOOD), tok), written(said('{"tags": []}'), tok)]
     async with in_process(engine, tok, AGAIN) as client:
@@ -302,7 +302,7 @@ def failing(engine: ScriptedEngine, attempt: int, batches: int, error: Exception
 )
 @pytest.mark.parametrize("batches", [0, 3])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_a_retry_that_fails_leaves_the_answer_before_it(
+async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
     tok: Tokenizer, error: Exception, batches: int, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Attempts(tok)
@@ -338,7 +338,7 @@ async def test_a_retry_that_fails_leaves_the_answer_before_it(
     assert engine.running == 0
 
 
-async def test_it_is_the_last_answer_that_was_whole(tok: Tokenizer) -> None:
+async def test_the_answer_is_the_last_complete_attempt(tok: Tokenizer) -> None:
     engine = Attempts(tok)
     engine.attempts = [written(said(call), tok) for call in (BAD, '{"tags": [3, 3]}', GOOD)]
     engine.before = failing(engine, 3, 0, EngineBusy("full"))
@@ -356,7 +356,7 @@ async def test_it_is_the_last_answer_that_was_whole(tok: Tokenizer) -> None:
         assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 503
 
 
-async def test_half_a_call_behind_an_invalid_one_is_not_passed_on(tok: Tokenizer) -> None:
+async def test_half_a_call_after_an_invalid_call_is_left_out(tok: Tokenizer) -> None:
     """A step may have the end of one and the beginning of the next."""
     engine = Attempts(tok)
     both = written(said(BAD, '{"tags": [5, 6]}'), tok)
@@ -371,7 +371,7 @@ async def test_half_a_call_behind_an_invalid_one_is_not_passed_on(tok: Tokenizer
     assert defects(message) == [MISMATCH]
 
 
-async def test_leaving_during_a_retry_is_no_failure_of_it(tok: Tokenizer) -> None:
+async def test_a_disconnect_during_a_retry_is_not_a_failed_retry(tok: Tokenizer) -> None:
     engine = Attempts(tok)
     engine.attempts = [written(said(BAD), tok)] * 2
     asked_again = asyncio.Event()
@@ -395,7 +395,7 @@ async def test_leaving_during_a_retry_is_no_failure_of_it(tok: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("items", [2, 20_000])
-async def test_the_event_loop_does_not_wait_for_a_long_check(items: int) -> None:
+async def test_the_event_loop_does_not_wait_for_a_long_validation(items: int) -> None:
     """What is told is the same, in the same order."""
     checker = Checker(TOOL["function"]["parameters"], "tools[0].function.parameters")
     arguments = json.dumps({"tags": [*range(items), 1]})

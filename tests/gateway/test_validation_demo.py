@@ -65,7 +65,7 @@ def body(city: dict[str, Any]) -> dict[str, Any]:
     return {"model": "demo", "messages": messages, "tools": [tool], "temperature": 0.3, "max_tokens": 300, "seed": 5}
 
 
-async def test_what_is_never_valid_is_asked_for_as_often_as_it_may_be(client: httpx.AsyncClient) -> None:
+async def test_an_answer_that_is_never_valid_uses_every_retry(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/chat/completions", json=body({"type": "string", "not": {}}))
     message, usage = answer.json()["choices"][0]["message"], answer.json()["usage"]
     assert message["tool_calls"][0]["function"]["name"] == "get_weather"
@@ -75,7 +75,7 @@ async def test_what_is_never_valid_is_asked_for_as_often_as_it_may_be(client: ht
     assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters#/properties/city/not"
 
 
-async def test_what_is_valid_is_asked_for_once(client: httpx.AsyncClient) -> None:
+async def test_a_valid_answer_is_not_retried(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/chat/completions", json=body({"type": "string", "not": {"const": "London"}}))
     message = answer.json()["choices"][0]["message"]
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
@@ -83,7 +83,7 @@ async def test_what_is_valid_is_asked_for_once(client: httpx.AsyncClient) -> Non
     assert "retries" not in answer.json()["usage"]
 
 
-async def test_an_engine_that_is_lost_between_leaves_the_answer_that_there_is() -> None:
+async def test_an_engine_lost_between_attempts_leaves_the_first_answer() -> None:
     async with serving(Leaving) as (client, engine):
         assert isinstance(engine, Leaving)
         engine.leaves = "-retry1"

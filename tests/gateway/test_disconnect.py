@@ -29,7 +29,7 @@ async def until(condition: Any) -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("at", [0, 3], ids=["before the first token", "midway"])
-async def test_leaving_frees_the_sequence(engine: ScriptedEngine, tok: Tokenizer, stream: bool, at: int) -> None:
+async def test_a_disconnect_frees_the_sequence(engine: ScriptedEngine, tok: Tokenizer, stream: bool, at: int) -> None:
     engine.ids = written(Message(content="a long story"), tok)
     stuck = asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_leaving_frees_the_sequence(engine: ScriptedEngine, tok: Tokenizer
     assert 'dovetail_chat_completions_total{outcome="disconnected"} 1.0' in metrics
 
 
-async def test_leaving_before_the_body_is_sent_is_no_error(
+async def test_a_disconnect_before_the_body_is_no_error(
     engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(engine, tok) as url:
@@ -68,7 +68,7 @@ async def test_leaving_before_the_body_is_sent_is_no_error(
     assert not caplog.records
 
 
-async def test_a_slow_client_holds_the_engine_up_and_fills_nothing(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_slow_client_slows_the_engine_and_fills_no_buffer(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine = ScriptedEngine(tok, context=10**6)
     engine.ids = (*(tok.encode("word ") * 50_000), tok.control["<|im_end|>"])
     async with serving(engine, tok) as url:
@@ -114,7 +114,7 @@ async def test_a_busy_engine_is_503_even_for_a_stream(
     [(EngineError("out of memory"), "out of memory"), (ValueError("secret"), "internal error")],
     ids=["expected", "unexpected"],
 )
-async def test_an_engine_that_fails_midway_says_so(
+async def test_an_engine_failure_midway_is_reported(
     engine: ScriptedEngine, tok: Tokenizer, error: Exception, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(batch: int) -> None:

@@ -109,7 +109,7 @@ async def test_a_requests_own_setting_wins(
     assert response.headers.get("x-dovetail-repairs", "") == made
 
 
-async def test_what_cannot_be_repaired_is_refused_by_field_unless_that_is_off(
+async def test_an_unrepairable_history_is_refused_unless_its_repair_is_off(
     engine: ScriptedEngine, tok: Tokenizer
 ) -> None:
     engine.ids = written(Message(content="ok"), tok)
@@ -131,7 +131,7 @@ def test_every_kind_can_be_named() -> None:
         assert Extension(repair={kind: True}).repairs_off(KINDS) == {*KINDS} - {kind}
 
 
-def test_the_generation_prompt_is_there_unless_told_otherwise(tok: Tokenizer) -> None:
+def test_the_generation_prompt_follows_the_request(tok: Tokenizer) -> None:
     messages = [USER, {"role": "assistant", "content": "well "}]
     opened, closed, continued = "<|im_middle|><think>", "well <|im_end|>", "</think>well "
     for body, end in (
@@ -148,7 +148,7 @@ def test_the_generation_prompt_is_there_unless_told_otherwise(tok: Tokenizer) ->
     assert both.value.param == "continue_final_message"
 
 
-async def test_a_continued_answer_is_only_what_is_new(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_continued_answer_has_only_the_new_text(engine: ScriptedEngine, tok: Tokenizer) -> None:
     """And it is read as content, though the request did not turn thinking off."""
     call = Call("functions.f:0", "f", "{}")
     engine.ids = written(Message(content="a tail. ", calls=(call,)), tok, thinking=False)
@@ -218,7 +218,7 @@ def allowed(mode: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_template_gets_what_it_declares(
+def test_the_template_gets_the_options_that_it_declares(
     tok: Tokenizer, declared: tuple[str, ...], body: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     fmt = WithOptions(*declared)
@@ -226,7 +226,7 @@ def test_the_template_gets_what_it_declares(
     assert fmt.rendered[0] == options
 
 
-def test_an_option_that_the_template_refuses_is_named_as_it_was_sent(tok: Tokenizer) -> None:
+def test_a_refused_option_is_named_by_the_field_that_the_client_sent(tok: Tokenizer) -> None:
     for body, param in (
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "chat_template_kwargs.reasoning_effort"),
@@ -236,7 +236,7 @@ def test_an_option_that_the_template_refuses_is_named_as_it_was_sent(tok: Tokeni
         assert refused.value.param == param
 
 
-def test_a_template_that_ignores_the_switch_is_read_as_it_is(tok: Tokenizer) -> None:
+def test_a_template_may_ignore_the_thinking_option(tok: Tokenizer) -> None:
     class Always(KimiK25):
         def _render(self, messages: Any, tools: Any, thinking: bool, open_turn: bool, **options: Any) -> Prompt:
             return super()._render(messages, tools, True, open_turn)
@@ -253,7 +253,7 @@ RENDERING = [name for name, family in FAMILIES.items() if family._render is not 
 
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("thinking", [True, False])
-def test_what_a_user_writes_does_not_decide_how_the_answer_is_read(name: str, thinking: bool) -> None:
+def test_user_text_does_not_decide_how_the_answer_is_read(name: str, thinking: bool) -> None:
     fmt = dovetail.format(name)
     think, think_end = fmt._reader.think.strip(), fmt._reader.think_end.strip()
     usual = fmt.left_open(fmt.render([USER], thinking=thinking))
@@ -276,7 +276,7 @@ def test_a_model_may_open_its_reasoning_at_the_beginning_only(tok: Tokenizer, bo
     assert constraint is not None and constraint.advance(tok.control["<think>"]) is may
 
 
-def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokenizer) -> None:
+def test_a_continued_answer_is_constrained_or_refused(tok: Tokenizer) -> None:
     class Open(OpensReasoning):
         def _render(self, *arguments: Any, **options: Any) -> Prompt:
             return Prompt.alternating([str(arguments[1]), "<think>", f"I was{arguments[0][-1]['content']}"])
@@ -310,7 +310,7 @@ def test_what_comes_behind_half_an_answer_is_constrained_or_refused(tok: Tokeniz
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_only_where_answers_have_headers_half_of_one_cannot_be_constrained(name: str) -> None:
+def test_only_answers_with_headers_cannot_be_continued_under_a_grammar(name: str) -> None:
     fmt = dovetail.format(name)
     half = [USER, {"role": "assistant", "content": "a", "reasoning_content": "r"}]
     request = turn_request({"messages": half, "continue_final_message": True})
@@ -331,7 +331,7 @@ def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer, name: s
     assert prepared(tok, HidesTools(), tools=tools, tool_choice="none").prompt
 
 
-def test_a_format_that_cannot_be_asked_may_show_tools(tok: Tokenizer) -> None:
+def test_a_format_that_cannot_render_the_probe_may_show_tools(tok: Tokenizer) -> None:
     class Choosy(KimiK25):
         def _render(self, messages: Any, *arguments: Any, **options: Any) -> Prompt:
             if len(messages) < 3:
@@ -370,7 +370,7 @@ def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
     assert prepared(tok, ShowsMessageTools(), messages=hidden).choices[0].completion.constraint is None
 
 
-def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
+def test_the_later_declaration_of_a_tool_counts(tok: Tokenizer) -> None:
     later = {"role": "system", "content": "", "tools": [named("f", properties={"x": {"const": 1}}, required=["x"])]}
     turn = prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL])
     for arguments, fits in ("{}", False), ('{"x":1}', True):
@@ -382,7 +382,7 @@ def test_the_later_of_two_declarations_counts(tok: Tokenizer) -> None:
     assert turn.choices[0].completion.constraint is not None
 
 
-def test_what_is_wrong_with_a_messages_tools_is_named_there(tok: Tokenizer) -> None:
+def test_an_error_in_a_messages_tools_names_the_message(tok: Tokenizer) -> None:
     for tools, param in (
         (3, "messages[1].tools"),
         ([named("g"), named("a b")], "messages[1].tools[1].function.name"),
@@ -403,7 +403,7 @@ SHOWING = {
 
 
 @pytest.mark.parametrize("name", SHOWING)
-def test_the_formats_whose_messages_declare_tools_are_asked_for_them(name: str) -> None:
+def test_formats_show_the_tools_that_messages_declare(name: str) -> None:
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     request = turn_request({"messages": messages, "tools": [TOOL]})
     assert [tool["function"]["name"] for tool in DeclaredTools(request, SHOWING[name]).tools] == ["f", "g"]

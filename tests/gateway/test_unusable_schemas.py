@@ -62,7 +62,9 @@ async def asked(client: httpx.AsyncClient, stream: bool, **fields: Any) -> tuple
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("name", SLOPPY)
-async def test_what_can_be_used_is(engine: ScriptedEngine, tok: Tokenizer, name: str, stream: bool) -> None:
+async def test_the_usable_part_of_a_schema_is_used(
+    engine: ScriptedEngine, tok: Tokenizer, name: str, stream: bool
+) -> None:
     schema, left_out = SLOPPY[name]
     arguments = '{"a":"x","b":1}'
     engine.ids = call(arguments, tok)
@@ -75,7 +77,9 @@ async def test_what_can_be_used_is(engine: ScriptedEngine, tok: Tokenizer, name:
 
 
 @pytest.mark.parametrize("name", SLOPPY)
-async def test_who_asks_for_a_schema_is_told(engine: ScriptedEngine, tok: Tokenizer, name: str) -> None:
+async def test_a_strict_tool_with_an_unusable_schema_is_refused(
+    engine: ScriptedEngine, tok: Tokenizer, name: str
+) -> None:
     """The tool itself, or the request for those that say nothing."""
     schema, _ = SLOPPY[name]
     asking = {"tools": [tool(schema, strict=True)]}, {"tools": [tool(schema)], "dovetail": {"strict": "schema"}}
@@ -124,7 +128,7 @@ async def test_the_prompt_shows_the_schema_as_it_was_sent(engine: ScriptedEngine
     assert tok.decode(engine.seen[-1].prompt) == shown
 
 
-async def test_what_no_value_fits_is_refused_and_says_the_way_out(engine: ScriptedEngine, tok: Tokenizer) -> None:
+async def test_a_schema_that_no_value_fits_is_refused_with_a_way_out(engine: ScriptedEngine, tok: Tokenizer) -> None:
     never = tool({"type": "object", "required": ["c"], "additionalProperties": False})
     engine.ids = call("{}", tok)
     async with in_process(engine, tok) as client:
