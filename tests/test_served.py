@@ -50,20 +50,20 @@ def gauge(url: str, name: str) -> float:
 
 def streamed(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
     """A stream's deltas added up, as a client does it."""
-    said: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
+    answer: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
     for chunk in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         if chunk.usage is not None:
-            said["tokens"] = chunk.usage.completion_tokens
+            answer["tokens"] = chunk.usage.completion_tokens
         for choice in chunk.choices:
-            said["content"] += choice.delta.content or ""
-            said["reasoning"] += getattr(choice.delta, "reasoning_content", None) or ""
+            answer["content"] += choice.delta.content or ""
+            answer["reasoning"] += getattr(choice.delta, "reasoning_content", None) or ""
             for piece in choice.delta.tool_calls or ():
                 if piece.id is not None:
-                    assert piece.index == len(said["calls"])
-                    said["calls"].append([piece.id, piece.function.name, ""])
-                said["calls"][piece.index][2] += piece.function.arguments or ""
-            said["finish"] = choice.finish_reason or said["finish"]
-    return said
+                    assert piece.index == len(answer["calls"])
+                    answer["calls"].append([piece.id, piece.function.name, ""])
+                answer["calls"][piece.index][2] += piece.function.arguments or ""
+            answer["finish"] = choice.finish_reason or answer["finish"]
+    return answer
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -100,15 +100,15 @@ def test_a_stream_is_the_same_message(client: openai.OpenAI, name: str, thinking
 def test_the_readme_example_works(client: openai.OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "Please get the weather for city Paris."}]
     request: dict[str, Any] = {"model": "demo", "tools": [WEATHER], "temperature": 0}
-    said = client.chat.completions.create(**request, messages=messages).choices[0].message
-    [call] = said.tool_calls
+    message = client.chat.completions.create(**request, messages=messages).choices[0].message
+    [call] = message.tool_calls
     assert (call.id, call.function.name, json.loads(call.function.arguments)) == (
         "functions.get_weather:0",
         "get_weather",
         {"city": "Paris"},
     )
     messages += [
-        said.model_dump(exclude_none=True),
+        message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": '{"result": "red"}'},
     ]
     answer = client.chat.completions.create(**request, messages=messages).choices[0]
@@ -136,7 +136,7 @@ def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
     tools = [WEATHER, HOTEL]
     checked = 0
     for seed in range(6):
-        said = client.chat.completions.create(
+        choice = client.chat.completions.create(
             model="demo",
             messages=[{"role": "user", "content": "Find a hotel with limit 3 and city Oslo."}],
             tools=tools,
@@ -145,9 +145,9 @@ def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
             seed=seed,
             max_tokens=400,
         ).choices[0]
-        if said.finish_reason != "tool_calls":
+        if choice.finish_reason != "tool_calls":
             continue
-        for call in said.message.tool_calls:
+        for call in choice.message.tool_calls:
             schema = next(t["function"]["parameters"] for t in tools if t["function"]["name"] == call.function.name)
             jsonschema.validate(json.loads(call.function.arguments), schema)
             checked += 1
@@ -159,7 +159,7 @@ HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_several_sampled_choices_with_log_probabilities(client: openai.OpenAI, draft_tokens: int) -> None:
-    """Each choice is what its seed gives alone; what is told of its tokens spells it."""
+    """Each choice equals the answer that its seed gives alone, and its log probabilities spell it."""
     request = HELLO | {"temperature": 2, "logprobs": True, "top_logprobs": 5}
     request |= {"extra_body": {"dovetail": {"draft_tokens": draft_tokens, "return_token_ids": True}}}
     choices = client.chat.completions.create(**request, n=3, seed=11)
@@ -167,19 +167,19 @@ def test_several_sampled_choices_with_log_probabilities(client: openai.OpenAI, d
     ids = [choice.message.dovetail["token_ids"] for choice in choices.choices]
     assert ids[0] != ids[1] != ids[2]
     tokenizer = dovetail.tokenizer(DEMO / "target")
-    told = 0
+    tokens = 0
     for i, choice in enumerate(choices.choices):
         alone = client.chat.completions.create(**request, seed=11 + i)
         assert alone.choices[0].message == choice.message
         assert choice.logprobs is not None and choice.logprobs.content is not None
-        told += len(choice.logprobs.content)
+        tokens += len(choice.logprobs.content)
         for entry in choice.logprobs.content:
             assert entry.logprob <= 0 and len(entry.top_logprobs) == 5
             values = [likely.logprob for likely in entry.top_logprobs]
             assert values == sorted(values, reverse=True) and entry.logprob <= values[0]
         spelled = [bytes(entry.bytes or ()) for entry in choice.logprobs.content]
         assert spelled == list(map(tokenizer.token_bytes, ids[i]))
-    assert choices.usage.completion_tokens == told
+    assert choices.usage.completion_tokens == tokens
 
 
 def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.OpenAI) -> None:
@@ -196,18 +196,18 @@ def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.O
 
 
 def test_penalties_and_min_p_change_the_answer(client: openai.OpenAI) -> None:
-    def said(temperature: float, **asked: float) -> str:
-        extra = {"dovetail": {"draft_tokens": asked.pop("draft_tokens", 3)}} | asked
+    def answered(temperature: float, **fields: float) -> str:
+        extra = {"dovetail": {"draft_tokens": fields.pop("draft_tokens", 3)}} | fields
         request = HELLO | {"temperature": temperature, "seed": 3, "extra_body": extra}
         answer = client.chat.completions.create(**request).choices[0].message
         return (answer.content or "") + (getattr(answer, "reasoning_content", None) or "")
 
-    plain, nonsense = said(0), said(2)
-    assert said(0, repetition_penalty=5) == said(0, repetition_penalty=5, draft_tokens=0) != plain
+    plain, nonsense = answered(0), answered(2)
+    assert answered(0, repetition_penalty=5) == answered(0, repetition_penalty=5, draft_tokens=0) != plain
     for penalty in ("frequency_penalty", "presence_penalty"):
-        assert said(2, **{penalty: 2}) not in (plain, nonsense)
-    # Of what is as likely as the likeliest, there is only the likeliest.
-    assert said(2, min_p=1.0) == plain
+        assert answered(2, **{penalty: 2}) not in (plain, nonsense)
+    # Only the likeliest token is as likely as the likeliest.
+    assert answered(2, min_p=1.0) == plain
 
 
 def test_an_error_of_the_engine_names_the_field(client: openai.OpenAI) -> None:

@@ -1,4 +1,4 @@
-"""What a plan says of the embedded engine is what that engine is given, and what it then does."""
+"""The embedded engine gets the settings of the plan, and acts on them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_engine_starts_without_a_cache_folder(
 
 
 @pytest.mark.parametrize(
-    ("said", "drafter", "tokens"),
+    ("options", "drafter", "tokens"),
     [
         ({}, "lookup", 5),
         ({"method": "suffix", "draft_tokens": 8}, "lookup", 8),
@@ -153,15 +153,15 @@ def test_the_engine_starts_without_a_cache_folder(
     ids=str,
 )
 def test_the_plans_drafter_is_the_engines(
-    made: list[Any], tmp_path: Path, small_tokenizer_file: Path, said: dict[str, Any], drafter: Any, tokens: int
+    made: list[Any], tmp_path: Path, small_tokenizer_file: Path, options: dict[str, Any], drafter: Any, tokens: int
 ) -> None:
     target = checkpoints.write_mtp_target(tmp_path / "target", vocab_size=VOCABULARY)
     shutil.copy(small_tokenizer_file, target / "tokenizer.json")
-    plan = resolve(str(target), {"format": "kimi_k25"} | said)
+    plan = resolve(str(target), {"format": "kimi_k25"} | options)
     assert plan.value("engine") == "embedded"
     start(plan)
     [(arguments, settings, core)] = made
-    most = 8 if tokens and "draft_tokens" not in said else tokens  # somebody's own word is a limit
+    most = 8 if tokens and "draft_tokens" not in options else tokens  # an explicit draft_tokens is a limit
     assert (arguments[1], settings.draft_tokens, core.info.draft_tokens) == (drafter, tokens, most)
 
 
@@ -201,12 +201,12 @@ def test_a_target_alone_drafts_by_lookup(tmp_path: Path, small_tokenizer_file: P
     assert speculation["steps"] < drafted.usage.completion_tokens  # type: ignore[union-attr]
     assert plain.usage.speculation["drafted"] == 0  # type: ignore[union-attr]
     assert "# HELP dovetail_engine_preemptions_total Requests that gave their KV cache up to others" in numbers
-    found = re.search(r"^dovetail_engine_prompt_tokens_cached_total (\S+)$", numbers, re.MULTILINE)
-    assert found is not None and float(found[1]) > 0, "the second prompt is the first"
+    cached = re.search(r"^dovetail_engine_prompt_tokens_cached_total (\S+)$", numbers, re.MULTILINE)
+    assert cached is not None and float(cached[1]) > 0, "the second prompt equals the first"
     drafts = 'dovetail_engine_drafted_per_position_total{context="0",drafter='
     assert any(line.startswith(drafts) and 'position="0"' in line for line in numbers.splitlines())
     assert 'dovetail_engine_gate_decisions_total{reason="draft"} ' in numbers
-    assert 'dovetail_engine_gate_decisions_total{reason="request"} ' in numbers, "the second asked for none"
+    assert 'dovetail_engine_gate_decisions_total{reason="request"} ' in numbers, "by the second request"
 
 
 def test_the_loading_bar_is_shown_on_a_terminal_only() -> None:
@@ -222,15 +222,15 @@ def test_the_loading_bar_is_shown_on_a_terminal_only() -> None:
 
 
 def test_progress_counts_every_byte_of_the_target(pair: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     async def main() -> None:
-        app, _ = serve.embedded_app(resolve(str(pair / "target"), {}), progress=lambda *read: told.append(read))
+        app, _ = serve.embedded_app(resolve(str(pair / "target"), {}), progress=lambda *read: reports.append(read))
         async with app.router.lifespan_context(app):
             pass
 
     asyncio.run(main())
-    done, totals = [each[0] for each in told], {each[1] for each in told}
+    done, totals = [each[0] for each in reports], {each[1] for each in reports}
     assert done == sorted(done) and {done[-1]} == totals
 
 

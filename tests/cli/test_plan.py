@@ -71,7 +71,7 @@ def test_a_none_from_the_command_line_is_shown(plan: Any, pair: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "drafting"),
+    ("options", "drafting"),
     [
         ({}, "eagle3 drafts up to 8 a step where it pays"),
         ({"gate": "off"}, "eagle3 drafts 2 a step"),
@@ -87,8 +87,8 @@ def test_a_none_from_the_command_line_is_shown(plan: Any, pair: Path) -> None:
     ],
     ids=str,
 )
-def test_the_headline_has_the_drafting_and_its_limits(pair: Path, said: dict[str, Any], drafting: str) -> None:
-    runs = headline(resolve(str(pair / "drafter"), {"format": "kimi_k25"} | said))
+def test_the_headline_has_the_drafting_and_its_limits(pair: Path, options: dict[str, Any], drafting: str) -> None:
+    runs = headline(resolve(str(pair / "drafter"), {"format": "kimi_k25"} | options))
     assert re.fullmatch(rf"target on (the embedded engine|vLLM), {drafting}", runs)
 
 
@@ -118,13 +118,13 @@ def test_the_page_has_settings_memory_notes_and_advice(plan: Any) -> None:
     head = "moonshotai/Kimi-K2.5 on vLLM, 8x RTX PRO 6000 (tensor 8, decode context 4), eagle3 drafts 3 a step"
     assert " ".join(page.partition("\n\n")[0].split()) == head
     assert rows(page)["decode_context_parallel_size"] == ["4", "recipe", "kimi-k2.5-sm120-dcp4"]
-    told = " ".join(page.split())
-    assert "environment value from VLLM_ENABLE_PCIE_ALLREDUCE 1 recipe kimi-k2.5-sm120-dcp4" in told
-    assert "target 1.03T parameters, 31.7B active: mla, 8 of 384 experts, int4" in told
-    assert "weights 595.1 GB, reckoned from its shape; the drafter's 6.0 GB" in told
-    assert re.search(r"KV cache [\d,]+ bytes a token on each GPU; [\d,]+ tokens fit, \d+ sequences of 262,144", told)
-    assert "note speculate_below_context is 7000" in told
-    assert "advice --decode-context-parallel-size 8: room for" in told
+    text = " ".join(page.split())
+    assert "environment value from VLLM_ENABLE_PCIE_ALLREDUCE 1 recipe kimi-k2.5-sm120-dcp4" in text
+    assert "target 1.03T parameters, 31.7B active: mla, 8 of 384 experts, int4" in text
+    assert "weights 595.1 GB, reckoned from its shape; the drafter's 6.0 GB" in text
+    assert re.search(r"KV cache [\d,]+ bytes a token on each GPU; [\d,]+ tokens fit, \d+ sequences of 262,144", text)
+    assert "note speculate_below_context is 7000" in text
+    assert "advice --decode-context-parallel-size 8: room for" in text
 
 
 def test_a_config_cannot_control_the_terminal(plan: Any, pair: Path) -> None:
@@ -133,16 +133,16 @@ def test_a_config_cannot_control_the_terminal(plan: Any, pair: Path) -> None:
 
 
 def test_commands_for_other_engines(plan: Any) -> None:
-    asked = ("RedHatAI/Qwen3-8B-speculator.eagle3", "--gpus", "H100", "--seed", "42")
-    vllm = plan(*asked, "--emit", "vllm")
+    words = ("RedHatAI/Qwen3-8B-speculator.eagle3", "--gpus", "H100", "--seed", "42")
+    vllm = plan(*words, "--emit", "vllm")
     assert "vllm serve Qwen/Qwen3-8B \\\n" in vllm
     assert "  --max-model-len 40960 \\\n" in vllm and "  --seed 42 \\\n" in vllm
     assert '"model": "RedHatAI/Qwen3-8B-speculator.eagle3", "method": "eagle3", "num_speculative_tokens": 3' in vllm
     assert "# warning: the model's format is unknown" in plan("Qwen/Qwen3-8B", "--emit", "vllm")
     assert "H100" not in vllm
-    assert "python -m sglang.launch_server \\\n  --model-path Qwen/Qwen3-8B" in plan(*asked, "--emit", "sglang")
-    assert "trtllm-serve Qwen/Qwen3-8B" in plan(*asked, "--emit", "trtllm")
-    kinds = [each["kind"] for each in yaml.safe_load_all(plan(*asked, "--emit", "k8s"))]
+    assert "python -m sglang.launch_server \\\n  --model-path Qwen/Qwen3-8B" in plan(*words, "--emit", "sglang")
+    assert "trtllm-serve Qwen/Qwen3-8B" in plan(*words, "--emit", "trtllm")
+    kinds = [each["kind"] for each in yaml.safe_load_all(plan(*words, "--emit", "k8s"))]
     assert kinds == ["PersistentVolumeClaim", "Service", "Deployment"]
 
 
@@ -165,8 +165,8 @@ def test_a_drafter_that_the_other_engine_cannot_run_is_refused(
     changes = {"speculators_model_type": "peagle", "mask_token_id": 9}
     drafter = write(tmp_path / "drafter", QWEN3_8B_EAGLE3 | changes)
     assert '"parallel_drafting": true' in plan("Qwen/Qwen3-8B", "--drafter", drafter, "--emit", "vllm")
-    for asked in ([], ["--engine", "vllm"]):
-        assert main(["plan", "Qwen/Qwen3-8B", "--drafter", drafter, *asked, "--emit", "sglang"]) == 2
+    for words in ([], ["--engine", "vllm"]):
+        assert main(["plan", "Qwen/Qwen3-8B", "--drafter", drafter, *words, "--emit", "sglang"]) == 2
         error = capsys.readouterr().err
         assert "SGLang 0.5.23 has no P-EAGLE; vLLM runs it" in error and "--drafter none" in error
 
@@ -206,8 +206,8 @@ def test_an_empty_config_is_refused(pair: Path, capsys: pytest.CaptureFixture[st
 
 def test_an_error_is_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = write(tmp_path, QWEN3_8B)
-    for asked in (["x" * 50_000], [target, "--drafter", "x" * 50_000], [target, "--gpus", "9" * 50_000]):
-        assert len(refused(capsys, "plan", *asked)) < 2000
+    for words in (["x" * 50_000], [target, "--drafter", "x" * 50_000], [target, "--gpus", "9" * 50_000]):
+        assert len(refused(capsys, "plan", *words)) < 2000
     (tmp_path / "config.yaml").write_text("x" * 500 + "é: 1\n" + "[" * 20)
     assert len(refused(capsys, "plan", tmp_path, "--config", tmp_path / "config.yaml")) < 2000
 

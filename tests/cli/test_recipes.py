@@ -45,15 +45,15 @@ def test_the_list_has_titles_conditions_and_measurements(recipes: Any) -> None:
 def test_a_recipe_is_shown_in_full(recipes: Any, recipe: Any) -> None:
     page = recipes(recipe.name)
     assert max(map(len, page.splitlines())) <= 80
-    told = words(page)
+    shown = words(page)
     for text in (recipe.title, *recipe.settings, *recipe.why.values(), *recipe.env, *recipe.notes):
-        assert words(text) in told
+        assert words(text) in shown
     for variable in recipe.env.values():
-        assert words(variable.why) in told
+        assert words(variable.why) in shown
     for figure in recipe.measured:
-        assert words(f"{figure.value:,g} {figure.unit} {figure.what}, ")[:20] in told
-        assert words(figure.by) in told
-    assert ("measured: nothing" in told) == (not recipe.measured)
+        assert words(f"{figure.value:,g} {figure.unit} {figure.what}, ")[:20] in shown
+        assert words(figure.by) in shown
+    assert ("measured: nothing" in shown) == (not recipe.measured)
 
 
 def test_recipes_as_json(recipes: Any) -> None:

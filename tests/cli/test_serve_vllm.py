@@ -121,14 +121,14 @@ def test_the_server_answers_and_a_signal_ends_every_process(
 
 
 def test_draft_metrics_are_requested_only_if_something_drafts(pair: Path, served: Served) -> None:
-    """vLLM 0.32 ends where it is asked and has nothing that drafts."""
+    """vLLM 0.32 exits if it gets this option and nothing drafts."""
     for drafter in (pair / "drafter", "none"):
         with served.running(pair / "target", "--drafter", drafter):
             pass
         served.nothing_left()
     words = [" ".join(run["words"]) for run in runs(served.folder)]
-    assert ["--per-request-spec-decode-metrics=summary" in said for said in words] == [True, False]
-    assert ["--speculative-config" in said for said in words] == [True, False]
+    assert ["--per-request-spec-decode-metrics=summary" in command for command in words] == [True, False]
+    assert ["--speculative-config" in command for command in words] == [True, False]
 
 
 def test_the_probe_is_shorter_than_speculate_below_context(pair: Path, tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_the_guidance_backend_is_checked_at_the_start(pair: Path, tmp_path: Path
 def test_a_guidance_backend_that_enforces_nothing_is_refused(
     pair: Path, tmp_path: Path, run: Run, complaint: str
 ) -> None:
-    said = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
-    assert "does not enforce the schemas of calls: " in said and complaint in said
-    assert "reasoning parser" not in said
+    error = Served(tmp_path, run).refused(pair / "target", "--grammar-backend", "guidance")
+    assert "does not enforce the schemas of calls: " in error and complaint in error
+    assert "reasoning parser" not in error
 
 
 def test_a_restarted_vllm_is_not_checked_again(pair: Path, tmp_path: Path) -> None:
@@ -526,11 +526,11 @@ def test_a_server_that_joins_later_is_checked(pair: Path, tmp_path: Path, run: R
         with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             assert child.stderr is not None
             try:
-                said = child.stderr.readline().decode()
-                assert f"127.0.0.1:{late} cannot be reached" in said and "it joins when it answers" in said
+                line = child.stderr.readline().decode()
+                assert f"127.0.0.1:{late} cannot be reached" in line and "it joins when it answers" in line
                 with server(tmp_path / "late", run, late):
-                    said = child.stderr.readline().decode()
-                assert f"127.0.0.1:{late} is left out: " in said and complaint in said
+                    line = child.stderr.readline().decode()
+                assert f"127.0.0.1:{late} is left out: " in line and complaint in line
                 child.send_signal(signal.SIGINT)
                 assert child.wait(60) == 0
             finally:
@@ -568,7 +568,7 @@ async def unheard(body: dict[str, Any]) -> AsyncIterator[bytes]:
 def test_another_model_name_is_warned_about_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.01)
     monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.02)
-    said = io.StringIO()
+    output = io.StringIO()
 
     def times(fake: Fake) -> int:
         return sum(head.split()[1] == "/tokenize" for head in fake.headers)
@@ -577,13 +577,13 @@ def test_another_model_name_is_warned_about_once(pair: Path, monkeypatch: pytest
         async with Fake() as here, Fake(tokenize={"tokens": [1]}) as late:
             late.pages["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm", "max_model_len": 512}]}
             await late.stop()
-            engine = attaching(pair, f"{here.url},{late.url}", said)
+            engine = attached_engine(pair, f"{here.url},{late.url}", output)
             await engine.start()
             await late.start()
             await until(lambda: times(late) == 4)
             await engine.stop()
             for fake, name in ((here, "m"), (late, "other")):
-                assert said.getvalue().count(f"{fake.name} serves {name}") == 1
+                assert output.getvalue().count(f"{fake.name} serves {name}") == 1
 
     limited(main)
 
@@ -597,13 +597,13 @@ def test_a_server_lost_during_its_check_is_an_error(pair: Path, monkeypatch: pyt
             with pytest.raises(
                 EngineError, match=f"{fake.name} cannot be tried out: {fake.name} closed the connection"
             ):
-                await attaching(pair, fake.url, io.StringIO()).start()
+                await attached_engine(pair, fake.url, io.StringIO()).start()
 
     limited(main)
 
 
-def attaching(pair: Path, urls: str, said: io.StringIO) -> Engine:
-    console = Console(file=said, width=1000)
+def attached_engine(pair: Path, urls: str, output: io.StringIO) -> Engine:
+    console = Console(file=output, width=1000)
     plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": "none"})
     return external_engine(
         plan, plan_format(plan), dovetail.tokenizer(pair / "target"), StartupProgress(console), console

@@ -1,4 +1,4 @@
-"""An engine that replays token ids, and servers around it."""
+"""An engine that replays token ids, and the gateway around it as a server, a client or a turn."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ MODEL = "scripted"
 
 
 class ScriptedEngine:
-    """Says `ids`, in batches of the sizes in `sizes` over and over, as an engine would: to its end or to max_tokens.
-    Where there are `scripts`, each sequence says the next of them instead. Log probabilities are `logprob_of`'s.
+    """Generates `ids`, or for each sequence the next of `scripts`, to their end or to max_tokens.
 
-    It takes every token through the request's constraint first, so a script that the grammar forbids fails the test.
-    Of each prompt it says that `cached` tokens were found, and of each batch that one draft was forced. `before` is
-    awaited ahead of each batch with its number, and may wait or raise. `running` and `freed` tell what was let go of,
-    `given` how many batches anyone took.
+    `sizes`: the sizes of the batches, over and over. It takes every token through the request's constraint first, so a
+    script that the grammar forbids fails the test. It reports `cached` tokens for each prompt, and one forced draft
+    token for each batch; log probabilities are those of `logprob_of`. `before` is awaited before each batch, with its
+    number, and may wait or raise.
+
+    `seen`: the completions that it got. `running` and `freed`: how many sequences run, and the ids of those that ended.
+    `sent`: how many batches were taken.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, context: int = 4096, draft_tokens: int = 3) -> None:
@@ -46,7 +48,7 @@ class ScriptedEngine:
         self.seen: list[Completion] = []
         self.freed: list[str] = []
         self.running = 0
-        self.given = 0
+        self.sent = 0
         self.started = 0
 
     async def start(self) -> None:
@@ -56,7 +58,7 @@ class ScriptedEngine:
         self.started -= 1
 
     def gauges(self) -> dict[str, float]:
-        return {"running": self.running, "free_blocks": 10 - self.running, "steps_total": self.given}
+        return {"running": self.running, "free_blocks": 10 - self.running, "steps_total": self.sent}
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         self.seen.append(completion)
@@ -69,7 +71,7 @@ class ScriptedEngine:
                 for token in batch.ids:
                     if completion.constraint is not None and token not in self.info.eos_ids:
                         assert completion.constraint.advance(token), f"the grammar forbids token {token}"
-                self.given += 1
+                self.sent += 1
                 yield batch
         finally:
             self.running -= 1
@@ -84,9 +86,15 @@ class ScriptedEngine:
             piece = ids[at : at + size]
             at, number = at + size, number + 1
             logprobs = tuple(self.logprob_of(token, completion.logprobs) for token in piece)
-            told = () if completion.logprobs is None else logprobs
-            found = self.cached if number == 1 else 0
-            yield TokenBatch(piece, finish if at >= len(ids) else None, 3, len(piece) - 1, told, found, 1)
+            yield TokenBatch(
+                piece,
+                finish if at >= len(ids) else None,
+                drafted=3,
+                accepted=len(piece) - 1,
+                logprobs=() if completion.logprobs is None else logprobs,
+                cached=self.cached if number == 1 else 0,
+                forced=1,
+            )
 
     def logprob_of(self, token: int, top: int | None) -> TokenLogprob:
         """Any numbers, but the same for the same token."""
@@ -133,8 +141,8 @@ def folded(events: Iterable[Any]) -> list[dict[str, Any]]:
     return [choices[index] for index in sorted(choices)]
 
 
-def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:
-    """The ids that a model would emit to say `message`."""
+def ids_of(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) -> tuple[int, ...]:
+    """The token ids that a model would generate for `message`."""
     return tuple(KimiK25().write(message, thinking=thinking).ids(tokenizer))
 
 
@@ -142,7 +150,7 @@ def written(message: Message, tokenizer: Tokenizer, *, thinking: bool = True) ->
 async def serving(engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None) -> AsyncIterator[str]:
     """A real server on a free loopback port; yields its address."""
     app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
-    # The last one, so that a request that hangs fails its test and not the whole run.
+    # With a timeout, so that a request that hangs fails its test and not the whole run.
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)
     )

@@ -16,7 +16,7 @@ from dovetail.errors import DovetailError
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat_request import ChatRequest, decode
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, openai_client, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process, openai_client
 
 pytestmark = pytest.mark.anyio
 
@@ -161,7 +161,7 @@ UNSUPPORTED: list[tuple[str, Any, Any]] = [
 async def test_an_unsupported_field_is_refused_unless_it_changes_nothing(
     engine: ScriptedEngine, tok: Tokenizer, field: str, something: Any, nothing: Any
 ) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     async with in_process(engine, tok) as client:
         error = await refusal(client, json.dumps(GOOD | {field: something}))
         assert error["param"] == field and field in error["message"]
@@ -170,7 +170,7 @@ async def test_an_unsupported_field_is_refused_unless_it_changes_nothing(
 
 
 async def test_the_dovetail_field_may_have_large_and_null_values(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     ours = {"draft_tokens": 10**6, "return_token_ids": None}
     async with in_process(engine, tok) as client:
         response = await client.post("/v1/chat/completions", json=GOOD | {"dovetail": ours})
@@ -248,7 +248,7 @@ async def test_a_body_that_is_no_request_is_400(engine: ScriptedEngine, tok: Tok
 @pytest.mark.parametrize("depth", [12, 50, 150, 450])
 async def test_a_deep_schema_is_never_a_500(tok: Tokenizer, depth: int, strict: str) -> None:
     engine = ScriptedEngine(tok, context=10**6)
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     nested = '{"type":"object","properties":{"a":' * depth + '{"type":"string"}' + "}}" * depth
     tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {nested}}}}}]'
     body = f'{json.dumps(GOOD)[:-1]}, "tools": {tools}, "dovetail": {{"strict": "{strict}"}}}}'
@@ -277,7 +277,7 @@ SCHEMAS: dict[str, Any] = {
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 async def test_a_cyclic_or_huge_schema_is_served_or_refused_by_name(tok: Tokenizer, schema: Any, strict: str) -> None:
     engine = ScriptedEngine(tok, context=10**7)
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     body = GOOD | {"tools": [tool(schema)], "dovetail": {"strict": strict}}
     async with in_process(engine, tok) as client:
         response = await client.post("/v1/chat/completions", json=body)
@@ -312,7 +312,7 @@ async def test_an_error_names_the_field_with_half_a_surrogate_pair(
 
 async def test_a_nul_is_text(tok: Tokenizer) -> None:
     engine = ScriptedEngine(tok)
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     nul = {"role": "user", "content": "a\0b", "name": "\0"}
     async with in_process(engine, tok) as client:
         assert (await client.post("/v1/chat/completions", json=GOOD | {"messages": [nul]})).status_code == 200
@@ -380,14 +380,14 @@ async def test_a_body_too_large_is_refused_declared_or_not(engine: ScriptedEngin
 async def test_the_key_is_required_under_v1_only_and_never_shown(
     engine: ScriptedEngine, tok: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     caplog.set_level("DEBUG")
     settings = Settings(served_model_name=MODEL, api_key="sesame-42")
     async with in_process(engine, tok, settings) as client:
-        for given in (None, b"Bearer sesame-4", b"sesame-42", b"Bearer sesame-42 ", b"\xe9", b""):
+        for header in (None, b"Bearer sesame-4", b"sesame-42", b"Bearer sesame-42 ", b"\xe9", b""):
             for path in ("/v1/models", "/v1/nothing", "/v1"):
-                response = await client.get(path, headers={} if given is None else {b"authorization": given})
-                assert response.status_code == 401, (path, given)
+                response = await client.get(path, headers={} if header is None else {b"authorization": header})
+                assert response.status_code == 401, (path, header)
                 assert response.json()["error"]["code"] == "invalid_api_key"
                 assert "sesame" not in response.text
         for right in ("Bearer sesame-42", "bearer sesame-42"):

@@ -22,11 +22,11 @@ from tests.gateway.scripted import (
     ScriptedEngine,
     events_of,
     folded,
+    ids_of,
     in_process,
     openai_client,
     serving,
     turn_request,
-    written,
 )
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
 }
-SAID = [
+ANSWERS = [
     Message("Only text, and more of it.", "Thinking first.", ()),
     Message("", "A call.", (Call("functions.f:0", "f", '{"a": 1}'),)),
     Message("Stop. Here, and not there.", "", ()),
@@ -51,7 +51,7 @@ async def test_each_choice_is_a_separate_answer_streamed_or_whole(
     engine: ScriptedEngine, tok: Tokenizer, sizes: tuple[int, ...]
 ) -> None:
     engine.sizes, engine.cached = sizes, 3
-    scripts = [written(said, tok) for said in SAID]
+    scripts = [ids_of(message, tok) for message in ANSWERS]
     request = BODY | {"n": 4, "tools": [TOOL], "stop": ["Here"], "logprobs": True, "top_logprobs": 1}
     async with in_process(engine, tok) as client:
         engine.scripts = list(scripts)
@@ -68,16 +68,14 @@ async def test_each_choice_is_a_separate_answer_streamed_or_whole(
     messages = [choice["message"] for choice in whole["choices"]]
     assert [message["content"] for message in messages] == ["Only text, and more of it.", "", "Stop. ", ""]
     assert [message.get("reasoning_content") for message in messages] == ["Thinking first.", "A call.", None, None]
-    for message, said in zip(messages, SAID, strict=True):
-        calls = [
-            Call(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())
-        ]
-        assert calls == list(said.calls)
-    told = sum(len(choice["logprobs"]["content"]) for choice in whole["choices"])
+    for shown, message in zip(messages, ANSWERS, strict=True):
+        calls = [Call(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in shown.get("tool_calls", ())]
+        assert calls == list(message.calls)
+    tokens = sum(len(choice["logprobs"]["content"]) for choice in whole["choices"])
     prompt = len(engine.seen[0].prompt)
     assert whole["usage"]["prompt_tokens"] == prompt
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}  # as the first of them says
-    assert whole["usage"]["completion_tokens"] == told == whole["usage"]["total_tokens"] - prompt
+    assert whole["usage"]["completion_tokens"] == tokens == whole["usage"]["total_tokens"] - prompt
     speculation = whole["usage"]["speculation"]
     assert speculation["drafted"] == 3 * speculation["steps"]
     if sizes == (10_000,):
@@ -87,7 +85,7 @@ async def test_each_choice_is_a_separate_answer_streamed_or_whole(
 
 
 async def test_choices_have_their_own_reproducible_seeds(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message("ok"), tok)
+    engine.ids = ids_of(Message("ok"), tok)
     async with in_process(engine, tok) as client:
         for seed in (7, 2**63 - 2, None):
             answer = await client.post("/v1/chat/completions", json=BODY | {"n": 3, "seed": seed, "temperature": 0.5})
@@ -117,7 +115,7 @@ async def test_each_choice_has_its_own_constraint_and_reader(engine: ScriptedEng
 
 async def test_a_waiting_choice_does_not_delay_the_others(engine: ScriptedEngine, tok: Tokenizer) -> None:
     """And a client that leaves then frees them all, those that wait included."""
-    engine.ids = written(Message("a long story"), tok, thinking=False)
+    engine.ids = ids_of(Message("a long story"), tok, thinking=False)
     stuck = asyncio.Event()
 
     async def first_waits(batch: int) -> None:
@@ -156,7 +154,7 @@ async def test_a_waiting_choice_does_not_delay_the_others(engine: ScriptedEngine
 async def test_a_failure_ends_the_other_streams(
     engine: ScriptedEngine, tok: Tokenizer, error: Exception, status: int
 ) -> None:
-    engine.ids = written(Message("a long story"), tok, thinking=False)
+    engine.ids = ids_of(Message("a long story"), tok, thinking=False)
     calls = 0
 
     async def fail(batch: int) -> None:
@@ -178,7 +176,7 @@ async def test_a_failure_ends_the_other_streams(
 
 
 async def test_the_official_client_takes_choices(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    scripts = [written(said, tok) for said in SAID]
+    scripts = [ids_of(message, tok) for message in ANSWERS]
     request: dict[str, Any] = BODY | {"n": 4, "tools": [TOOL], "logprobs": True, "top_logprobs": 2}
     request |= {"frequency_penalty": 0.5, "presence_penalty": 0.5}
     request |= {"extra_body": {"min_p": 0.1, "repetition_penalty": 1.1}}
@@ -196,7 +194,7 @@ async def test_the_official_client_takes_choices(engine: ScriptedEngine, tok: To
 
 
 async def test_metrics_count_one_request_and_all_its_tokens(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.scripts = [written(said, tok) for said in SAID]
+    engine.scripts = [ids_of(message, tok) for message in ANSWERS]
     total = sum(map(len, engine.scripts))
     async with in_process(engine, tok) as client:
         await client.post("/v1/chat/completions", json=BODY | {"n": 4, "tools": [TOOL]})

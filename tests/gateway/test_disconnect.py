@@ -1,4 +1,4 @@
-"""A client that leaves or lags: its sequence is freed at once, and nothing piles up for it."""
+"""A client that disconnects or reads slowly: its sequence is freed at once, and no buffer grows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, EngineError
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, serving, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def until(condition: Any) -> None:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("at", [0, 3], ids=["before the first token", "midway"])
 async def test_a_disconnect_frees_the_sequence(engine: ScriptedEngine, tok: Tokenizer, stream: bool, at: int) -> None:
-    engine.ids = written(Message(content="a long story"), tok)
+    engine.ids = ids_of(Message(content="a long story"), tok)
     stuck = asyncio.Event()
 
     async def stop_at(batch: int) -> None:
@@ -78,12 +78,12 @@ async def test_a_slow_client_slows_the_engine_and_fills_no_buffer(engine: Script
         body = json.dumps(BODY | {"stream": True, "reasoning_effort": "none"}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
-        await until(lambda: engine.given > 0)
-        given = -1
-        while given != engine.given:  # until it no longer moves, because nobody reads
-            given = engine.given
+        await until(lambda: engine.sent > 0)
+        sent = -1
+        while sent != engine.sent:  # until the engine stops, because nobody reads
+            sent = engine.sent
             await asyncio.sleep(0.3)
-        assert 0 < given < len(engine.ids) / 2
+        assert 0 < sent < len(engine.ids) / 2
         assert engine.running == 1
         writer.close()
         await until(lambda: engine.running == 0)
@@ -96,7 +96,7 @@ async def test_a_busy_engine_is_503_even_for_a_stream(
     async def busy(batch: int) -> None:
         raise EngineBusy("32 requests are waiting; try again later")
 
-    engine.ids, engine.before = written(Message(content="never"), tok), busy
+    engine.ids, engine.before = ids_of(Message(content="never"), tok), busy
     async with in_process(engine, tok) as client:
         for stream in (True, False):
             response = await client.post("/v1/chat/completions", json=BODY | {"stream": stream})
@@ -110,18 +110,18 @@ async def test_a_busy_engine_is_503_even_for_a_stream(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [(EngineError("out of memory"), "out of memory"), (ValueError("secret"), "internal error")],
     ids=["expected", "unexpected"],
 )
 async def test_an_engine_failure_midway_is_reported(
-    engine: ScriptedEngine, tok: Tokenizer, error: Exception, told: str, caplog: pytest.LogCaptureFixture
+    engine: ScriptedEngine, tok: Tokenizer, error: Exception, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(batch: int) -> None:
         if batch == 4:
             raise error
 
-    engine.ids, engine.before = written(Message(content="a long story"), tok, thinking=False), fail
+    engine.ids, engine.before = ids_of(Message(content="a long story"), tok, thinking=False), fail
     async with in_process(engine, tok) as client:
         streamed = await client.post("/v1/chat/completions", json=BODY | {"stream": True, "reasoning_effort": "none"})
         at_once = await client.post("/v1/chat/completions", json=BODY)
@@ -129,8 +129,8 @@ async def test_an_engine_failure_midway_is_reported(
     assert streamed.status_code == 200
     *chunks, last = events_of(streamed.text)
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == tok.decode(engine.ids[:4])
-    assert last["error"]["message"].startswith(told)
-    assert at_once.status_code == 500 and at_once.json()["error"]["message"].startswith(told)
+    assert last["error"]["message"].startswith(message)
+    assert at_once.status_code == 500 and at_once.json()["error"]["message"].startswith(message)
     assert "secret" not in streamed.text + at_once.text
     assert at_once.headers["x-request-id"] in caplog.text
     assert 'dovetail_chat_completions_total{outcome="failed"} 2.0' in metrics

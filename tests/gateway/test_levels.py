@@ -1,4 +1,4 @@
-"""How strictly an answer is constrained: who may say so, and that it is, by the bundled demo pair too."""
+"""How strictly an answer is constrained: which setting counts, and that it is enforced, by the demo pair too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.gateway.turn import Turn
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
 from tests.gateway.families import OpensReasoning, ShowsMessageTools, WithOptions
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, prepared, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +34,8 @@ VALID, INVALID = '{"city": "Paris"}', '{"town": "Paris"}'
 
 
 def tool(name: str, strict: bool | None = None, schema: Any = PLACE) -> dict[str, Any]:
-    said = {} if strict is None else {"strict": strict}
-    return {"type": "function", "function": {"name": name, "parameters": schema, **said}}
+    own = {} if strict is None else {"strict": strict}
+    return {"type": "function", "function": {"name": name, "parameters": schema, **own}}
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-def schema_format(schema: Any = PLACE, **said: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, **said}}
+def schema_format(schema: Any = PLACE, **fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, **fields}}
 
 
 #: Which OpenAI lets one leave out.
@@ -64,7 +64,7 @@ def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str]
     made = tuple(Call(f"functions.{name}:{i}", name, arguments) for i, (name, arguments) in enumerate(calls))
     message = Message(content, reasoning or "", made)
     matcher = constraint.another()  # type: ignore[attr-defined]  # a Matcher
-    return all(map(matcher.advance, written(message, tok, thinking=reasoning is not None)))
+    return all(map(matcher.advance, ids_of(message, tok, thinking=reasoning is not None)))
 
 
 def level(turn: Turn, tok: Tokenizer) -> str:
@@ -75,8 +75,8 @@ def level(turn: Turn, tok: Tokenizer) -> str:
     return "names" if takes(turn, tok, "", ("f", INVALID)) else "schema"
 
 
-#: By what the server says and what the request says: the level of a tool that says nothing, true, or false.
-WHO_SAYS = {
+#: The levels of the server and of the request -> those of a tool whose `strict` is absent, true or false.
+LEVELS = {
     ("schema", None): "schema schema names",
     ("names", None): "names schema names",
     ("off", None): "off schema off",
@@ -92,14 +92,14 @@ WHO_SAYS = {
 }
 
 
-@pytest.mark.parametrize(("server", "request_says"), WHO_SAYS)
+@pytest.mark.parametrize(("server", "request_says"), LEVELS)
 def test_server_request_and_tool_set_the_level(tok: Tokenizer, server: str, request_says: str | None) -> None:
-    expected = WHO_SAYS[server, request_says].split()
-    said = [
+    expected = LEVELS[server, request_says].split()
+    levels = [
         level(leveled(tok, server=server, tools=[tool("f", strict)], dovetail={"strict": request_says}), tok)
         for strict in (None, True, False)
     ]
-    assert said == expected
+    assert levels == expected
 
 
 def test_tools_of_messages_set_their_level_too(tok: Tokenizer) -> None:
@@ -144,14 +144,16 @@ def test_a_response_format_is_enforced_at_every_level(tok: Tokenizer, server: st
     assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
 
 
-@pytest.mark.parametrize("wanted", [NO_SCHEMA, schema_format(None), schema_format(None, strict=None)])
-async def test_a_format_without_a_schema_is_any_object(engine: ScriptedEngine, tok: Tokenizer, wanted: Any) -> None:
-    turn = leveled(tok, response_format=wanted)
+@pytest.mark.parametrize("response_format", [NO_SCHEMA, schema_format(None), schema_format(None, strict=None)])
+async def test_a_format_without_a_schema_is_any_object(
+    engine: ScriptedEngine, tok: Tokenizer, response_format: Any
+) -> None:
+    turn = leveled(tok, response_format=response_format)
     assert takes(turn, tok, VALID) and takes(turn, tok, "{}")
     assert not takes(turn, tok, "[1]") and not takes(turn, tok, "Paris.")
-    engine.ids = written(Message(VALID, "Hm."), tok)
+    engine.ids = ids_of(Message(VALID, "Hm."), tok)
     async with in_process(engine, tok) as client:
-        body = {"model": MODEL, "messages": [USER], "response_format": wanted}
+        body = {"model": MODEL, "messages": [USER], "response_format": response_format}
         answer = await client.post("/v1/chat/completions", json=body)
     assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": VALID, "reasoning_content": "Hm."}
     assert "x-dovetail-unenforced" not in answer.headers
@@ -179,7 +181,7 @@ def test_a_model_that_opens_its_reasoning_may_leave_it_out(tok: Tokenizer) -> No
         assert takes(turn, tok, VALID)
         constraint = turn.choices[0].completion.constraint
         assert constraint is not None
-        reasoned = (tok.control["<think>"], *written(Message(VALID, "Hm."), tok))
+        reasoned = (tok.control["<think>"], *ids_of(Message(VALID, "Hm."), tok))
         assert all(map(constraint.advance, reasoned)) is thinking
 
 
@@ -215,8 +217,8 @@ async def test_an_error_names_the_wrong_field_of_a_level(
 
 async def test_a_deep_response_format_is_refused(engine: ScriptedEngine, tok: Tokenizer) -> None:
     deep = '{"a":' * 400 + "1" + "}" * 400
-    wanted = f'{{"type": "json_schema", "json_schema": {{"name": "a", "schema": {deep}}}}}'
-    body = f'{{"model": "{MODEL}", "messages": {json.dumps([USER])}, "response_format": {wanted}}}'
+    response_format = f'{{"type": "json_schema", "json_schema": {{"name": "a", "schema": {deep}}}}}'
+    body = f'{{"model": "{MODEL}", "messages": {json.dumps([USER])}, "response_format": {response_format}}}'
     async with in_process(engine, tok) as client:
         response = await client.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
@@ -226,7 +228,7 @@ async def test_a_deep_response_format_is_refused(engine: ScriptedEngine, tok: To
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_an_answer_of_a_format_is_content(engine: ScriptedEngine, tok: Tokenizer, stream: bool) -> None:
     """The engine takes every token through the constraint, with tools that might be called and without."""
-    engine.ids = written(Message(VALID, "Hm."), tok)
+    engine.ids = ids_of(Message(VALID, "Hm."), tok)
     body = {"model": MODEL, "messages": [USER], "response_format": schema_format(), "stream": stream}
     for tools in (None, [tool("f")]):
         async with in_process(engine, tok) as client:
@@ -250,7 +252,7 @@ def demo() -> Iterator[openai.OpenAI]:
         yield client
 
 
-class Said:
+class Answer:
     """One choice of an answer, whole or added up from a stream."""
 
     def __init__(self) -> None:
@@ -259,8 +261,8 @@ class Said:
         self.finish: str | None = None
 
 
-def said(client: openai.OpenAI, stream: bool, request: dict[str, Any]) -> Sequence[Said]:
-    choices = [Said() for _ in range(request.get("n", 1))]
+def complete(client: openai.OpenAI, stream: bool, request: dict[str, Any]) -> Sequence[Answer]:
+    choices = [Answer() for _ in range(request.get("n", 1))]
     if stream:
         for chunk in client.chat.completions.create(**request, stream=True):
             for part in chunk.choices:
@@ -310,7 +312,7 @@ def test_names_never_produce_an_undeclared_name(demo: openai.OpenAI, strict: str
         # A model that reasons at such a temperature does not come to an end of it.
         heat = 1 if thinking else 2
         request = asking(text, thinking=thinking, strict=strict, tools=TOOLS, tool_choice=choice, temperature=heat)
-        for answer in said(demo, stream, request):
+        for answer in complete(demo, stream, request):
             assert {name for name, _ in answer.calls} <= names
             called += (name for name, _ in answer.calls)
             if answer.finish == "tool_calls":
@@ -319,11 +321,11 @@ def test_names_never_produce_an_undeclared_name(demo: openai.OpenAI, strict: str
 
 
 def test_without_a_constraint_the_model_calls_undeclared_names(demo: openai.OpenAI) -> None:
-    """So the law above says something about this model."""
+    """So the test above can fail with this model."""
     names: set[str] = set()
     for seed in range(30):
         request = asking(UNDECLARED, thinking=False, strict="off", tools=TOOLS, seed=seed, max_tokens=32)
-        names |= {name for answer in said(demo, False, request) for name, _ in answer.calls}
+        names |= {name for answer in complete(demo, False, request) for name, _ in answer.calls}
         if names - DECLARED:
             return
     pytest.fail(f"only {names}")
@@ -335,7 +337,7 @@ def test_one_call_at_a_time(demo: openai.OpenAI) -> None:
     for parallel, calls in ((True, ["green", "red"]), (False, ["green"])):
         tools = [tool("cancel_user", schema=names)]
         request = asking(text, thinking=False, temperature=0, n=1, max_tokens=200, tools=tools)
-        (answer,) = said(demo, False, request | {"parallel_tool_calls": parallel})
+        (answer,) = complete(demo, False, request | {"parallel_tool_calls": parallel})
         assert [json.loads(arguments) for _, arguments in answer.calls] == [{"names": [name]} for name in calls]
         assert answer.finish == "tool_calls"
 
@@ -355,18 +357,18 @@ TRIP = {
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("thinking", [True, False])
-@pytest.mark.parametrize("wanted", [schema_format(TRIP), {"type": "json_object"}], ids=["schema", "object"])
+@pytest.mark.parametrize("response_format", [schema_format(TRIP), {"type": "json_object"}], ids=["schema", "object"])
 @pytest.mark.parametrize("choice", [None, "auto", "none"], ids=["no tools", "auto", "none"])
 def test_the_demo_model_answers_in_json(
-    demo: openai.OpenAI, wanted: dict[str, Any], choice: str | None, thinking: bool, stream: bool
+    demo: openai.OpenAI, response_format: dict[str, Any], choice: str | None, thinking: bool, stream: bool
 ) -> None:
-    """A model that never saw such a request: it is the constraint alone that makes JSON of its answers."""
+    """The model was never trained on such requests: only the constraint makes its answers JSON."""
     whole = 0
     text = "Please get the weather for city Paris."
-    request = asking(text, thinking=thinking, temperature=1, max_tokens=128, response_format=wanted)
+    request = asking(text, thinking=thinking, temperature=1, max_tokens=128, response_format=response_format)
     if choice is not None:
         request |= {"tools": TOOLS, "tool_choice": choice}
-    for answer in said(demo, stream, request):
+    for answer in complete(demo, stream, request):
         if answer.finish == "length":
             continue
         whole += 1
@@ -378,7 +380,7 @@ def test_the_demo_model_answers_in_json(
                 jsonschema.validate(json.loads(arguments), PLACE)
         else:
             value = json.loads(answer.content)
-            jsonschema.validate(value, TRIP if wanted["type"] == "json_schema" else {"type": "object"})
+            jsonschema.validate(value, TRIP if response_format["type"] == "json_schema" else {"type": "object"})
     assert whole
 
 

@@ -11,7 +11,7 @@ from dovetail.completion import Completion, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
 from dovetail.gateway.logprobs import Speller
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, openai_client, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 async def test_every_token_has_a_log_probability_and_the_likeliest_tokens(
     engine: ScriptedEngine, tok: Tokenizer
 ) -> None:
-    engine.ids = written(Message("It rains. 🌧️", "Let me see…"), tok)
+    engine.ids = ids_of(Message("It rains. 🌧️", "Let me see…"), tok)
     async with openai_client(engine, tok) as client:
         for top in (0, 1, 20):
             answer = await client.chat.completions.create(**BODY, logprobs=True, top_logprobs=top)
@@ -39,14 +39,14 @@ async def test_every_token_has_a_log_probability_and_the_likeliest_tokens(
         assert any("\ufffd" in entry.token for entry in logprobs.content), "no token was half a character"
 
 
-@pytest.mark.parametrize("asked", [{}, {"logprobs": False}, {"logprobs": None, "top_logprobs": 0}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"logprobs": False}, {"logprobs": None, "top_logprobs": 0}], ids=str)
 async def test_without_logprobs_the_field_is_null(
-    engine: ScriptedEngine, tok: Tokenizer, asked: dict[str, Any]
+    engine: ScriptedEngine, tok: Tokenizer, fields: dict[str, Any]
 ) -> None:
-    engine.ids = written(Message("ok"), tok)
+    engine.ids = ids_of(Message("ok"), tok)
     async with in_process(engine, tok) as client:
-        answer = (await client.post("/v1/chat/completions", json=BODY | asked)).json()
-        streamed = await client.post("/v1/chat/completions", json=BODY | asked | {"stream": True})
+        answer = (await client.post("/v1/chat/completions", json=BODY | fields)).json()
+        streamed = await client.post("/v1/chat/completions", json=BODY | fields | {"stream": True})
     assert answer["choices"][0]["logprobs"] is None
     assert {event["choices"][0]["logprobs"] for event in events_of(streamed.text)[:-1]} == {None}
     assert engine.seen[0].logprobs is None
@@ -55,7 +55,7 @@ async def test_without_logprobs_the_field_is_null(
 async def test_missing_log_probabilities_are_an_error(engine: ScriptedEngine, tok: Tokenizer) -> None:
     class Silent(ScriptedEngine):
         async def complete(self, completion: Completion) -> Any:
-            yield TokenBatch(written(Message("ok"), tok), "stop")
+            yield TokenBatch(ids_of(Message("ok"), tok), "stop")
 
     async with in_process(Silent(tok), tok) as client:
         answer = await client.post("/v1/chat/completions", json=BODY | {"logprobs": True})

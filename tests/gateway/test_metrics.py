@@ -13,7 +13,7 @@ from dovetail.conversation import Message
 from dovetail.gate import Reason
 from dovetail.gateway.metrics import Metrics
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, in_process, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -21,8 +21,8 @@ BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 
 async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    said = written(Message(content="ok", reasoning="hm"), tok)
-    engine.ids = (*said[:-1], tok.control["<|tool_call_end|>"], said[-1])  # a stray marker: one defect
+    ids = ids_of(Message(content="ok", reasoning="hm"), tok)
+    engine.ids = (*ids[:-1], tok.control["<|tool_call_end|>"], ids[-1])  # a stray marker: one defect
     engine.sizes = (3,)
     steps = -(-len(engine.ids) // 3)
     async with in_process(engine, tok) as client:
@@ -139,7 +139,7 @@ def test_every_metric_of_the_gate_has_a_description() -> None:
     names += ["gate_draft_tokens"]
     text = Metrics(lambda: dict.fromkeys(names, 0.0)).text().decode()
     for name in names:
-        told = next(line for line in text.splitlines() if line.startswith(f"# HELP dovetail_engine_{name} "))
-        assert "The engine's" not in told
+        line = next(line for line in text.splitlines() if line.startswith(f"# HELP dovetail_engine_{name} "))
+        assert "The engine's" not in line
     for reason in get_args(Reason):
         assert f"{reason}:" in text

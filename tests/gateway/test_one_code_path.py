@@ -19,7 +19,7 @@ from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.output import Step
 from dovetail.gateway.turn import Turn, TurnRunner
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, turn_request, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, ids_of, turn_request
 
 REQUEST = ChatRequest(model=MODEL, messages=[])  # as much of one as a response needs
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -30,7 +30,7 @@ CALLS = (Call("functions.f:0", "f", '{"a": "é🌦\\n", "b": [1.50, {}]}'), Call
 @given(data=st.data())
 def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, small_tokenizer: Tokenizer) -> None:
     tok = small_tokenizer
-    ids = list(written(Message("Wörds. ", "Thinking…", CALLS), tok))
+    ids = list(ids_of(Message("Wörds. ", "Thinking…", CALLS), tok))
     for at in data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=4), label="wrong tokens at"):
         ids[at] = data.draw(st.integers(0, tok.vocab_size - 1), label="token")
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4), label="batch sizes")
@@ -43,7 +43,7 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
     message, finish = streamed(turn, steps)
     whole = json.loads(chat_response.whole(REQUEST, turn, steps))["choices"][0]
     assert (message, finish) == (whole["message"], whole["finish_reason"])
-    # Each token has its log probability once, in order, whatever of its text was held back or is not shown.
+    # Each token has its log probability once, in order, whatever of its text is buffered or not shown.
     entries = streamed_logprobs(turn, steps)
     assert entries == whole["logprobs"]["content"]
     taken = [token for step in steps for token in step.ids]
@@ -94,7 +94,7 @@ def streamed_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
 
 def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> None:
     engine = ScriptedEngine(small_tokenizer)
-    engine.ids = written(Message(), small_tokenizer)
+    engine.ids = ids_of(Message(), small_tokenizer)
     turn, _ = run(engine, small_tokenizer, [])
     events: list[Event] = [
         CallStart(0, "a", "f"),
@@ -110,7 +110,7 @@ def test_calls_that_come_side_by_side_stay_apart(small_tokenizer: Tokenizer) -> 
 def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: str | None) -> None:
     tok = small_tokenizer
     engine = ScriptedEngine(tok)
-    engine.ids = written(Message("Wörds and more of them"), tok, thinking=False)
+    engine.ids = ids_of(Message("Wörds and more of them"), tok, thinking=False)
     chat = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stop": stop, "reasoning_effort": "none"}
     turn = chat.prepare(turn_request(body))
@@ -135,8 +135,8 @@ def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: 
 def test_a_call_cut_at_a_stop_string_is_truncated(small_tokenizer: Tokenizer) -> None:
     """Here nothing in it tells: the arguments happen to be whole where the stop string begins."""
     engine = ScriptedEngine(small_tokenizer)
-    said = Message("", "", (Call("functions.f:0", "f", '{"a": 1} STOP'),))
-    engine.ids = written(said, small_tokenizer, thinking=False)
+    answer = Message("", "", (Call("functions.f:0", "f", '{"a": 1} STOP'),))
+    engine.ids = ids_of(answer, small_tokenizer, thinking=False)
     turn, steps = run(engine, small_tokenizer, ["}"], thinking=False)
     message, finish = streamed(turn, steps)
     assert finish == "stop"
@@ -146,8 +146,8 @@ def test_a_call_cut_at_a_stop_string_is_truncated(small_tokenizer: Tokenizer) ->
 
 def test_without_tools_nothing_is_a_call(small_tokenizer: Tokenizer) -> None:
     engine = ScriptedEngine(small_tokenizer)
-    said = Message("", "", (Call("functions.f:0", "f", '{"a": 1}'),))
-    engine.ids = written(said, small_tokenizer, thinking=False)
+    answer = Message("", "", (Call("functions.f:0", "f", '{"a": 1}'),))
+    engine.ids = ids_of(answer, small_tokenizer, thinking=False)
     turn, steps = run(engine, small_tokenizer, [], tools=None, thinking=False)
     message, finish = streamed(turn, steps)
     assert "tool_calls" not in message

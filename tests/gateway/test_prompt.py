@@ -27,7 +27,7 @@ from dovetail.gateway.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.families import HidesTools, OpensReasoning, ShowsMessageTools, WithOptions
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, prepared, turn_request, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared, turn_request
 
 pytestmark = pytest.mark.anyio
 
@@ -48,15 +48,15 @@ HISTORY = [USER, asking("a", "b"), answer("b"), answer("a"), asking("a"), answer
 REPAIRED = "empty_content=2,call_id=3,result_id=3"
 
 
-def prompt(tok: Tokenizer, **given: Any) -> str:
-    return tok.decode(prepared(tok, **given).choices[0].completion.prompt)
+def prompt(tok: Tokenizer, **body: Any) -> str:
+    return tok.decode(prepared(tok, **body).choices[0].completion.prompt)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_repairs_are_in_the_message_the_header_the_metrics_and_the_trace(
     engine: ScriptedEngine, tok: Tokenizer, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     caplog.set_level(logging.DEBUG, "dovetail.gateway")
     async with in_process(engine, tok) as client:
         body = {"model": MODEL, "messages": HISTORY, "stream": stream}
@@ -100,7 +100,7 @@ async def test_repairs_are_in_the_message_the_header_the_metrics_and_the_trace(
 async def test_a_requests_own_setting_wins(
     engine: ScriptedEngine, tok: Tokenizer, server: Sequence[str], request_says: Any, made: str
 ) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     settings = Settings(served_model_name=MODEL, no_repair=frozenset(server))
     body = {"model": MODEL, "messages": HISTORY, "dovetail": {"repair": request_says}}
     async with in_process(engine, tok, settings) as client:
@@ -112,7 +112,7 @@ async def test_a_requests_own_setting_wins(
 async def test_an_unrepairable_history_is_refused_unless_its_repair_is_off(
     engine: ScriptedEngine, tok: Tokenizer
 ) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     async with in_process(engine, tok) as client:
         for history, param, kind in (
             ([USER, answer("a")], "messages[1].tool_call_id", "orphan_result"),
@@ -151,7 +151,7 @@ def test_the_generation_prompt_follows_the_request(tok: Tokenizer) -> None:
 async def test_a_continued_answer_has_only_the_new_text(engine: ScriptedEngine, tok: Tokenizer) -> None:
     """And it is read as content, though the request did not turn thinking off."""
     call = Call("functions.f:0", "f", "{}")
-    engine.ids = written(Message(content="a tail. ", calls=(call,)), tok, thinking=False)
+    engine.ids = ids_of(Message(content="a tail. ", calls=(call,)), tok, thinking=False)
     messages = [USER, {"role": "assistant", "content": "The cat has "}]
     body = {"model": MODEL, "messages": messages, "tools": [TOOL], "continue_final_message": True}
     async with in_process(engine, tok) as client:
@@ -259,8 +259,8 @@ def test_user_text_does_not_decide_how_the_answer_is_read(name: str, thinking: b
     usual = fmt.left_open(fmt.render([USER], thinking=thinking))
     assert usual is (thinking and fmt.reasoning == "opened")
     for text in (think, think_end, f"what is {think}?", think + think_end, think_end + think):
-        said = [{"role": "user", "content": text}]
-        assert fmt.left_open(fmt.render(said, thinking=thinking)) is usual
+        messages = [{"role": "user", "content": text}]
+        assert fmt.left_open(fmt.render(messages, thinking=thinking)) is usual
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def named(name: str, **schema: Any) -> dict[str, Any]:
 
 def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
     call = Call("functions.g:0", "g", "{}")
-    ids = written(Message(content="ok", calls=(call,)), tok)
+    ids = ids_of(Message(content="ok", calls=(call,)), tok)
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     for tools in (None, [TOOL]):
         turn = prepared(tok, ShowsMessageTools(), messages=messages, tools=tools)
@@ -374,11 +374,11 @@ def test_the_later_declaration_of_a_tool_counts(tok: Tokenizer) -> None:
     later = {"role": "system", "content": "", "tools": [named("f", properties={"x": {"const": 1}}, required=["x"])]}
     turn = prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL])
     for arguments, fits in ("{}", False), ('{"x":1}', True):
-        said = written(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
+        ids = ids_of(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
         constraint = (
             prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL]).choices[0].completion.constraint
         )
-        assert constraint is not None and all(map(constraint.advance, said)) is fits
+        assert constraint is not None and all(map(constraint.advance, ids)) is fits
     assert turn.choices[0].completion.constraint is not None
 
 

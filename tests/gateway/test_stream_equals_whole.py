@@ -1,4 +1,4 @@
-"""The official client gets the same message both ways, and what it gets is what the model said."""
+"""The official client gets the message that the model generated, streamed and whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dovetail.completion import EngineInfo, Sampling
 from dovetail.conversation import Call, Message
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, openai_client, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ PARIS = Call("functions.get_weather:0", "get_weather", '{"city": "Paris — «é
 LYON = Call("functions.get_weather:1", "get_weather", '{"city": "Ly\\"on\\n"}')
 NOW = Call("functions.get-time.now:2", "get-time.now", "{}")
 
-SAID = {
+ANSWERS = {
     "content": Message(content="It rains. 🌧️ Überall <|tool_call_end|> is only text."),
     "reasoning": Message(content="It rains.", reasoning="Let me see…\n\nYes."),
     "one call": Message(reasoning="I need the weather.", calls=(PARIS,)),
@@ -74,10 +74,10 @@ async def folded(stream: Any) -> tuple[dict[str, Any], str | None]:
 
 def whole(completion: Any) -> tuple[dict[str, Any], str]:
     choice = completion.choices[0]
-    said = choice.message
-    calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in said.tool_calls or ()]
-    reasoning = getattr(said, "reasoning_content", None)
-    return {"content": said.content, "reasoning_content": reasoning, "calls": calls}, choice.finish_reason
+    message = choice.message
+    calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in message.tool_calls or ()]
+    reasoning = getattr(message, "reasoning_content", None)
+    return {"content": message.content, "reasoning_content": reasoning, "calls": calls}, choice.finish_reason
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -87,9 +87,9 @@ async def test_the_same_message_both_ways(
 ) -> None:
     engine.sizes = sizes
     async with openai_client(engine, tok) as client:
-        for name, said in SAID.items():
-            said = said if thinking else Message(said.content, "", said.calls)
-            engine.ids = written(said, tok, thinking=thinking)
+        for name, answer in ANSWERS.items():
+            answer = answer if thinking else Message(answer.content, "", answer.calls)
+            engine.ids = ids_of(answer, tok, thinking=thinking)
             request: dict[str, Any] = {
                 "model": MODEL,
                 "messages": USER,
@@ -100,16 +100,16 @@ async def test_the_same_message_both_ways(
             at_once = whole(await client.chat.completions.create(**request))
             assert streamed == at_once, name
             message, finish = at_once
-            assert message["content"] == said.content
-            assert message["reasoning_content"] == (said.reasoning or None)
-            assert [Call(**call) for call in message["calls"]] == list(said.calls)
-            assert finish == ("tool_calls" if said.calls else "stop")
+            assert message["content"] == answer.content
+            assert message["reasoning_content"] == (answer.reasoning or None)
+            assert [Call(**call) for call in message["calls"]] == list(answer.calls)
+            assert finish == ("tool_calls" if answer.calls else "stop")
     assert engine.running == 0
-    assert len(engine.freed) == len(engine.seen) == 2 * len(SAID)
+    assert len(engine.freed) == len(engine.seen) == 2 * len(ANSWERS)
 
 
 async def test_the_clients_own_accumulator_agrees(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["several calls"], tok)
+    engine.ids = ids_of(ANSWERS["several calls"], tok)
     engine.sizes = (4, 1)
     history = [*USER, {"role": "assistant", "content": None, "tool_calls": [_foreign_call()]}, _result()]
     request: dict[str, Any] = {"model": MODEL, "messages": history, "tools": [WEATHER, TIME]}
@@ -137,7 +137,7 @@ def _result() -> dict[str, Any]:
 
 
 async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["several calls"], tok)
+    engine.ids = ids_of(ANSWERS["several calls"], tok)
     engine.sizes = (2,)
     engine.cached = 2
     body = {"stream": True, "stream_options": {"include_usage": True}, "tools": [WEATHER, TIME]}
@@ -180,7 +180,7 @@ async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine,
 
 
 async def test_without_include_usage_no_chunk_has_usage(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["content"], tok, thinking=False)
+    engine.ids = ids_of(ANSWERS["content"], tok, thinking=False)
     async with in_process(engine, tok) as client:
         response = await post(client, stream=True, reasoning_effort="none")
     *chunks, _ = events_of(response.text)
@@ -188,7 +188,7 @@ async def test_without_include_usage_no_chunk_has_usage(engine: ScriptedEngine, 
 
 
 async def test_cut_by_max_tokens_says_length(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["one call"], tok)
+    engine.ids = ids_of(ANSWERS["one call"], tok)
     async with openai_client(engine, tok) as client:
         request: dict[str, Any] = {"model": MODEL, "messages": USER, "tools": [WEATHER]}
         for bound in ("max_tokens", "max_completion_tokens"):
@@ -203,7 +203,7 @@ async def test_cut_by_max_tokens_says_length(engine: ScriptedEngine, tok: Tokeni
 
 
 async def test_stop_strings_end_the_answer_and_are_not_shown(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="one, two, three, four"), tok, thinking=False)
+    engine.ids = ids_of(Message(content="one, two, three, four"), tok, thinking=False)
     for sizes in SIZES.values():
         engine.sizes = sizes
         async with openai_client(engine, tok) as client:
@@ -216,7 +216,7 @@ async def test_stop_strings_end_the_answer_and_are_not_shown(engine: ScriptedEng
 
 
 async def test_token_ids_are_returned_on_request(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(SAID["reasoning"], tok)
+    engine.ids = ids_of(ANSWERS["reasoning"], tok)
     engine.sizes = (3,)
     async with in_process(engine, tok) as client:
         answer = (await post(client, dovetail={"return_token_ids": True})).json()
@@ -227,7 +227,7 @@ async def test_token_ids_are_returned_on_request(engine: ScriptedEngine, tok: To
 
 
 async def test_the_requests_fields_reach_the_engine(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     async with in_process(engine, tok) as client:
         await post(client)
         await post(client, temperature=0, top_p=0.5, top_k=7, seed=3)
@@ -236,8 +236,8 @@ async def test_the_requests_fields_reach_the_engine(engine: ScriptedEngine, tok:
         await post(client, top_k=-1)
         await post(client, user="me", metadata={"a": "b"}, store=False, n=1, logprobs=False, a_field_of_a_proxy=1)
     plain, sampled, penalised, bounded, off, _ = engine.seen
-    wanted = Sampling(min_p=0.25, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5)
-    assert penalised.sampling == wanted
+    penalties = Sampling(min_p=0.25, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5)
+    assert penalised.sampling == penalties
     assert plain.sampling == Sampling(temperature=1, top_p=1, top_k=None, seed=None)
     assert plain.max_tokens == engine.info.context - len(plain.prompt)
     assert plain.draft_tokens is None and plain.constraint is None
@@ -249,15 +249,15 @@ async def test_the_requests_fields_reach_the_engine(engine: ScriptedEngine, tok:
 
 async def test_the_constraint_follows_the_request(engine: ScriptedEngine, tok: Tokenizer) -> None:
     planet = Call("functions.get_weather:0", "get_weather", '{"planet": 3}')
-    wrong = written(Message(calls=(planet,)), tok, thinking=False)
-    two = written(Message(calls=(PARIS, LYON)), tok, thinking=False)
-    none = written(Message(content="no"), tok, thinking=False)
+    wrong = ids_of(Message(calls=(planet,)), tok, thinking=False)
+    two = ids_of(Message(calls=(PARIS, LYON)), tok, thinking=False)
+    none = ids_of(Message(content="no"), tok, thinking=False)
 
     def allows(ids: tuple[int, ...]) -> bool:
         constraint = engine.seen[-1].constraint
         return constraint is None or all(constraint.advance(token) for token in ids[:-1])
 
-    engine.ids = written(Message(content=""), tok, thinking=False)
+    engine.ids = ids_of(Message(content=""), tok, thinking=False)
     async with in_process(engine, tok) as client:
         body: dict[str, Any] = {"tools": [WEATHER], "reasoning_effort": "none"}
         for extra, expected in (
@@ -282,20 +282,20 @@ async def test_the_constraint_follows_the_request(engine: ScriptedEngine, tok: T
 
 
 async def test_an_end_token_ends_the_answer_even_if_the_engine_goes_on(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    said = written(Message(content="done"), tok)
+    ids = ids_of(Message(content="done"), tok)
     engine.info = EngineInfo(4096, tok.vocab_size, (tok.control["[EOS]"],), 3)
-    engine.ids = said + written(Message(content="and on"), tok)
-    engine.sizes = (len(said) + 2, 3)
+    engine.ids = ids + ids_of(Message(content="and on"), tok)
+    engine.sizes = (len(ids) + 2, 3)
     async with in_process(engine, tok) as client:
         answer = (await post(client, logprobs=True)).json()
     assert answer["choices"][0]["message"]["content"] == "done"
-    assert len(answer["choices"][0]["logprobs"]["content"]) == len(said)
-    assert answer["usage"]["completion_tokens"] == len(said)
+    assert len(answer["choices"][0]["logprobs"]["content"]) == len(ids)
+    assert answer["usage"]["completion_tokens"] == len(ids)
     assert engine.running == 0
 
 
 async def test_models_health_and_request_ids(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="ok"), tok)
+    engine.ids = ids_of(Message(content="ok"), tok)
     async with openai_client(engine, tok) as client:
         assert [model.id async for model in client.models.list()] == [MODEL]
         assert (await client.models.retrieve(MODEL)).id == MODEL

@@ -13,7 +13,7 @@ from dovetail.gateway.streams import merge
 
 
 class Stream:
-    """Numbers from 0; before each it gives way as often as `waits` says. `at` is how many it was asked for."""
+    """Yields numbers from 0, after `waits` turns of the event loop each. `at`: how many were requested."""
 
     def __init__(self, waits: list[int], error: Exception | None = None) -> None:
         self.at = 0

@@ -1,4 +1,4 @@
-"""Tools whose schemas nobody can use as they are: they are served, and the answer says what was left out."""
+"""Tools whose schemas cannot be used as they are: they are served, and the response lists what was left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dovetail.conversation import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def prop(schema: Any, **beside: Any) -> dict[str, Any]:
 
 
 #: Schema -> pointers to what is left out of it.
-SLOPPY: dict[str, tuple[dict[str, Any], list[str]]] = {
+UNUSABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no list of names": (prop({"required": True, "title": None}), ["#/properties/a/required"]),
     "a reference to nowhere": (prop({"$ref": "#/definitions/y"}), ["#/properties/a/$ref"]),
     "a reference to the network": (prop({"$ref": "http://127.0.0.1:1/y"}), ["#/properties/a/$ref"]),
@@ -43,16 +43,16 @@ SLOPPY: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-def tool(schema: Any, **said: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "f", "parameters": schema, **said}}
+def tool(schema: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": schema, **fields}}
 
 
 def call(arguments: str, tok: Tokenizer) -> tuple[int, ...]:
-    return written(Message("", "hm", (Call("functions.f:0", "f", arguments),)), tok)
+    return ids_of(Message("", "hm", (Call("functions.f:0", "f", arguments),)), tok)
 
 
-async def asked(client: httpx.AsyncClient, stream: bool, **fields: Any) -> tuple[list[dict[str, Any]], httpx.Response]:
-    """The message or the deltas that it came in, and all of the answer."""
+async def post(client: httpx.AsyncClient, stream: bool, **fields: Any) -> tuple[list[dict[str, Any]], httpx.Response]:
+    """The message, or the deltas of a stream, and the whole response."""
     answer = await client.post("/v1/chat/completions", json=BODY | {"stream": stream} | fields)
     assert answer.status_code == 200, answer.text
     if not stream:
@@ -61,27 +61,27 @@ async def asked(client: httpx.AsyncClient, stream: bool, **fields: Any) -> tuple
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("name", SLOPPY)
+@pytest.mark.parametrize("name", UNUSABLE)
 async def test_the_usable_part_of_a_schema_is_used(
     engine: ScriptedEngine, tok: Tokenizer, name: str, stream: bool
 ) -> None:
-    schema, left_out = SLOPPY[name]
+    schema, left_out = UNUSABLE[name]
     arguments = '{"a":"x","b":1}'
     engine.ids = call(arguments, tok)
     async with in_process(engine, tok) as client:
-        messages, answer = await asked(client, stream, tools=[tool(schema)])
-    said = [each["function"].get("arguments") or "" for it in messages for each in it.get("tool_calls", ())]
-    assert "".join(said) == arguments
+        messages, answer = await post(client, stream, tools=[tool(schema)])
+    pieces = [each["function"].get("arguments") or "" for it in messages for each in it.get("tool_calls", ())]
+    assert "".join(pieces) == arguments
     assert not any("dovetail" in it for it in messages)
     assert answer.headers.get("x-dovetail-unenforced") == (", ".join(WHERE + it for it in left_out) or None)
 
 
-@pytest.mark.parametrize("name", SLOPPY)
+@pytest.mark.parametrize("name", UNUSABLE)
 async def test_a_strict_tool_with_an_unusable_schema_is_refused(
     engine: ScriptedEngine, tok: Tokenizer, name: str
 ) -> None:
-    """The tool itself, or the request for those that say nothing."""
-    schema, _ = SLOPPY[name]
+    """By its own `strict`, or by that of the request."""
+    schema, _ = UNUSABLE[name]
     asking = {"tools": [tool(schema, strict=True)]}, {"tools": [tool(schema)], "dovetail": {"strict": "schema"}}
     async with in_process(engine, tok) as client:
         answers = [await client.post("/v1/chat/completions", json=BODY | fields) for fields in asking]
@@ -92,15 +92,15 @@ async def test_a_strict_tool_with_an_unusable_schema_is_refused(
 
 
 @pytest.mark.parametrize("level", ["names", "off"])
-@pytest.mark.parametrize("name", SLOPPY)
+@pytest.mark.parametrize("name", UNUSABLE)
 async def test_less_than_a_schema_lists_what_is_not_checked(
     engine: ScriptedEngine, tok: Tokenizer, name: str, level: str
 ) -> None:
-    """And nothing else: what is enforced is the name."""
-    schema, left_out = SLOPPY[name]
+    """And nothing else, because only the name is enforced."""
+    schema, left_out = UNUSABLE[name]
     engine.ids = call('{"a": "x"}', tok)
     async with in_process(engine, tok) as client:
-        messages, answer = await asked(client, False, tools=[tool(schema)], dovetail={"strict": level})
+        messages, answer = await post(client, False, tools=[tool(schema)], dovetail={"strict": level})
     assert "dovetail" not in messages[0]
     assert answer.headers.get("x-dovetail-unenforced") == (f"{WHERE}#" if left_out == ["#"] else None)
 
@@ -109,22 +109,22 @@ async def test_the_rest_is_enforced_and_checked(engine: ScriptedEngine, tok: Tok
     tools = [tool(prop({"$ref": "#/definitions/y"}, required=["b"]))]
     engine.ids = invalid = call('{"b": "x", "a": 3}', tok)
     async with in_process(engine, tok) as client:
-        messages, _ = await asked(client, False, tools=tools, dovetail={"strict": "names"})
+        messages, _ = await post(client, False, tools=tools, dovetail={"strict": "names"})
         detail = "call 0: /b against #/properties/b/type"
         assert messages[0]["dovetail"]["defects"] == [{"kind": "schema_mismatch", "detail": detail}]
         engine.ids = call('{"b": 1, "a": 3}', tok)
-        await asked(client, False, tools=tools)
-    held = engine.seen[-1].constraint
-    assert held is not None
-    assert not all(map(held.another().advance, invalid))  # type: ignore[attr-defined]  # a Matcher
+        await post(client, False, tools=tools)
+    constraint = engine.seen[-1].constraint
+    assert constraint is not None
+    assert not all(map(constraint.another().advance, invalid))  # type: ignore[attr-defined]  # a Matcher
 
 
 async def test_the_prompt_shows_the_schema_as_it_was_sent(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = call('{"a": "x"}', tok)
     async with in_process(engine, tok) as client:
-        await asked(client, False, tools=[tool(SLOPPY["Python's"][0])])
+        await post(client, False, tools=[tool(UNUSABLE["Python's"][0])])
         shown = tok.decode(engine.seen[-1].prompt)
-        await asked(client, False, tools=[tool(SLOPPY["Python's"][0])], dovetail={"strict": "off"})
+        await post(client, False, tools=[tool(UNUSABLE["Python's"][0])], dovetail={"strict": "off"})
     assert tok.decode(engine.seen[-1].prompt) == shown
 
 
@@ -136,7 +136,7 @@ async def test_a_schema_that_no_value_fits_is_refused_with_a_way_out(engine: Scr
         error = refused.json()["error"]
         assert (refused.status_code, error["param"]) == (400, WHERE)
         assert '"dovetail": {"strict": "names"}' in error["message"]
-        messages, _ = await asked(client, False, tools=[never], dovetail={"strict": "names"})
+        messages, _ = await post(client, False, tools=[never], dovetail={"strict": "names"})
     assert [defect["kind"] for defect in messages[0]["dovetail"]["defects"]] == ["schema_mismatch"]
 
 
@@ -153,9 +153,9 @@ async def test_out_of_bounds_is_refused_sloppy_or_not(engine: ScriptedEngine, to
 def test_the_demo_pair_answers_with_all_of_them_at_once() -> None:
     tools = [
         {"type": "function", "function": {"name": f"tool_{i}", "parameters": schema}}
-        for i, (schema, _) in enumerate(SLOPPY.values())
+        for i, (schema, _) in enumerate(UNUSABLE.values())
     ]
-    listed = [f"tools[{i}].function.parameters{at}" for i, (_, lost) in enumerate(SLOPPY.values()) for at in lost]
+    listed = [f"tools[{i}].function.parameters{at}" for i, (_, lost) in enumerate(UNUSABLE.values()) for at in lost]
     body = {"model": "demo", "messages": [{"role": "user", "content": "Please call tool_1."}], "tools": tools}
     body |= {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200, "temperature": 0}
     with demo_server() as url, httpx.Client(base_url=url, timeout=120) as client:

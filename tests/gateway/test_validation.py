@@ -1,4 +1,4 @@
-"""Finished calls are checked whatever was enforced: what is told, what is counted, and what is asked for again."""
+"""Finished calls are validated at every level: their defects, the metrics, and retries of invalid calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dovetail.gateway.output import Step
 from dovetail.gateway.validation import AnswerSchemas, AnswerValidator, ValidatedCall
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, in_process, written
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -35,12 +35,12 @@ OFF = {"dovetail": {"strict": "off"}}
 MISMATCH = {"kind": "schema_mismatch", "detail": "call 0: /tags against #/properties/tags/uniqueItems"}
 
 
-def said(*arguments: str, name: str = "tag", content: str = "") -> Message:
+def calling(*arguments: str, name: str = "tag", content: str = "") -> Message:
     calls = tuple(Call(f"functions.{name}:{i}", name, each) for i, each in enumerate(arguments))
     return Message(content=content, reasoning="hm", calls=calls)
 
 
-async def asked(client: httpx.AsyncClient, **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
+async def post(client: httpx.AsyncClient, **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
     """The message, and all of the answer."""
     answer = await client.post("/v1/chat/completions", json=BODY | fields)
     assert answer.status_code == 200, answer.text
@@ -53,16 +53,16 @@ async def metrics(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
 
 
 def defects(message: dict[str, Any]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = message.get("dovetail", {}).get("defects", [])
-    return found
+    listed: list[dict[str, str]] = message.get("dovetail", {}).get("defects", [])
+    return listed
 
 
 async def test_a_keyword_that_no_grammar_enforces_is_validated_afterwards(
     engine: ScriptedEngine, tok: Tokenizer
 ) -> None:
-    engine.ids = written(said('{"tags": [1, 1]}'), tok)
+    engine.ids = ids_of(calling('{"tags": [1, 1]}'), tok)
     async with in_process(engine, tok) as client:
-        message, answer = await asked(client)
+        message, answer = await post(client)
         assert answer.headers["x-dovetail-unenforced"] == "tools[0].function.parameters#/properties/tags/uniqueItems"
         assert message["tool_calls"][0]["function"]["arguments"] == '{"tags": [1, 1]}'
         assert defects(message) == [MISMATCH]
@@ -72,29 +72,29 @@ async def test_a_keyword_that_no_grammar_enforces_is_validated_afterwards(
 
 
 async def test_a_valid_call_is_not_reported(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(said('{"tags": [1, 2]}'), tok)
+    engine.ids = ids_of(calling('{"tags": [1, 2]}'), tok)
     async with in_process(engine, tok) as client:
-        message, answer = await asked(client)
+        message, answer = await post(client)
         assert "dovetail" not in message
         assert "retries" not in answer.json()["usage"]
         assert (await metrics(client))["dovetail_calls_total", "none", "tag"] == 1
-        _, answer = await asked(client, tools=[{"type": "function", "function": {"name": "tag"}}])
+        _, answer = await post(client, tools=[{"type": "function", "function": {"name": "tag"}}])
         assert "x-dovetail-unenforced" not in answer.headers
-        _, answer = await asked(client, **OFF)
+        _, answer = await post(client, **OFF)
         assert "x-dovetail-unenforced" not in answer.headers
 
 
 @pytest.mark.parametrize("level", ["off", "names"])
 async def test_calls_are_validated_at_every_level(engine: ScriptedEngine, tok: Tokenizer, level: str) -> None:
-    engine.ids = written(said('{"tags": "secret"}'), tok)
+    engine.ids = ids_of(calling('{"tags": "secret"}'), tok)
     async with in_process(engine, tok) as client:
-        message, _ = await asked(client, dovetail={"strict": level})
+        message, _ = await post(client, dovetail={"strict": level})
     assert [defect["kind"] for defect in defects(message)] == ["schema_mismatch"]
     assert "secret" not in defects(message)[0]["detail"]
 
 
 async def test_a_stream_reports_the_same_defects(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(said('{"tags": [1, 1]}'), tok)
+    engine.ids = ids_of(calling('{"tags": [1, 1]}'), tok)
     async with in_process(engine, tok) as client:
         answer = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
     last = events_of(answer.text)[-2]["choices"][0]
@@ -104,30 +104,30 @@ async def test_a_stream_reports_the_same_defects(engine: ScriptedEngine, tok: To
 
 
 async def test_a_call_that_the_reader_cannot_end_is_invalid_json(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(said('{"tags": [1,,]}'), tok)
+    engine.ids = ids_of(calling('{"tags": [1,,]}'), tok)
     async with in_process(engine, tok) as client:
-        message, _ = await asked(client, **OFF)
+        message, _ = await post(client, **OFF)
         assert [defect["kind"] for defect in defects(message)] == ["invalid_arguments", "invalid_json"]
         assert (await metrics(client))["dovetail_calls_total", "invalid_json", "tag"] == 1
         engine.ids = engine.ids[:-6]
-        message, _ = await asked(client, **OFF)  # which is cut off, and so no wonder
+        message, _ = await post(client, **OFF)  # cut off at max_tokens
     assert "invalid_json" not in [defect["kind"] for defect in defects(message)]
 
 
 async def test_an_unknown_tool_is_counted_without_a_label_of_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(said("{}", name="rm"), tok)
+    engine.ids = ids_of(calling("{}", name="rm"), tok)
     async with in_process(engine, tok) as client:
-        message, _ = await asked(client, **OFF)
+        message, _ = await post(client, **OFF)
         assert [defect["kind"] for defect in defects(message)] == ["unknown_name"]
         assert (await metrics(client))["dovetail_calls_total", "unknown_name", "other"] == 1
 
 
 async def test_content_is_checked_against_a_response_format(engine: ScriptedEngine, tok: Tokenizer) -> None:
     schema = {"type": "object", "properties": {"tags": TAGS}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "tags", "schema": schema}}
-    engine.ids = written(Message(content='{"tags": [1, 1]}', reasoning="hm"), tok)
+    response_format = {"type": "json_schema", "json_schema": {"name": "tags", "schema": schema}}
+    engine.ids = ids_of(Message(content='{"tags": [1, 1]}', reasoning="hm"), tok)
     async with in_process(engine, tok) as client:
-        message, answer = await asked(client, tools=None, response_format=wanted)
+        message, answer = await post(client, tools=None, response_format=response_format)
     listed = "response_format.json_schema.schema#/properties/tags/uniqueItems"
     assert answer.headers["x-dovetail-unenforced"] == listed
     detail = "content: /tags against #/properties/tags/uniqueItems"
@@ -148,11 +148,11 @@ async def test_unenforced_keywords_have_to_be_valid_schemas_too(engine: Scripted
 
 
 async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(Message(content="ok", reasoning="hm"), tok)
+    engine.ids = ids_of(Message(content="ok", reasoning="hm"), tok)
     names = ["A é, ü", 'A"\x7f', *(f"property number {i}" for i in range(100))]
     parameters = {"type": "object", "properties": {name: {"not": {}} for name in names}}
     async with in_process(engine, tok) as client:
-        _, answer = await asked(
+        _, answer = await post(
             client, tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}]
         )
     header = answer.headers["x-dovetail-unenforced"]
@@ -174,14 +174,14 @@ def test_only_so_many_tools_have_a_label() -> None:
     assert len(counts) == 65 and counts["tool3"] == 2 and "other" in counts
 
 
-# -- asked again ------------------------------------------------------------------------------------------------------
+# -- retries ------------------------------------------------------------------------------------------------------
 
 GOOD, BAD = '{"tags": [1, 2]}', '{"tags": [1, 1]}'
-AGAIN = Settings(served_model_name=MODEL, retry_invalid=2)
+RETRYING = Settings(served_model_name=MODEL, retry_invalid=2)
 
 
 class Attempts(ScriptedEngine):
-    """Says the next of `attempts`, whole answers, from behind what of it is in the prompt."""
+    """Generates the next of `attempts`, without the tokens that the prompt already has."""
 
     attempts: list[tuple[int, ...]]
 
@@ -194,10 +194,10 @@ class Attempts(ScriptedEngine):
 async def test_an_invalid_call_is_generated_again(tok: Tokenizer) -> None:
     engine = Attempts(tok)
     engine.cached = 5
-    bad, good = (written(said(call, content="Tags. "), tok) for call in (BAD, GOOD))
+    bad, good = (ids_of(calling(call, content="Tags. "), tok) for call in (BAD, GOOD))
     engine.attempts = [bad, good]
-    async with in_process(engine, tok, AGAIN) as client:
-        message, answer = await asked(client, seed=7)
+    async with in_process(engine, tok, RETRYING) as client:
+        message, answer = await post(client, seed=7)
         counts = await metrics(client)
     assert message["content"] == "Tags. "
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == [GOOD]
@@ -211,12 +211,12 @@ async def test_an_invalid_call_is_generated_again(tok: Tokenizer) -> None:
     assert first.request_id != second.request_id
     usage = answer.json()["usage"]
     assert usage["completion_tokens"] == len(good)
-    assert usage["prompt_tokens_details"]["cached_tokens"] == 5  # of the prompt, and once
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 5  # counted once
     assert usage["retries"]["times"] == 1
     assert 0 < usage["retries"]["completion_tokens"] <= len(bad) - shown
     assert counts["dovetail_retries_total",] == 1
     assert counts["dovetail_dropped_tokens_total",] == usage["retries"]["completion_tokens"]
-    # What the model wrote, and what of it nobody has seen.
+    # All calls are counted, and those that no client has seen separately.
     assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
     assert counts["dovetail_calls_total", "none", "tag"] == 1
     assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
@@ -229,8 +229,8 @@ async def test_an_invalid_call_is_generated_again(tok: Tokenizer) -> None:
 async def test_a_client_sees_nothing_of_dropped_attempts(tok: Tokenizer, sizes: tuple[int, ...]) -> None:
     engine = Attempts(tok)
     engine.sizes = sizes
-    engine.attempts = [written(said(call, content="Tags. "), tok) for call in (BAD, GOOD)]
-    async with in_process(engine, tok, AGAIN) as client:
+    engine.attempts = [ids_of(calling(call, content="Tags. "), tok) for call in (BAD, GOOD)]
+    async with in_process(engine, tok, RETRYING) as client:
         answer = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
     deltas = [event["choices"][0]["delta"] for event in events_of(answer.text)[:-1] if event["choices"]]
     calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
@@ -242,33 +242,33 @@ async def test_a_client_sees_nothing_of_dropped_attempts(tok: Tokenizer, sizes: 
 
 
 async def test_the_last_attempt_is_the_answer(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    bad = written(said(BAD), tok)
-    engine.sizes = (10_000,)  # nothing was shown of any
+    bad = ids_of(calling(BAD), tok)
+    engine.sizes = (10_000,)  # the client has seen nothing of any attempt
     engine.scripts = [bad] * 3
-    async with in_process(engine, tok, AGAIN) as client:
-        message, answer = await asked(client)
+    async with in_process(engine, tok, RETRYING) as client:
+        message, answer = await post(client)
     assert defects(message) == [MISMATCH]
     assert answer.json()["usage"]["retries"] == {"times": 2, "completion_tokens": 2 * len(bad)}
     assert len(engine.seen) == 3
 
 
 async def test_greedy_and_valid_answers_are_not_retried(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = written(said(BAD), tok)
-    async with in_process(engine, tok, AGAIN) as client:
-        message, _ = await asked(client, temperature=0)
+    engine.ids = ids_of(calling(BAD), tok)
+    async with in_process(engine, tok, RETRYING) as client:
+        message, _ = await post(client, temperature=0)
         assert defects(message) == [MISMATCH]
-        engine.ids = written(said(GOOD), tok)
-        await asked(client)
-        engine.ids = written(Message(content="ok", reasoning="hm"), tok)
-        await asked(client)
+        engine.ids = ids_of(calling(GOOD), tok)
+        await post(client)
+        engine.ids = ids_of(Message(content="ok", reasoning="hm"), tok)
+        await post(client)
     assert len(engine.seen) == 3
 
 
 async def test_an_engine_behind_http_is_buffered_until_the_turn_ends(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.info = type(engine.info)(4096, tok.vocab_size, engine.info.eos_ids, 3, "structural_tag")
-    engine.scripts = [written(said(BAD, content="Tags. "), tok), written(said(GOOD, content="Tags. "), tok)]
-    async with in_process(engine, tok, AGAIN) as client:
-        message, answer = await asked(client)
+    engine.scripts = [ids_of(calling(BAD, content="Tags. "), tok), ids_of(calling(GOOD, content="Tags. "), tok)]
+    async with in_process(engine, tok, RETRYING) as client:
+        message, answer = await post(client)
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == [GOOD]
     assert engine.seen[0].prompt == engine.seen[1].prompt
     assert engine.seen[1].grammar is not None
@@ -278,8 +278,8 @@ async def test_an_engine_behind_http_is_buffered_until_the_turn_ends(engine: Scr
 
 async def test_each_choice_is_retried_on_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.sizes = (10_000,)
-    engine.scripts = [written(said(BAD), tok), written(said(GOOD), tok), written(said('{"tags": []}'), tok)]
-    async with in_process(engine, tok, AGAIN) as client:
+    engine.scripts = [ids_of(calling(BAD), tok), ids_of(calling(GOOD), tok), ids_of(calling('{"tags": []}'), tok)]
+    async with in_process(engine, tok, RETRYING) as client:
         answer = await client.post("/v1/chat/completions", json=BODY | {"n": 2})
     calls = [choice["message"]["tool_calls"][0]["function"]["arguments"] for choice in answer.json()["choices"]]
     assert sorted(calls) == sorted((GOOD, '{"tags": []}'))
@@ -288,7 +288,7 @@ async def test_each_choice_is_retried_on_its_own(engine: ScriptedEngine, tok: To
 
 
 def failing(engine: ScriptedEngine, attempt: int, batches: int, error: Exception) -> Callable[[int], Awaitable[None]]:
-    """Lets `engine` fail in that attempt, once it has said so many batches."""
+    """Fails with `error` in attempt number `attempt`, before batch number `batches`."""
 
     async def before(number: int) -> None:
         if len(engine.seen) == attempt and number == batches:
@@ -306,10 +306,10 @@ async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
     tok: Tokenizer, error: Exception, batches: int, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Attempts(tok)
-    bad = written(said(BAD, content="Tags. "), tok)
-    engine.attempts = [bad, written(said(GOOD, content="Tags. "), tok)]
+    bad = ids_of(calling(BAD, content="Tags. "), tok)
+    engine.attempts = [bad, ids_of(calling(GOOD, content="Tags. "), tok)]
     engine.before = failing(engine, 2, batches, error)
-    async with in_process(engine, tok, AGAIN) as client:
+    async with in_process(engine, tok, RETRYING) as client:
         answer = await client.post(
             "/v1/chat/completions",
             json=BODY | {"stream": stream, "stream_options": {"include_usage": True} if stream else None},
@@ -322,14 +322,14 @@ async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
         content = "".join(delta.get("content", "") for delta in deltas)
         pieces = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
         arguments = "".join(piece["arguments"] for piece in pieces)
-        finish, told = events[-2]["choices"][0]["finish_reason"], deltas[-1]
+        finish, reported = events[-2]["choices"][0]["finish_reason"], deltas[-1]
         usage = events[-1]["usage"]
     else:
         (choice,) = answer.json()["choices"]
-        told, finish, usage = choice["message"], choice["finish_reason"], answer.json()["usage"]
-        content, arguments = told["content"], told["tool_calls"][0]["function"]["arguments"]
+        reported, finish, usage = choice["message"], choice["finish_reason"], answer.json()["usage"]
+        content, arguments = reported["content"], reported["tool_calls"][0]["function"]["arguments"]
     assert (content, arguments, finish) == ("Tags. ", BAD, "tool_calls")
-    assert defects(told) == [MISMATCH]
+    assert defects(reported) == [MISMATCH]
     assert usage["retries"] == {"times": 1, "completion_tokens": batches}
     assert usage["completion_tokens"] == bad.index(tok.control["<|tool_call_end|>"]) + 1
     assert counts["dovetail_chat_completions_total", "tool_calls"] == 1
@@ -340,32 +340,32 @@ async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
 
 async def test_the_answer_is_the_last_complete_attempt(tok: Tokenizer) -> None:
     engine = Attempts(tok)
-    engine.attempts = [written(said(call), tok) for call in (BAD, '{"tags": [3, 3]}', GOOD)]
+    engine.attempts = [ids_of(calling(call), tok) for call in (BAD, '{"tags": [3, 3]}', GOOD)]
     engine.before = failing(engine, 3, 0, EngineBusy("full"))
-    async with in_process(engine, tok, AGAIN) as client:
-        message, answer = await asked(client)
+    async with in_process(engine, tok, RETRYING) as client:
+        message, answer = await post(client)
         assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"tags": [3, 3]}']
         assert answer.json()["usage"]["retries"]["times"] == 2
         counts = await metrics(client)
         assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 2
         assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
-        # There is nothing to pass on where the first one fails.
+        # If the first attempt fails, there is no answer.
         engine.seen.clear()
-        engine.attempts = [written(said(BAD), tok)]
+        engine.attempts = [ids_of(calling(BAD), tok)]
         engine.before = failing(engine, 1, 0, EngineBusy("full"))
         assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 503
 
 
 async def test_half_a_call_after_an_invalid_call_is_left_out(tok: Tokenizer) -> None:
-    """A step may have the end of one and the beginning of the next."""
+    """One step may end a call and begin the next."""
     engine = Attempts(tok)
-    both = written(said(BAD, '{"tags": [5, 6]}'), tok)
+    both = ids_of(calling(BAD, '{"tags": [5, 6]}'), tok)
     begun = [place for place, token in enumerate(both) if token == tok.control["<|tool_call_argument_begin|>"]][1]
     engine.sizes = (begun + 2, 10_000)
     engine.attempts = [both, both]
     engine.before = failing(engine, 2, 0, EngineBusy("full"))
-    async with in_process(engine, tok, AGAIN) as client:
-        message, answer = await asked(client)
+    async with in_process(engine, tok, RETRYING) as client:
+        message, answer = await post(client)
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == [BAD]
     assert answer.json()["choices"][0]["finish_reason"] == "tool_calls"
     assert defects(message) == [MISMATCH]
@@ -373,18 +373,18 @@ async def test_half_a_call_after_an_invalid_call_is_left_out(tok: Tokenizer) -> 
 
 async def test_a_disconnect_during_a_retry_is_not_a_failed_retry(tok: Tokenizer) -> None:
     engine = Attempts(tok)
-    engine.attempts = [written(said(BAD), tok)] * 2
-    asked_again = asyncio.Event()
+    engine.attempts = [ids_of(calling(BAD), tok)] * 2
+    retried = asyncio.Event()
 
     async def before(number: int) -> None:
         if len(engine.seen) == 2:
-            asked_again.set()
+            retried.set()
             await asyncio.Event().wait()
 
     engine.before = before
-    async with in_process(engine, tok, AGAIN) as client:
+    async with in_process(engine, tok, RETRYING) as client:
         asking = asyncio.create_task(client.post("/v1/chat/completions", json=BODY))
-        await asked_again.wait()
+        await retried.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
@@ -396,7 +396,7 @@ async def test_a_disconnect_during_a_retry_is_not_a_failed_retry(tok: Tokenizer)
 
 @pytest.mark.parametrize("items", [2, 20_000])
 async def test_the_event_loop_does_not_wait_for_a_long_validation(items: int) -> None:
-    """What is told is the same, in the same order."""
+    """The events are the same, in the same order."""
     checker = Checker(TOOL["function"]["parameters"], "tools[0].function.parameters")
     arguments = json.dumps({"tags": [*range(items), 1]})
     assert checker.is_quick(arguments) is (items == 2)
@@ -411,9 +411,9 @@ async def test_the_event_loop_does_not_wait_for_a_long_validation(items: int) ->
 
     others = asyncio.create_task(turning())
     validator = AnswerValidator(AnswerSchemas({"tag": checker}, None))
-    found = [*await validator.feed(events), *await validator.finish("stop")]
+    checked = [*await validator.feed(events), *await validator.finish("stop")]
     assert (turns > 0) is (items > 2)
     others.cancel()
     defect = Defect("schema_mismatch", MISMATCH["detail"] if items == 2 else "call 0")
-    assert found == [*events[:3], defect, *events[3:]]
+    assert checked == [*events[:3], defect, *events[3:]]
     assert validator.invalid

@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 class Leaving(EmbeddedEngine):
-    """Is shut down when it is asked again for what `leaves` is in the request id of."""
+    """Stops during a request whose id contains `leaves`."""
 
     leaves: str | None = None
 

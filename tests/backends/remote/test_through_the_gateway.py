@@ -12,7 +12,7 @@ from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
 from dovetail.conversation import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import Fake, run, sse, vllm_chunk
-from tests.gateway.scripted import MODEL, in_process, written
+from tests.gateway.scripted import MODEL, ids_of, in_process
 
 _WEATHER = {
     "type": "function",
@@ -94,7 +94,7 @@ def test_a_call(
     small_tokenizer: Tokenizer, stream: bool, metrics: bytes, told: object, speculation: tuple[int, int] | None
 ) -> None:
     call = Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}')
-    ids = written(Message(content="ok", calls=(call,)), small_tokenizer)
+    ids = ids_of(Message(content="ok", calls=(call,)), small_tokenizer)
 
     async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
         assert json.loads(body["structured_outputs"]["structural_tag"])["type"] == "structural_tag"
