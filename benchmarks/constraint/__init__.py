@@ -1,1 +1,1 @@
-"""What a constraint costs and what it keeps: compile, masks, memory, coverage; beside xgrammar and vLLM."""
+"""What a constraint costs and enforces: compile times, masks, memory and coverage, beside xgrammar and vLLM."""

@@ -1,8 +1,8 @@
-"""What a constraint costs and what it keeps: Dovetail's two writers, xgrammar's own tags and vLLM, side by side.
+"""What a constraint costs and enforces: Dovetail's two writers, xgrammar's own tags and vLLM, side by side.
 
-Each peer is a process of its own with the same vocabulary of 163,840 tokens; they take turns. Compile and masks are CPU
-time, the event loop is wall time. first: nothing was compiled before; new: other tools were; again: the same were. The
-first pass of masks is along an answer to tools never seen before, later ones along the same answer.
+Each peer is a process of its own with the same vocabulary of 163,840 tokens; the processes take turns. Compile times
+and masks are CPU time, the event loop is wall time. first: the cache is empty; new: the cache has other tools; again:
+it has the same tools. The first pass of masks is along an answer to new tools, later passes along the same answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
             results["decode"] = decode.measure(
                 batches=tuple(options.batches),
                 answers=options.answers,
-                note=lambda said: progress.update(bar, description=f"decode: {said}"),
+                note=lambda text: progress.update(bar, description=f"decode: {text}"),
             )
             results["forced"] = decode.forced(answers=options.answers)
     if options.plot is not None and "masks" in results:
@@ -65,24 +65,24 @@ def main() -> None:
 
 
 def notes(results: dict[str, Any]) -> list[str]:
-    """What was used, and what could not be measured."""
+    """The versions that were measured, and what could not be measured."""
     used = ", ".join(
-        f"{engine}: {', '.join(f'{name} {version}' for name, version in found.items() if name != 'python')}"
-        for engine, found in results["versions"].items()
+        f"{engine}: {', '.join(f'{name} {version}' for name, version in result.items() if name != 'python')}"
+        for engine, result in results["versions"].items()
     )
-    said = [
+    lines = [
         f"{results['machine']}; {used or 'no workers'}.",
         f"The vocabulary: {results['vocabulary']}, 163,840 in all.",
     ]
     if "loop" in results:
-        said.append(
+        lines.append(
             "served: Dovetail's whole gateway, in front of an engine that says nothing; xgrammar in a thread, as a "
             "gateway would have it; of vLLM what its server does of a grammar in its loop: the compile is its engine's."
         )
     if "decode" in results:
-        said.append(decode.NOTE)
+        lines.append(decode.NOTE)
     missing = results.get("missing", {})
-    return [*said, *(f"{who}: {why}" for who, why in missing.items())]
+    return [*lines, *(f"{who}: {why}" for who, why in missing.items())]
 
 
 def _options() -> argparse.Namespace:
@@ -115,7 +115,7 @@ def _options() -> argparse.Namespace:
 
 
 class Run:
-    """The parts that workers measure. What fails is a cell's `error`: rows never vanish."""
+    """The parts that workers measure. A failure becomes the `error` of its cell, so that no row is missing."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, results: dict[str, Any], progress: Progress) -> None:
         self._options = options
@@ -169,10 +169,10 @@ class Run:
     def _tool_sets(self) -> Iterator[tuple[str, int, Callable[[int], Cells]]]:
         for count in self._options.tools:
             yield "made up", count, functools.partial(tools.tools, count)
-        # One tool that a library refuses is a request that it refuses.
-        found = [tool for tool in tools.walle(self._options.data) if coverage.taken(tool["function"]["parameters"])]
-        if found := found[: max(self._options.tools)]:
-            yield "walle", len(found), functools.partial(tools.renamed, found)
+        # A library refuses the whole request if it refuses one tool.
+        result = [tool for tool in tools.walle(self._options.data) if coverage.accepted(tool["function"]["parameters"])]
+        if result := result[: max(self._options.tools)]:
+            yield "walle", len(result), functools.partial(tools.renamed, result)
 
     def _masks(self, family: str, vocabulary: Vocabulary, workers: dict[Peer, Worker]) -> None:
         asked = tools.tools(20, seed=1)
@@ -201,7 +201,7 @@ class Run:
             "other tools": [tools.tools(most, seed) for seed in range(100, 100 + count)],
             "the same": [tools.tools(most, 99)] * count,
         }
-        # How it would be without threads is shown on Dovetail alone.
+        # Only Dovetail is measured without threads.
         here = {peer: worker for peer, worker in workers.items() if peer.engine == "dovetail"}
         for way, asking in (("served", workers), ("in the loop", here)):
             for which, asked in sets.items():
@@ -221,7 +221,7 @@ class Run:
         vocabulary: Vocabulary,
         asked: list[Cells],
     ) -> None:
-        """A cell from each peer: what it answers to `job` of the requests for each set of tools in `asked`."""
+        """A cell from each peer: its answer to `job`, with one request for each set of tools in `requested`."""
         for peer, worker in workers.items():
             self._say(f"{family}: {part}, {peer.title}")
             cell: dict[str, Any] = {"family": family, "who": peer.title, **about}
@@ -238,7 +238,7 @@ class Run:
 
 
 def _request(family: str, vocabulary: Vocabulary, peer: Peer, asked: Cells) -> dict[str, Any]:
-    """The tools, and for an engine that is given Dovetail's grammar, that."""
+    """A request: the tools, with Dovetail's grammar for a peer that uses it."""
     request: dict[str, Any] = {"tools": asked}
     if peer.engine == "vllm" and peer.variant != "own":
         grammar = dovetail.format(family).grammar(asked, thinking=False)

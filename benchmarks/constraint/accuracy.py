@@ -1,7 +1,7 @@
-"""`python -m benchmarks.constraint.accuracy`: whether the demo pair calls as well with the constraint as without it.
+"""`python -m benchmarks.constraint.accuracy`: how well the demo pair calls tools with the constraint and without it.
 
-Held-out conversations whose right calls are known are answered at every level of strictness, greedily and sampled, with
-speculation on. Turns are compared in pairs: the same conversation, the same seed, without and with the constraint.
+The pair answers held-out conversations with known calls at every strict level, greedily and sampled, with speculation.
+Turns are compared in pairs of the same conversation and seed, without and with the constraint.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MAX_TOKENS = 256
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One answer: calls asked for, those of the right tool, of these those with the right arguments; whether it made
-    these and no other; calls that no tool of the request takes."""
+    """One answer. `asked`: the requested calls. Then the calls of the right tool, those of them with the right
+    arguments, whether the answer has exactly the requested calls, and the calls that no tool of the request accepts."""
 
     asked: int
     tool: int
@@ -48,7 +48,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def answered(pair: Path, samples: Sequence[Sample], strict: Strict, temperature: float, seed: int) -> list[Turn]:
-    """What the pair in the folder `pair` says to each of `samples`."""
+    """The answers of the pair in the folder `pair` to `samples`."""
     tokenizer = dovetail.tokenizer(pair / "target")
     core = LLMCore.load(pair / "target", pair / "drafter", tokenizer, EngineSettings(draft_tokens=3, threads=1))
     ids: dict[str, list[int]] = {}
@@ -76,13 +76,15 @@ def _read(s: Sample, ids: Sequence[int], tokenizer: Tokenizer) -> Message:
     return fold([*reader.feed("", ids), *reader.finish("length" if len(ids) == _MAX_TOKENS else "stop")])
 
 
-def _turn(s: Sample, said: Message) -> Turn:
-    wanted = s.said(s.turn).calls
+def _turn(s: Sample, message: Message) -> Turn:
+    expected = s.said(s.turn).calls
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in s.tools}
-    pairs = [(want, got) for want, got in zip_longest(wanted, said.calls) if want and got and want.name == got.name]
+    pairs = [
+        (want, got) for want, got in zip_longest(expected, message.calls) if want and got and want.name == got.name
+    ]
     right = sum(_json(want.arguments) == _json(got.arguments) for want, got in pairs)
-    invalid = sum(not _valid(schemas.get(call.name), call.arguments) for call in said.calls)
-    return Turn(len(wanted), len(pairs), right, right == len(wanted) == len(said.calls), invalid)
+    invalid = sum(not _valid(schemas.get(call.name), call.arguments) for call in message.calls)
+    return Turn(len(expected), len(pairs), right, right == len(expected) == len(message.calls), invalid)
 
 
 def _valid(schema: Mapping[str, Any] | None, arguments: str) -> bool:
@@ -99,27 +101,27 @@ def _json(text: str) -> Any:
 def measure(
     pair: Path, conversations: int, seeds: int, tick: Callable[[], None] = lambda: None
 ) -> dict[tuple[float, Strict], list[Turn]]:
-    """Turns by temperature and level; sampled ones `seeds` times over."""
+    """Turns by temperature and level. Sampled turns run `seeds` times."""
     samples = [sample(seed) for seed in range(HELD_OUT, HELD_OUT + conversations)]
-    found: dict[tuple[float, Strict], list[Turn]] = {}
+    results: dict[tuple[float, Strict], list[Turn]] = {}
     for temperature, times in ((0.0, 1), (1.0, seeds)):
         for strict in _LEVELS:
-            found[temperature, strict] = []
+            results[temperature, strict] = []
             for seed in range(times):
-                found[temperature, strict] += answered(pair, samples, strict, temperature, seed)
+                results[temperature, strict] += answered(pair, samples, strict, temperature, seed)
                 tick()
-    return found
+    return results
 
 
-def rows(found: Mapping[tuple[float, Strict], Sequence[Turn]]) -> list[dict[str, Any]]:
-    """A row for each temperature and level. `better` and `worse` are turns that are exact with the constraint and not
-    without it, and the other way; `chance` is how likely so great a difference of the two is where there is none."""
-    told = []
-    for (temperature, strict), turns in found.items():
-        before = found[temperature, "off"]
+def rows(results: Mapping[tuple[float, Strict], Sequence[Turn]]) -> list[dict[str, Any]]:
+    """A row for each temperature and level. `better`: turns that are exact only with the constraint; `worse`: only
+    without it. `chance`: the probability of a difference this large if the constraint changes nothing."""
+    lines = []
+    for (temperature, strict), turns in results.items():
+        before = results[temperature, "off"]
         better = sum(now.exact and not then.exact for now, then in zip(turns, before, strict=True))
         worse = sum(then.exact and not now.exact for now, then in zip(turns, before, strict=True))
-        told.append(
+        lines.append(
             {
                 "temperature": temperature,
                 "strict": strict,
@@ -134,11 +136,11 @@ def rows(found: Mapping[tuple[float, Strict], Sequence[Turn]]) -> list[dict[str,
                 "chance": _chance(better, worse),
             }
         )
-    return told
+    return lines
 
 
 def _chance(better: int, worse: int) -> float:
-    """Of a sign test, both ways."""
+    """The probability of a two-sided sign test."""
     n, k = better + worse, min(better, worse)
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
 
@@ -154,11 +156,13 @@ def main() -> None:
     options = parser.parse_args()
     with tables.progress(Console(stderr=True)) as progress:
         bar = progress.add_task("answers", total=len(_LEVELS) * (1 + options.seeds))
-        found = rows(measure(options.checkpoints, options.conversations, options.seeds, lambda: progress.advance(bar)))
+        results = rows(
+            measure(options.checkpoints, options.conversations, options.seeds, lambda: progress.advance(bar))
+        )
     if options.json:
-        print(json.dumps({"options": tables.plain(options), "machine": tables.machine(), "rows": found}, indent=2))
+        print(json.dumps({"options": tables.plain(options), "machine": tables.machine(), "rows": results}, indent=2))
         return
-    tables.show([_sheet(found)], [_NOTE], as_markdown=options.markdown, words=("strict",))
+    tables.show([_sheet(results)], [_NOTE], as_markdown=options.markdown, words=("strict",))
 
 
 _NOTE = (
@@ -168,15 +172,15 @@ _NOTE = (
 )
 
 
-def _sheet(found: Sequence[Mapping[str, Any]]) -> tables.Sheet:
+def _sheet(results: Sequence[Mapping[str, Any]]) -> tables.Sheet:
     headings = ["temperature", "strict", "calls", "right tool", "right", "exact", "invalid"]
-    told = []
-    for row in found:
+    lines = []
+    for row in results:
         shares = (row["tool"] / row["calls"], row["right"] / row["calls"], row["exact"] / row["turns"])
         beside = ["", "", ""]
         if row["strict"] != "off":
             beside = [str(row["better"]), str(row["worse"]), f"{row['chance']:.2f}"]
-        told.append(
+        lines.append(
             [
                 f"{row['temperature']:g}",
                 row["strict"],
@@ -187,7 +191,7 @@ def _sheet(found: Sequence[Mapping[str, Any]]) -> tables.Sheet:
             ]
         )
     title = "Calls of the demo pair on held-out conversations, speculation on"
-    return title, [*headings, "better", "worse", "chance"], told
+    return title, [*headings, "better", "worse", "chance"], lines
 
 
 if __name__ == "__main__":

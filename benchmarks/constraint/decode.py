@@ -1,8 +1,7 @@
-"""Decoding with the constraint and without, on the demo pair; and the steps that forced strings save.
+"""The speed of the demo pair with the constraint and without it, and the steps that forced strings save.
 
-Every run says the same tokens: held-out conversations are answered greedily, to the end of the turn, and only those
-count whose answer is the same with the constraint and without. So what is compared is the work alone. Runs take turns
-within each batch of answers; a step in which prompts are computed is not counted.
+Every run produces the same tokens: answers to held-out conversations are greedy, and only those count that are the same
+with the constraint and without it. Runs take turns within each batch of answers. Prefill steps do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dovetail.tokens import Tokenizer
 from training.corpus import sample
 from training.data import FORMAT, HELD_OUT
 
-#: With the constraint decoding is to be at least so fast in relation to without.
+#: The goal: the speed with the constraint relative to the speed without it.
 GOAL = 0.97
 NOTE = (
     "Greedy, all answers to their end, the same tokens in all columns; decode: without the steps that compute prompts; "
@@ -36,14 +35,14 @@ NOTE = (
 )
 _SEED = HELD_OUT + 20_000
 _LONGEST = 256
-#: As wide as the gate may choose.
+#: The largest number of drafts that the gate may choose.
 _MOST = 8
 _WAYS = ("without", "again", "new")
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """A prompt, what may follow it, and what does."""
+    """A prompt, the grammar of its answer, and the ids of its answer."""
 
     prompt: tuple[int, ...]
     grammar: Grammar
@@ -66,10 +65,10 @@ def measure(
     drafts: int = 3,
     answers: int = 32,
     repeats: int = 5,
-    note: Callable[[str], None] = lambda said: None,
+    note: Callable[[str], None] = lambda produced: None,
 ) -> list[dict[str, Any]]:
-    """A row for each batch size and way of drafting: none, always `drafts`, and by the gate. `note` is told of what is
-    going on."""
+    """A row for each batch size and way of drafting: none, always `drafts`, and by the gate. `note` is called with the
+    progress."""
     pair = _Pair(checkpoints, max(batches))
     chosen, share = pair.answers(answers)
     engines = {
@@ -95,8 +94,8 @@ def measure(
 
 
 def forced(checkpoints: Path = DEMO, *, drafts: int = 3, answers: int = 32) -> list[dict[str, Any]]:
-    """A row for each drafter: steps that its constrained answers take with forced strings and without. Counts, so they
-    are the same on every machine."""
+    """A row for each drafter: the steps of constrained answers with forced strings and without. The counts are the same
+    on every machine."""
     pair = _Pair(checkpoints, answers)
     chosen, _ = pair.answers(answers)
     rows = []
@@ -131,7 +130,7 @@ def forced(checkpoints: Path = DEMO, *, drafts: int = 3, answers: int = 32) -> l
 
 
 def sheets(rows: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]) -> Iterator[Sheet]:
-    """Both as tables."""
+    """Both results as tables."""
     speeds = [
         [
             f"{row['batch']}",
@@ -163,7 +162,7 @@ def sheets(rows: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]) -> I
 
 
 class _Pair:
-    """The checkpoints, and what is asked of them."""
+    """The checkpoints of the demo pair, and its requests."""
 
     def __init__(self, checkpoints: Path, batch: int) -> None:
         self._target = checkpoints / "target"
@@ -172,8 +171,8 @@ class _Pair:
         self._eos_ids: tuple[int, ...] = ()
 
     def engine(self, drafter: Path | str | None, drafts: int, **options: Any) -> LLMCore:
-        """A step of it takes in the prompts of a whole batch."""
-        # Without prefix caching, since the same prompts come again and again.
+        """An engine that computes the prompts of a whole batch in one step."""
+        # No prefix caching, because the same prompts are run again.
         sizes: dict[str, Any] = {"max_batch": self._batch, "max_batched_tokens": 16_384, "prefix_caching": False}
         core = LLMCore.load(
             self._target, drafter, self._tokenizer, EngineSettings(draft_tokens=drafts, threads=1, **sizes, **options)
@@ -182,7 +181,8 @@ class _Pair:
         return core
 
     def constraints(self, answers: Sequence[_Answer], way: str) -> list[Constraint | None]:
-        """Compiled, and never used where they are "new": what a library finds out as it goes, copies share."""
+        """Compiled constraints. "new" ones have never been used, because copies share the state that a library builds
+        while it runs."""
         if way == "without":
             return [None] * len(answers)
         if way == "new":
@@ -190,26 +190,26 @@ class _Pair:
         return [matcher.compile(answer.grammar, self._tokenizer, self._eos_ids) for answer in answers]
 
     def answers(self, count: int) -> tuple[list[_Answer], float]:
-        """So many whose tokens are the same with the constraint and without; and the share of those looked at."""
-        core, found, seen = self.engine(None, 0), list[_Answer](), 0
+        """`count` answers with the same tokens with the constraint and without it, and their share of all answers."""
+        core, answered, seen = self.engine(None, 0), list[_Answer](), 0
         samples = (s for s in map(sample, itertools.count(_SEED)) if s.tools)
-        while len(found) < count:
-            asked = []
+        while len(answered) < count:
+            requested = []
             for s in itertools.islice(samples, self._batch):
                 grammar = FORMAT.grammar(s.tools, thinking=s.thinking)
                 assert grammar is not None
                 prompt = FORMAT.render(s.messages[: s.turn], s.tools, thinking=s.thinking).ids(self._tokenizer)
-                asked.append(_Answer(tuple(prompt), grammar, ()))
-            free, bound = (_run(core, asked, self.constraints(asked, way)).ids for way in ("without", "again"))
-            for answer, ids, others in zip(asked, free, bound, strict=True):
+                requested.append(_Answer(tuple(prompt), grammar, ()))
+            free, bound = (_run(core, requested, self.constraints(requested, way)).ids for way in ("without", "again"))
+            for answer, ids, others in zip(requested, free, bound, strict=True):
                 seen += 1
                 if ids == others and ids[-1] in self._eos_ids:
-                    found.append(_Answer(answer.prompt, answer.grammar, ids))
-        return found[:count], len(found) / seen
+                    answered.append(_Answer(answer.prompt, answer.grammar, ids))
+        return answered[:count], len(answered) / seen
 
 
 def _run(core: LLMCore, answers: Sequence[_Answer], constraints: Sequence[Constraint | None]) -> _Run:
-    """All of them at once; timed from when every one has its first token."""
+    """Run all answers at once. The time starts when every answer has its first token."""
     ids: list[list[int]] = [[] for _ in answers]
     before = core.counters().forced, core.counters().forced_accepted
     for number, (answer, constraint) in enumerate(zip(answers, constraints, strict=True)):
@@ -230,12 +230,12 @@ def _run(core: LLMCore, answers: Sequence[_Answer], constraints: Sequence[Constr
             steps += decoded
             tokens += decoded * len(outcome.ids)
         seconds += elapsed * decoded
-    for answer, said in zip(answers, ids, strict=True):
-        if answer.ids and tuple(said) != answer.ids:
+    for answer, produced in zip(answers, ids, strict=True):
+        if answer.ids and tuple(produced) != answer.ids:
             raise ValueError("an answer has other tokens than before")
     after = core.counters().forced, core.counters().forced_accepted
     counts = after[0] - before[0], after[1] - before[1]
-    return _Run(tokens, steps, seconds, [tuple(said) for said in ids], counts)
+    return _Run(tokens, steps, seconds, [tuple(produced) for produced in ids], counts)
 
 
 def _row(turns: Sequence[dict[str, list[_Run]]]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _row(turns: Sequence[dict[str, list[_Run]]]) -> dict[str, Any]:
     for way in _WAYS:
         row[way] = tokens[way] / statistics.median(seconds[way])
     for way in _WAYS[1:]:
-        # Answers are the same, but with more or fewer of their tokens in the steps that are not counted.
+        # The answers are the same, but the prefill steps, which do not count, have more or fewer of their tokens.
         ratios = [
             (tokens[way] / own) / (tokens["without"] / plain)
             for own, plain in zip(seconds[way], seconds["without"], strict=True)

@@ -1,4 +1,4 @@
-"""What came of a proof: calls that were finished, by what was found in them, and how that is told."""
+"""The results of a proof: finished calls by what is wrong with them, and the tables of these counts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from benchmarks import tables
 
 
 class Findings(msgspec.Struct):
-    """What came of it. `refused` schemas have no grammar: the request is answered by what is wrong with it. `left`
-    calls break what the lint says is left to the check, and nothing else: `named` counts them by schema and keyword.
-    `invalid` are those that break anything else, `undeclared` name no tool of the request. Of the tokens that were
-    `drafted`, some were `forced` by the grammar."""
+    """The counts of one format and level.
+
+    `refused`: schemas that have no grammar, with the reason. `left`: calls that violate only keywords that the lint
+    lists; `named` counts them by schema and keyword. `invalid`: calls that violate another keyword. `undeclared`: calls
+    of a tool that the request does not have. `forced`: those of the `drafted` tokens that the grammar forced."""
 
     format: str
     strict: str
@@ -44,12 +45,12 @@ class Findings(msgspec.Struct):
 WORDS = ("format", "strict")
 
 
-def sheet(found: Sequence[Findings]) -> tables.Sheet:
+def sheet(results: Sequence[Findings]) -> tables.Sheet:
     """A row for each format and level."""
     headings = ["format", "strict", "schemas", "refused", "calls", "valid", "left", "invalid", "undeclared", "failed"]
     headings += ["cut off", "tokens", "accepted", "seconds"]
     rows = []
-    for it in found:
+    for it in results:
         counts = (it.schemas, len(it.refused), it.calls, it.valid, it.left, len(it.invalid))
         counts += (len(it.undeclared), sum(it.failed.values()), it.cut_off, it.tokens)
         share = f"{it.accepted / max(it.drafted, 1):.0%} of {it.drafted:,}"
@@ -57,13 +58,13 @@ def sheet(found: Sequence[Findings]) -> tables.Sheet:
     return "Calls of random weights, sampled at temperature 1, speculation on", headings, rows
 
 
-def notes(found: Sequence[Findings]) -> Iterator[str]:
-    """What the rows do not say: which schemas, which keywords, and all that went wrong."""
+def notes(results: Sequence[Findings]) -> Iterator[str]:
+    """Details that the rows do not have: schemas, keywords and faults."""
     yield (
         "left: calls that break a keyword that the lint says is left to the check; cut off: answers that max_tokens "
         "ended, whose last call does not count; accepted: of the tokens that were drafted."
     )
-    for it in found:
+    for it in results:
         level = f"{it.format}, {it.strict}"
         yield from (f"{level}: refused: {name}: {why}" for name, why in it.refused.items())
         yield from (f"{level}: left to the check: {place}: {count} calls" for place, count in it.named.items())

@@ -1,4 +1,4 @@
-"""Values for a schema: some that it allows and some that it does not, as a validator (2020-12, formats on) sees it."""
+"""Valid and invalid values for a schema, judged by a validator (2020-12, with formats)."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _FORMATS = {
 
 
 def instances(schema: Any, count: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
-    """Up to `count` values each that `schema` allows and that it does not. Keys stand in the declared order."""
+    """Up to `count` valid and up to `count` invalid values for `schema`, with keys in the declared order."""
     rng = random.Random(seed)
     validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
-    found: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    by_validity: dict[bool, dict[str, Any]] = {True: {}, False: {}}
     for _ in range(6 * count):
         value = _made(schema, schema, rng, 0)
         for one in (value, _changed(value, rng), _changed(value, rng)):
-            kind = found[validator.is_valid(one)]
+            kind = by_validity[validator.is_valid(one)]
             if len(kind) < count:
                 kind.setdefault(json.dumps(one), one)
-        if min(map(len, found.values())) == count:
+        if min(map(len, by_validity.values())) == count:
             break
-    return list(found[True].values()), list(found[False].values())
+    return list(by_validity[True].values()), list(by_validity[False].values())
 
 
 def _made(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
-    """A value that is likely to be allowed."""
+    """A value that is probably valid."""
     if not isinstance(schema, Mapping) or depth > _ENDLESS:
         return rng.choice(("x", 1, True, None))
     if isinstance(target := schema.get("$ref"), str):
@@ -80,7 +80,7 @@ def _made(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
 
 
 def _branch(branches: Any, rng: random.Random, depth: int) -> Any:
-    """One of them; deep down the last but for what holds more, so that what refers to itself ends."""
+    """One of the branches. On deep levels a branch without inner values, so that recursive schemas end."""
     if depth < _DEEPEST:
         return rng.choice(branches)
     plain = [it for it in branches if it in ("null", "string", "integer", "boolean") or (_type_of(it) in _PLAIN)]
@@ -139,7 +139,7 @@ def _string(schema: Mapping[str, Any], rng: random.Random) -> str:
 
 
 def _found(root: Any, pointer: str) -> Any:
-    """What a JSON pointer into the schema stands for; anything, for one to nowhere."""
+    """The schema at a JSON pointer; one that allows everything if there is none."""
     place = root
     for step in pointer.lstrip("#").split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
@@ -151,25 +151,25 @@ def _found(root: Any, pointer: str) -> Any:
 
 
 def _changed(value: Any, rng: random.Random) -> Any:
-    """The value with one thing changed somewhere in it."""
+    """A copy of the value with one change."""
     value = copy.deepcopy(value)
     places = list(_places(value))
     if not places or rng.random() < 0.1:
         return rng.choice(_OTHERS)
-    held, key = rng.choice(places)
+    parent, key = rng.choice(places)
     match rng.randrange(4):
-        case 0 if isinstance(held, dict):
-            del held[key]
-        case 1 if isinstance(held, dict):
-            held["undeclared"] = rng.choice(_OTHERS)
-        case 2 if isinstance(held, list):
-            held.append(copy.deepcopy(rng.choice((held[key], *_OTHERS))))
-        case 3 if isinstance(held[key], int | float) and not isinstance(held[key], bool):
-            held[key] += rng.choice((-1, 1, 100, -1000))
-        case 3 if isinstance(held[key], str):
-            held[key] = rng.choice(("", held[key] * 9, held[key][:1], held[key] + "!"))
+        case 0 if isinstance(parent, dict):
+            del parent[key]
+        case 1 if isinstance(parent, dict):
+            parent["undeclared"] = rng.choice(_OTHERS)
+        case 2 if isinstance(parent, list):
+            parent.append(copy.deepcopy(rng.choice((parent[key], *_OTHERS))))
+        case 3 if isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
+            parent[key] += rng.choice((-1, 1, 100, -1000))
+        case 3 if isinstance(parent[key], str):
+            parent[key] = rng.choice(("", parent[key] * 9, parent[key][:1], parent[key] + "!"))
         case _:
-            held[key] = rng.choice(_OTHERS)
+            parent[key] = rng.choice(_OTHERS)
     return value
 
 

@@ -1,4 +1,4 @@
-"""JSON Schema's keywords, the hard ones and how they stand together: what each allows, and what it does not."""
+"""Cases for JSON Schema's keywords, alone and beside others, each with valid and invalid values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a worker measures, whatever grammar library is behind it. Needs the standard library alone.
+"""The measurements of a worker, for any grammar library. This file needs the standard library alone.
 
-Compile and masks are CPU time (of all threads of the process, and of the calling thread), so that what else the machine
-does is not in them.
+Compile times are CPU time of all threads of the process, masks of the calling thread, so other work on the machine does
+not count.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ class Sequence(Protocol):
     """One sequence under a constraint."""
 
     def fill(self) -> None:
-        """Compute the mask of what may come next, where the library's caller has it computed."""
+        """Compute the mask of the next token, in the memory where the peer has it."""
 
     def advance(self, token: int) -> bool:
         """Take a token; False if it is not allowed."""
 
 
 class Library(ABC):
-    """A grammar library as one peer uses it. A request is {"tools": …, "tag": …, "lark": …}; each has its own of it."""
+    """A grammar library as one peer uses it. A request is {"tools": …, "tag": …, "lark": …}; each peer reads its own
+    field."""
 
     @abstractmethod
     def open(self, job: Job) -> None:
-        """Take up the vocabulary of `job`, which is a `Vocabulary.job` with a `family`."""
+        """Load the vocabulary of `job`, a `Vocabulary.job` with a `family`."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Be as after the start: nothing compiled."""
+        """Return to the state after the start, with an empty cache."""
 
     @abstractmethod
     def start(self, request: Job) -> Sequence:
-        """A request's constraint, from its tools to the first token."""
+        """Make the constraint of a request, from its tools to the first token."""
 
     def write(self, request: Job) -> bool:
-        """Of `start`, only write the grammar in the library's language; False where somebody else has written it."""
+        """Only the part of `start` that writes the grammar in the library's language; False if the request has the
+        grammar."""
         return False
 
     def sent(self, request: Job) -> Any:
-        """What `serve` is given: a request as a client has it ready."""
+        """The input of `serve`: a request as a client sends it."""
         return request
 
     async def serve(self, request: Any) -> None:
-        """The same as `start` in a server's event loop, as the peer's own server has it."""
+        """As `start`, in an event loop, as the peer's own server does it."""
         self.start(request)
 
     def kept(self) -> int | None:
-        """Bytes that the library says its cache has; None if it does not say."""
+        """The bytes in the library's cache, as it reports them; None if it does not."""
         return None
 
 
 def serve(load: Callable[[], tuple[Job, Library]]) -> None:
-    """Answer jobs by their `task`; `benchmarks.jobs` has the lines."""
+    """Answer jobs by their `task`. `benchmarks.jobs` defines the protocol."""
 
     def loaded() -> tuple[Job, Callable[[Job], Job]]:
         hello, library = load()
@@ -73,21 +75,22 @@ def serve(load: Callable[[], tuple[Job, Library]]) -> None:
 
 
 def _open(library: Library, job: Job) -> Job:
-    """Seconds and bytes that the vocabulary takes."""
+    """The seconds and bytes that the vocabulary takes."""
     before, begin = _resident(), time.process_time()
     library.open(job)
     return {"seconds": time.process_time() - begin, "bytes": _resident() - before}
 
 
 def _compile(library: Library, job: Job) -> Job:
-    """Seconds from tools to a constraint: with nothing compiled, with others compiled, and for the same once more."""
+    """The seconds from tools to a constraint: with an empty cache, with other tools in it, and with the same tools in
+    it."""
     first, *others = job["requests"]
-    found: dict[str, list[float]] = {"first": [], "new": [], "again": [], "writing": []}
+    times: dict[str, list[float]] = {"first": [], "new": [], "again": [], "writing": []}
 
     def timed(kind: str, request: Job) -> None:
         begin = time.process_time()
         library.start(request)
-        found[kind].append(time.process_time() - begin)
+        times[kind].append(time.process_time() - begin)
 
     for request in others:
         library.forget()
@@ -100,12 +103,12 @@ def _compile(library: Library, job: Job) -> Job:
         timed("again", request)
         begin = time.process_time()
         if library.write(request):
-            found["writing"].append(time.process_time() - begin)
-    return found
+            times["writing"].append(time.process_time() - begin)
+    return times
 
 
 def _masks(library: Library, job: Job) -> Job:
-    """Seconds of each mask along `ids`, and of taking the token behind it, by pass; the first after `forget`."""
+    """The seconds of each mask along `ids`, and of the token after it, by pass. The first pass follows `forget`."""
     fills, advances = [], []
     library.forget()
     for _ in range(job["passes"]):
@@ -115,10 +118,10 @@ def _masks(library: Library, job: Job) -> Job:
             begin = time.thread_time()
             sequence.fill()
             between = time.thread_time()
-            taken = sequence.advance(token)
+            accepted = sequence.advance(token)
             advanced.append(time.thread_time() - between)
             filled.append(between - begin)
-            if not taken:
+            if not accepted:
                 return {"refused": place}
         fills.append(filled)
         advances.append(advanced)
@@ -126,7 +129,7 @@ def _masks(library: Library, job: Job) -> Job:
 
 
 def _memory(library: Library, job: Job) -> Job:
-    """Bytes by which the process grows with each grammar, compiled and used once, and with each sequence more."""
+    """The bytes that each grammar adds to the process, compiled and used once, and that each sequence adds."""
     library.forget()
     _walk(library.start(job["requests"][0]), job["ids"][0])
     start, grown = _resident(), []
@@ -147,7 +150,7 @@ def _walk(sequence: Sequence, ids: list[int]) -> None:
 
 
 def _loop(library: Library, job: Job) -> Job:
-    """How late an event loop is with a task that wakes up every millisecond, while all requests come at once."""
+    """How late a task is that wakes up every millisecond in an event loop, while all requests come at once."""
 
     async def ticking(lags: list[float]) -> None:
         while True:
@@ -168,7 +171,7 @@ def _loop(library: Library, job: Job) -> Job:
         lags.clear()
         begin = time.perf_counter()
         await asyncio.gather(*map(library.serve if served else direct, requests))
-        # A loop that was held up has ticks that are yet to come.
+        # A late loop still has ticks to run.
         await asyncio.sleep(0.005)
         whole = time.perf_counter() - begin
         ticker.cancel()
@@ -179,7 +182,7 @@ def _loop(library: Library, job: Job) -> Job:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, without what could be given back."""
+    """The resident bytes of this process, after unused memory is returned to the system."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

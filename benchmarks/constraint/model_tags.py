@@ -1,4 +1,4 @@
-"""Which of xgrammar's own model tags is a family's."""
+"""xgrammar's own model tag for each family."""
 
 from __future__ import annotations
 

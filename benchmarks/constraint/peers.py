@@ -1,4 +1,4 @@
-"""Who is measured, and their workers as the parent sees them: a process for each, asked one job at a time."""
+"""The peers that are measured, and their workers as the parent uses them: a process each, with one job at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENGINES = tuple(dict.fromkeys(peer.engine for peer in PEERS))
 
 
 class PeerError(Exception):
-    """A worker cannot do what it was asked; the message says why."""
+    """A worker cannot do its job; the message says why."""
 
 
 class Worker:

@@ -1,9 +1,9 @@
 """`python -m benchmarks.constraint.prove`: whatever the weights, a finished call is valid.
 
 Models of random weights (`weights`) answer requests for calls at temperature 1, many at once, with speculation on,
-through the embedded engine and the format's own reader. Every finished call is held against its tool's schema by a
-validator that shares nothing with the constraint (jsonschema, 2020-12, formats on). A call that is cut off by
-`max_tokens` is not finished and counts apart: nothing makes a model of random weights come to an end.
+through the embedded engine and the format's own reader. A validator that shares no code with the constraint
+(jsonschema, 2020-12, with formats) checks every finished call against its tool's schema. A call that `max_tokens` cuts
+off is not finished and is counted separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.console import Console
 
 import dovetail
 from benchmarks import tables
-from benchmarks.constraint import findings as told
+from benchmarks.constraint import findings as report
 from benchmarks.constraint import schemas, weights
 from benchmarks.constraint.findings import Findings
 from dovetail.backends.embedded import EmbeddedEngine
@@ -39,23 +39,23 @@ from dovetail.formats.base import Format, Strict
 from dovetail.grammar import ControlToken, Grammar, Node, matcher
 from dovetail.tokens import Prompt, Segment, Tokenizer
 
-#: One begins another, and has what stands around names in some family.
+#: Some names begin others, and contain text that surrounds names in some family.
 NAMES = ("get", "get_weather", "get_weather2", "get.weather", "get-weather", "g", "ns.get_weather", "call_get", "json")
 _REQUEST = [{"role": "user", "content": "Call a tool."}]
 _WALLE = Path(__file__).parents[3] / "shared" / "data" / "schemas" / "walle"
-#: More completions than this for each call that is wanted are not begun.
+#: The most completions that are begun for each required call.
 _PATIENCE = 3
 Tick = Callable[[int], None]
 
 
 @dataclass
 class _Case:
-    """A request, and how far it is: calls that are wanted, finished and being made; completions begun."""
+    """A request with its counts: required, finished and running calls, and completions begun."""
 
     name: str
     tools: Sequence[Mapping[str, Any]]
     thinking: bool
-    wanted: int
+    required: int
     left_open: bool = False
     prompt: tuple[int, ...] = ()
     grammar: Grammar | None = None
@@ -68,7 +68,7 @@ class _Case:
 
     @property
     def open(self) -> bool:
-        return self.finished + self.running < self.wanted and self.begun < _PATIENCE * self.wanted
+        return self.finished + self.running < self.required and self.begun < _PATIENCE * self.required
 
 
 def prove(
@@ -85,7 +85,7 @@ def prove(
 ) -> Findings:
     """At least `calls` calls for each of `tools`, by the format `name` under a model drawn with `seed`.
 
-    `tick` is told of calls as they are finished.
+    `tick` is called with the number of calls that have finished.
     """
     fmt = dovetail.format(name)
     findings = Findings(name, strict, len(tools))
@@ -133,19 +133,19 @@ def _prompt(fmt: Format, case: _Case) -> Prompt:
 
 
 def _controls(fmt: Format, prompts: Sequence[Prompt], cases: Sequence[_Case]) -> list[str]:
-    """Every control token that is read or written, in an order that is always the same."""
-    found = [segment.text for prompt in prompts for segment in prompt.segments if segment.control]
-    found += (literal for case in cases if case.grammar is not None for literal in _named(case.grammar.root))
-    return list(dict.fromkeys((*found, *fmt.end_of_turn)))
+    """Every control token that is read or written, in a fixed order."""
+    controls = [segment.text for prompt in prompts for segment in prompt.segments if segment.control]
+    controls += (literal for case in cases if case.grammar is not None for literal in _named(case.grammar.root))
+    return list(dict.fromkeys((*controls, *fmt.end_of_turn)))
 
 
 def _named(node: Node) -> Iterator[str]:
     if isinstance(node, ControlToken):
         yield node.literal
     for name in node.__struct_fields__:
-        held = getattr(node, name)
-        held = tuple(held.values()) if isinstance(held, Mapping) else held
-        for inner in held if isinstance(held, tuple) else (held,):
+        child = getattr(node, name)
+        child = tuple(child.values()) if isinstance(child, Mapping) else child
+        for inner in child if isinstance(child, tuple) else (child,):
             if isinstance(inner, msgspec.Struct):
                 yield from _named(cast(Node, inner))
 
@@ -159,7 +159,7 @@ def _ready(
     strict: Strict,
     findings: Findings,
 ) -> None:
-    """Compile the case's grammar, or note why not."""
+    """Compile the grammar of a case, or record why it is refused."""
     try:
         case.constraint = matcher.compile(grammar, tokenizer, ends)
     except InvalidRequest as refusal:
@@ -203,7 +203,7 @@ class _Run:
             case.running -= 1
 
     def _next(self) -> _Case | None:
-        # One that is cut off may leave a call to be made again, so a case is gone when nothing of it runs any more.
+        # A completion that is cut off may have to be repeated, so a case ends only when none of its completions runs.
         while self._cases and not self._cases[0].open and not self._cases[0].running:
             self._cases.popleft()
         return next((case for case in self._cases if case.open), None)
@@ -249,7 +249,7 @@ class _Run:
         for index in (event.index for event in events if isinstance(event, CallEnd)):
             case.finished += 1
             findings.calls += 1
-            if case.finished <= case.wanted:
+            if case.finished <= case.required:
                 self.tick(1)
             if names[index] in case.validators:
                 self._judge(case, names[index], arguments[index])
@@ -271,7 +271,7 @@ class _Run:
 
 
 def _pointers(schema: Any, error: Any) -> Iterator[str]:
-    """The JSON pointers of what was broken: of the keyword, and of those in its branches; a definition by its own."""
+    """The JSON pointers of the violated keyword, and of those in its branches. A definition has its own pointer."""
     place: list[str] = []
     value = schema
     for step in error.absolute_schema_path:
@@ -288,7 +288,7 @@ def _pointers(schema: Any, error: Any) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prove and print; 1 if a call was invalid and nothing had said so before."""
+    """Prove and print. Returns 1 if a call violates a keyword that the lint does not list."""
     options = _options()
     try:
         read = schemas.read(options.schemas) if options.schemas else {}
@@ -297,7 +297,7 @@ def main() -> int:
     parameters = dict(list((read | schemas.made_up()).items())[: options.first])
     one_each = {name: [_tool("f", schema)] for name, schema in parameters.items()}
     several = {"names": [_tool(name, {"type": "object", "not": {}}) for name in NAMES]}
-    found: list[Findings] = []
+    controls: list[Findings] = []
     with tables.progress(Console(stderr=True)) as progress:
         for name in options.formats:
             for strict, tools, calls in (
@@ -305,7 +305,7 @@ def main() -> int:
                 ("names", several, options.calls * 10),
             ):
                 bar = progress.add_task(f"{name}, {strict}", total=calls * len(tools))
-                found.append(
+                controls.append(
                     prove(
                         name,
                         tools,
@@ -320,11 +320,17 @@ def main() -> int:
                 )
     if options.json:
         versions = {"dovetail": dovetail.__version__, "machine": tables.machine()}
-        proved = {"options": tables.plain(options), **versions, "findings": [msgspec.to_builtins(it) for it in found]}
+        proved = {
+            "options": tables.plain(options),
+            **versions,
+            "findings": [msgspec.to_builtins(it) for it in controls],
+        }
         print(json.dumps(proved, indent=2))
     else:
-        tables.show([told.sheet(found)], list(told.notes(found)), as_markdown=options.markdown, words=told.WORDS)
-    return 0 if all(it.proved for it in found) else 1
+        tables.show(
+            [report.sheet(controls)], list(report.notes(controls)), as_markdown=options.markdown, words=report.WORDS
+        )
+    return 0 if all(it.proved for it in controls) else 1
 
 
 def _tool(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def sheets(results: Mapping[str, Any]) -> list[Sheet]:
         made.append(_loop(cells))
     if cells := results.get("keywords"):
         made.append(_keywords(cells))
-    if found := results.get("collection"):
-        made.append(_collection(found))
+    if collected := results.get("collection"):
+        made.append(_collection(collected))
     return made
 
 
@@ -59,8 +59,8 @@ def _masks(cells: Sequence[Row]) -> Sheet:
     for cell in cells:
         row = [cell["family"], cell["who"]]
         if "error" in cell or "refused" in cell:
-            said = cell.get("error") or f"refused token {cell['refused']} of {cell['tokens']}"
-            rows.append([*row, said, *[""] * (len(headings) - 3)])
+            outcome = cell.get("error") or f"refused token {cell['refused']} of {cell['tokens']}"
+            rows.append([*row, outcome, *[""] * (len(headings) - 3)])
             continue
         first, later = cell["fill"][0], [value for one in cell["fill"][1:] or cell["fill"] for value in one]
         row += [_us(share) for share in _three(first)] + [_us(share) for share in _three(later)]
@@ -124,7 +124,7 @@ def _keywords(cells: Sequence[Row]) -> Sheet:
     return "What is kept of a schema", headings, [[cell[key] for key in headings] for cell in cells]
 
 
-def _collection(found: Row) -> Sheet:
-    kinds = sorted({kind for counts in found["verdicts"].values() for kind in counts})
-    rows = [[title, *(str(counts.get(kind, 0)) for kind in kinds)] for title, counts in found["verdicts"].items()]
-    return f"{found['schemas']} schemas of walle", ["who", *kinds], rows
+def _collection(collected: Row) -> Sheet:
+    kinds = sorted({kind for counts in collected["verdicts"].values() for kind in counts})
+    rows = [[title, *(str(counts.get(kind, 0)) for kind in kinds)] for title, counts in collected["verdicts"].items()]
+    return f"{collected['schemas']} schemas of walle", ["who", *kinds], rows

@@ -1,4 +1,4 @@
-"""Schemas that calls are proved on: files of one JSON Schema a line, as walle's tests have them, and some made up."""
+"""The schemas of the proof: files with one JSON Schema a line, as in walle's tests, and some made up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: By what they need of a grammar: each is an object's, and each can be written in a few tokens.
+#: By what a grammar has to do for them. Each is of an object that a few tokens can write.
 MADE_UP: dict[str, dict[str, Any]] = {
     "kinds": {
         "properties": {
@@ -67,27 +67,27 @@ def made_up() -> dict[str, dict[str, Any]]:
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """The schemas in `folder`/*/valid.jsonl as parameters of tools, by file and line. Raises `ValueError`.
 
-    What is no object's stands under one key of an object, since arguments have names.
+    A schema that is not of an object becomes a property of one, because arguments have names.
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*/valid.jsonl")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             schema = json.loads(line)
-            found[f"{path.parent.name}:{number}"] = schema if schema.get("type") == "object" else _under_a_key(schema)
-    if not found:
+            by_name[f"{path.parent.name}:{number}"] = schema if schema.get("type") == "object" else _under_a_key(schema)
+    if not by_name:
         raise ValueError(f"{folder} holds no */valid.jsonl")
-    return found
+    return by_name
 
 
 def _under_a_key(schema: dict[str, Any]) -> dict[str, Any]:
-    # What has a name of its own resolves references itself.
+    # A schema with an `$id` resolves references itself.
     value = schema if "$id" in schema else _moved(schema)
     properties = {"value": value}
     return {"type": "object", "properties": properties, "required": ["value"], "additionalProperties": False}
 
 
 def _moved(schema: Any) -> Any:
-    """References as they are from one level further down."""
+    """A schema with its references changed for one level further down."""
     if isinstance(schema, list):
         return [_moved(it) for it in schema]
     if not isinstance(schema, dict):

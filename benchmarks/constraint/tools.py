@@ -1,4 +1,4 @@
-"""What is asked for: tools that look like real ones, as many as wanted and never the same twice, and calls to them."""
+"""Requests: any number of different tools like real ones, and calls to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.tokens import Tokenizer
 
 _VERBS = ("search", "read", "write", "list", "move", "count", "book", "cancel", "convert", "send")
 _NOUNS = ("files", "orders", "flights", "issues", "rows", "messages", "places", "prices", "users", "notes")
-#: What a token of an answer is part of; the rest is the envelope: markers, ids, names, brackets, commas.
+#: Kinds of text in an answer. The rest is the envelope: markers, ids, names, brackets, commas.
 KINDS = ("prose", "envelope", "keys", "strings", "numbers")
 
 _PROSE = (
@@ -68,7 +68,7 @@ def walle(data: Path) -> list[dict[str, Any]]:
 
 
 def renamed(some: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
-    """The same tools under names that no other seed gives."""
+    """The same tools with names of this seed alone."""
     return [
         {"type": "function", "function": {**tool["function"], "name": f"tool_{seed}_{i}"}}
         for i, tool in enumerate(some)
@@ -77,17 +77,17 @@ def renamed(some: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says to a request: its ids, the end of the turn included, and what each of them is part of."""
+    """An answer of a model: its ids with the end of the turn, and the kind of text that each id belongs to."""
 
     ids: list[int]
     kinds: list[str]
 
 
-def answer(name: str, tokenizer: Tokenizer, asked: Sequence[dict[str, Any]], calls: int = 2) -> Answer:
+def answer(name: str, tokenizer: Tokenizer, tools_: Sequence[dict[str, Any]], calls: int = 2) -> Answer:
     """Prose and calls to the first `calls` of the tools, as the family writes them, without reasoning."""
     fmt = dovetail.format(name)
     made = []
-    for i, tool in enumerate(asked[: 1 if name in _ONE_CALL else calls]):
+    for i, tool in enumerate(tools_[: 1 if name in _ONE_CALL else calls]):
         function = tool["function"]
         first, second = list(function["parameters"]["properties"])[:2]
         arguments = {
@@ -117,7 +117,7 @@ _ONE_CALL = ("harmony",)
 
 
 def _kinds(ids: Sequence[int], tokenizer: Tokenizer, message: Message, made: Sequence[dict[str, Any]]) -> list[str]:
-    """Of each token, by its first byte."""
+    """The kind of each token, by its first byte."""
     spelled = [tokenizer.token_bytes(token) for token in ids]
     text = b"".join(spelled)
     kinds = ["envelope"] * (len(text) + 1)
@@ -137,7 +137,7 @@ def _kinds(ids: Sequence[int], tokenizer: Tokenizer, message: Message, made: Seq
 
 
 def _leaves(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Keys with their values, those of objects inside them too."""
+    """Keys with their values, also those of inner objects."""
     found: list[tuple[str, Any]] = []
     for key, value in arguments.items():
         found += [(key, []), *_leaves(value)] if isinstance(value, dict) else [(key, value)]
@@ -145,7 +145,7 @@ def _leaves(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _mark(text: bytes, kinds: list[str], at: int, part: str, kind: str) -> int:
-    """Where `part` ends, as it stands or escaped as in JSON; no further than `at` if it stands nowhere."""
+    """The end of `part` in the text after `at`, plain or escaped as in JSON; `at` if the text does not contain it."""
     spellings = (part.encode(), json.dumps(part, ensure_ascii=False)[1:-1].encode())
     found = [(start, start + len(it)) for it in spellings if it and (start := text.find(it, at)) >= 0]
     if not found:

@@ -1,7 +1,7 @@
 """A vocabulary of Kimi's size for every family: 163,840 tokens, the family's own control tokens among the last 256.
 
-The ordinary tokens are Kimi's where its rank file is at hand, else made up. It is written down twice: as a rank file,
-which Dovetail reads, and as a tokenizer.json without merges, since the others only ask what each token spells.
+The ordinary tokens are Kimi's if its rank file is available, else made up. The vocabulary is written as a rank file,
+for Dovetail, and as a tokenizer.json without merges, for the others, which only need the text of each token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.reading import families
 ORDINARY, CONTROL = 163_584, 256
 #: Where Kimi's rank file lies, below a folder of other people's data.
 KIMI = Path("tokenizers") / "kimi_k25" / "tiktoken.model"
-#: A model of that vocabulary that is never loaded: an engine wants to know what it serves.
+#: The config of a model with this vocabulary. Engines need one, and never load the model.
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -42,7 +42,7 @@ _MODEL = {
 
 
 def described(data: Path) -> str:
-    """Whose tokens these are."""
+    """The source of the ordinary tokens."""
     return "Kimi's 163,584 tokens" if (data / KIMI).is_file() else "163,584 tokens that were made up"
 
 
@@ -101,7 +101,7 @@ class Vocabulary:
         return self.tokenizer.token_bytes(token)
 
     def job(self) -> dict[str, Any]:
-        """What a worker has to know of it."""
+        """The vocabulary as a worker loads it."""
         return {
             "ranks": str(self.ranks.resolve()),
             "hugging_face": str(self.hugging_face.resolve()),
@@ -110,12 +110,12 @@ class Vocabulary:
 
 
 def _control(fmt: Format) -> list[str]:
-    """What the family's answers have of control tokens, and what its prompts have, where it writes them itself."""
-    found = dict.fromkeys(families.controls(fmt.name))
+    """The control tokens of the family's answers, and of its prompts if it writes them itself."""
+    literals = dict.fromkeys(families.controls(fmt.name))
     with contextlib.suppress(RenderError):
         messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
-        found |= dict.fromkeys(piece.text for piece in fmt.render(messages, _TOOLS).segments if piece.control)
-    return list(found)
+        literals |= dict.fromkeys(piece.text for piece in fmt.render(messages, _TOOLS).segments if piece.control)
+    return list(literals)
 
 
 _TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -131,7 +131,8 @@ def _write_ranks(path: Path, kimi: Path, ordinary: int) -> None:
 
 
 def _made_up() -> Iterator[bytes]:
-    """Bytes, then what a vocabulary is made of: white space, numbers, punctuation, words with and without a space."""
+    """Bytes, then tokens like those of real vocabularies: white space, numbers, punctuation, words with and without a
+    space."""
     seen: set[bytes] = set()
 
     def texts() -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Models of random weights whose answers come to an end: target and drafter of the demo pair's architecture, smaller.
 
 Random weights hardly ever close a string. So one number of the hidden state is the same for every token, and all layers
-pass it on: what the head makes of it is added to a token's logit as a bias would be, and favours what closes. All other
-weights are drawn at random. Nothing here knows what is valid: outside a constraint such a model writes noise.
+pass it on. The head turns it into a bias of the logits, which favours closing characters. All other weights are random.
+The model knows nothing about valid calls: without a constraint it writes noise.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write(folder: Path, control: Iterable[str], ends: Iterable[str], seed: int) 
     _save_config(drafter, _drafter(config))
     fitted = drafter_config(read_drafter(str(drafter)), declared)
     assert isinstance(fitted, Eagle3Config)
-    # What is favoured among control tokens a constraint forces anyhow: a drafter that says nothing else is no test.
+    # The constraint forces the favoured control tokens anyway, and a drafter that proposes nothing else tests nothing.
     shapes = fitted.expected_tensors() | {"lm_head.weight": (tokenizer.vocab_size, _TARGET["hidden_size"])}
     save_file(_weights(shapes, _bias(tokenizer, 0.0), draw), drafter / "model.safetensors")
 

@@ -1,4 +1,4 @@
-"""Dovetail's own way as a worker: the grammar in Lark, llguidance; its whole gateway for the event loop."""
+"""Dovetail as a worker: the grammar in Lark for llguidance, and the whole gateway for the event loop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Silent:
 
 
 def load() -> tuple[Job, Library]:
-    """`serve` has the contract."""
+    """See `measure.serve` for the contract."""
     names = ("dovetail", "llguidance")
     return {"versions": {name: importlib.metadata.version(name) for name in names}}, Dovetail()
 

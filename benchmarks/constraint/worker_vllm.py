@@ -1,6 +1,6 @@
-"""vLLM's structured outputs as a worker: what its front end checks of a request, and the manager in its engine core.
+"""vLLM's structured outputs as a worker: the checks of its front end, and the manager in its engine core.
 
-Without an engine: nothing is computed but grammars and masks, by the methods that its scheduler calls.
+There is no engine. Only grammars and masks are computed, by the methods that vLLM's scheduler calls.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Vllm(Library):
             compiler.clear_cache()
 
     def _compiler(self) -> Any:
-        """xgrammar's, which has the cache; guidance keeps nothing."""
+        """xgrammar's compiler, which has the cache; guidance caches nothing."""
         return getattr(self._manager.backend, "compiler", None)
 
     def _grammar(self, request: Job, ready_made: bool) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Vllm(Library):
         return {"structural_tag": tag.model_dump_json()}
 
     def _checked(self, request: Job, ready_made: bool = False) -> Any:
-        """What its API server does, in its event loop."""
+        """The work of its API server, in its event loop."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
         from vllm.v1.request import Request
 
@@ -93,7 +93,7 @@ class Vllm(Library):
         return self._variant == "own" and bool(self._grammar(request, False))
 
     async def serve(self, request: Job) -> None:
-        """Its front end's part: grammars are compiled in its engine's process."""
+        """The part of its front end. Grammars are compiled in its engine's process."""
         self._checked(request)
 
     def kept(self) -> int | None:
@@ -105,7 +105,7 @@ _ANYTHING = '{"type": "structural_tag", "format": {"type": "any_text"}}'
 
 
 def load() -> tuple[Job, Library]:
-    """`serve` has the contract."""
+    """See `measure.serve` for the contract."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     names = ("vllm", "xgrammar", "llguidance")
     return {"versions": {name: importlib.metadata.version(name) for name in names}}, Vllm()

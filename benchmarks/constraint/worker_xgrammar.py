@@ -1,6 +1,6 @@
 """xgrammar without an engine as a worker: with the tag that Dovetail writes, or with its own tag for the model.
 
-With as many threads to compile as engines give it, and its cache on.
+It has as many compiler threads as engines give it, and its cache.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Xgrammar(Library):
 
 
 def load() -> tuple[Job, Library]:
-    """`serve` has the contract."""
+    """See `measure.serve` for the contract."""
     return {"versions": {"xgrammar": importlib.metadata.version("xgrammar")}}, Xgrammar()
 
 

@@ -30,7 +30,7 @@ from dovetail.tokens import Prompt, Tokenizer
 from tests.formats import chat_templates
 from tests.formats.chat_templates import SPECIAL
 from tests.formats.conversations import SHAPES, TOOLS, assistant, system, user
-from tests.grammar.test_matcher import takes
+from tests.grammar.test_matcher import allows
 from tests.reading.families import PieceTokenizer, cut, cuts
 
 CHATML = """{%- for message in messages %}
@@ -414,9 +414,9 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
     call = Call("", "get_weather", '{"city": "Paris"}')
     written = fmt.write(Message("", "Hm.", (call,)))
     assert written.text.startswith("Hm.\n</think>\n\n<tool_call>")
-    assert takes(compile(grammar, tokenizer, ends), written.ids(tokenizer))
+    assert allows(compile(grammar, tokenizer, ends), written.ids(tokenizer))
     wrong = fmt.write(Message("", "Hm.", (Call("", "get_weather", "{}"),)))
-    assert not takes(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
+    assert not allows(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
 
 
 def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -> None:
@@ -438,7 +438,7 @@ def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -
             reasoning = "Hm.\n\nSo." if thinking and fmt.reasoning != "none" else ""
             for message in (Message("Say.", reasoning, calls), Message("", reasoning, calls), Message("Say.")):
                 ids = fmt.write(message, thinking=thinking).ids(tokenizer)
-                assert takes(compile(grammar, tokenizer, ends), ids), (path.name, message)
+                assert allows(compile(grammar, tokenizer, ends), ids), (path.name, message)
             constrained += thinking
     assert constrained >= 60
 
@@ -478,7 +478,7 @@ def test_models_write_their_own_variant_of_a_family(shared_data: Path) -> None:
     assert grammar is not None
     for text, taken in ((f"[{one}]", True), (f"[{one}, {one}]", True), (f"[, {one}]", False), (f"[{one}{one}]", False)):
         ids = [tokenizer.control["[TOOL_CALLS]"], *tokenizer.encode(text), tokenizer.control["</s>"]]
-        assert takes(compile(grammar, tokenizer, [tokenizer.control["</s>"]]), ids) is taken, text
+        assert allows(compile(grammar, tokenizer, [tokenizer.control["</s>"]]), ids) is taken, text
 
 
 def test_markers_that_the_tokenizer_lacks_are_text() -> None:

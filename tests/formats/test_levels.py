@@ -13,7 +13,7 @@ from dovetail.conversation import Call, Message, check_response_format, check_to
 from dovetail.errors import InvalidRequest
 from dovetail.formats.tool_choice import resolve_tool_choice
 from dovetail.grammar.matcher import compile
-from tests.grammar.test_matcher import takes
+from tests.grammar.test_matcher import allows
 from tests.reading import families
 
 VALID, INVALID = '{"city": "Paris"}', '{"town": "Paris"}'
@@ -69,7 +69,7 @@ def accepts(
     thinking: bool = False,
     marked: bool = False,
 ) -> bool:
-    """Whether `grammar` takes what the family writes to say this, up to the end of the turn; `marked`: with the marker
+    """Whether `grammar` allows what the family writes to say this, up to the end of the turn; `marked`: with the marker
     in front of calls that could do without."""
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     made = tuple(Call(f"functions.{called}:{i}", called, arguments) for i, (called, arguments) in enumerate(calls))
@@ -78,11 +78,11 @@ def accepts(
     if marked and made and name in UNMARKED:
         assert not content + reasoning
         ids.insert(0, tokenizer.control[UNMARKED[name]])
-    return takes(compile(grammar, tokenizer, ends(name)), ids)
+    return allows(compile(grammar, tokenizer, ends(name)), ids)
 
 
 def taken(name: str, tools: Any = TOOLS, **asked: Any) -> set[str]:
-    """Which of `SAID` the family's grammar takes; all of them where there is none."""
+    """Which of `SAID` the family's grammar allows; all of them where there is none."""
     grammar = families.format_of(name).grammar(tools, thinking=False, **asked)
     return {said for said, calls in SAID.items() if grammar is None or accepts(name, grammar, calls=calls)}
 
@@ -190,7 +190,7 @@ def test_beside_a_response_format_there_are_calls_or_content(name: str, thinking
 @pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize("thinking", [True, False])
 def test_what_is_content_reads_back_as_content(name: str, thinking: bool) -> None:
-    """Even JSON that looks like the family's calls, where its grammar takes that for content."""
+    """Even JSON that looks like the family's calls, where its grammar allows that for content."""
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     reasoning = "hm" if thinking and fmt.reasoning != "none" else ""
     grammar = fmt.grammar(TOOLS, thinking=thinking, response_format=OBJECT)
@@ -201,7 +201,7 @@ def test_what_is_content_reads_back_as_content(name: str, thinking: bool) -> Non
         '{"a": "[weather(city=1)] <function=weather> <invoke name=weather> <tool_call>"}',
     ):
         ids = list(fmt.write(Message(content, reasoning), thinking=thinking).ids(tokenizer))
-        assert takes(compile(grammar, tokenizer, ends(name)), ids)
+        assert allows(compile(grammar, tokenizer, ends(name)), ids)
         reader = fmt.reader(TOOLS, thinking=None if thinking else False, tokenizer=tokenizer, structured=True)
         message = dovetail.fold([*reader.feed("", ids), *reader.finish()])
         assert (message.content.strip(), message.calls) == (content, ())

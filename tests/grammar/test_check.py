@@ -1,4 +1,4 @@
-"""The check agrees with another validator, says where, and comes to an end whatever it is given."""
+"""The check agrees with another validator, names the place of a fault, and ends in bounded time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.errors import SchemaRefused
 from dovetail.grammar.schemas import check
 from dovetail.grammar.schemas.check import Checker
 from tests.grammar.test_lark_schema import schemas
-from tests.grammar.walks import takes, walk
+from tests.grammar.walks import allows, walk
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from((0.5, 2.0, 1e3)) | st.text("ab2-", max_size=4),
@@ -33,11 +33,11 @@ def oracle(schema: Any) -> Any:
 
 @given(schemas, values)
 @settings(max_examples=400)
-def test_it_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> None:
+def test_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> None:
     assert (Checker(schema, "x").fault(json.dumps(value)) is None) == oracle(schema).is_valid(value)
 
 
-def test_it_agrees_with_another_validator_on_walle(shared_data: Path) -> None:
+def test_agrees_with_another_validator_on_walle(shared_data: Path) -> None:
     """On what a grammar makes, and on the same with one thing changed."""
     rng = random.Random(3)
     made = valid = 0
@@ -61,18 +61,18 @@ def _changed(value: Any, rng: random.Random) -> str:
     places: list[tuple[Any, Any]] = []
     pending = [value]
     while pending:
-        held = pending.pop()
-        if isinstance(held, dict | list):
-            keys = list(held) if isinstance(held, dict) else list(range(len(held)))
-            places += ((held, key) for key in keys)
-            pending += (held[key] for key in keys)
+        parent = pending.pop()
+        if isinstance(parent, dict | list):
+            keys = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
+            places += ((parent, key) for key in keys)
+            pending += (parent[key] for key in keys)
     if not places:
         return json.dumps([value])
-    held, key = rng.choice(places)
+    parent, key = rng.choice(places)
     if rng.random() < 0.5:
-        del held[key]
+        del parent[key]
     else:
-        held[key] = rng.choice([None, "x", -1.5, [], {}])
+        parent[key] = rng.choice([None, "x", -1.5, [], {}])
     return json.dumps(value)
 
 
@@ -107,7 +107,7 @@ SCHEMA = {
         ("[" * 100_000, "unchecked_arguments", "nested too deeply"),
     ],
 )
-def test_what_is_wrong_and_where(arguments: str, kind: str | None, detail: str) -> None:
+def test_fault_names_the_place(arguments: str, kind: str | None, detail: str) -> None:
     """Without what the arguments say."""
     fault = Checker(SCHEMA, "x").fault(arguments)
     assert (fault and fault.kind, fault.detail if fault else "") == (kind, detail)
@@ -126,7 +126,7 @@ def test_what_is_wrong_and_where(arguments: str, kind: str | None, detail: str) 
     ],
 )
 @pytest.mark.parametrize("named", [True, False])
-def test_each_draft_is_read_as_itself(draft: str, schema: Any, valid: Any, invalid: Any, named: bool) -> None:
+def test_each_draft_keeps_its_meaning(draft: str, schema: Any, valid: Any, invalid: Any, named: bool) -> None:
     """Where none is named it is the newest, or an older one that the schema is of."""
     if named:
         address = f"http://json-schema.org/{draft}/schema#" if draft.startswith("draft") else None
@@ -212,7 +212,7 @@ _TUPLE = {"items": [{"type": "number"}]}
         ),
     ],
 )
-def test_an_old_word_changes_nothing_but_itself(schema: Any, valid: Any, invalid: Any, detail: str | None) -> None:
+def test_an_old_keyword_changes_nothing_else(schema: Any, valid: Any, invalid: Any, detail: str | None) -> None:
     checker = Checker({**schema, "type": "object"} if isinstance(valid, dict) else schema, "x")
     assert checker.fault(json.dumps(valid)) is None
     fault = checker.fault(json.dumps(invalid))
@@ -231,10 +231,10 @@ def test_an_old_word_changes_nothing_but_itself(schema: Any, valid: Any, invalid
         ({"type": "integer", "exclusiveMinimum": True}, ["-9", "9"]),
     ],
 )
-def test_the_grammar_reads_old_words_as_the_check_does(schema: Any, texts: list[str]) -> None:
+def test_the_grammar_reads_old_keywords_as_the_check_does(schema: Any, texts: list[str]) -> None:
     schema = {**schema, "$defs": {"s": {"type": "string"}, "new": {"prefixItems": [{}]}}}
     checker = Checker(schema, "x")
-    assert [takes(schema, text) for text in texts] == [checker.fault(text) is None for text in texts]
+    assert [allows(schema, text) for text in texts] == [checker.fault(text) is None for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_the_grammar_reads_old_words_as_the_check_does(schema: Any, texts: list[
         ({"$schema": "http://example.com/schema"}, "#/$schema"),
     ],
 )
-def test_what_is_no_schema_is_refused_by_name(schema: Any, pointer: str) -> None:
+def test_an_invalid_schema_is_refused_by_pointer(schema: Any, pointer: str) -> None:
     with pytest.raises(SchemaRefused, match="cannot be enforced") as caught:
         Checker(schema, "tools[0].function.parameters")
     assert caught.value.param == "tools[0].function.parameters"
@@ -271,7 +271,7 @@ def _nest(depth: int) -> Any:
 
 
 _TWICE = {"properties": {"a": {"$ref": "#/$defs/t"}}}
-#: Each level is looked at by both branches, and so on below: 2 ** depth looks.
+#: Both branches visit each level, so a value of this depth takes 2 ** depth visits.
 _DOUBLING = {
     "$ref": "#/$defs/t",
     "$defs": {"t": {"anyOf": [{**_TWICE, "required": ["y"]}, {**_TWICE, "required": ["z"]}]}},
@@ -304,13 +304,13 @@ _LAUGHS = {
         *("tiny divisor", "long numbers", "large constant", "names of hosts", "unique items", "patterns of keys"),
     ],
 )
-def test_what_would_take_hours_is_left_unchecked(schema: Any, arguments: str) -> None:
+def test_a_check_that_would_take_hours_is_not_run(schema: Any, arguments: str) -> None:
     fault = Checker(schema, "x").fault(arguments)
     assert fault is not None
     assert fault.kind == "unchecked_arguments"
 
 
-def test_where_it_is_affordable_it_is_checked() -> None:
+def test_an_affordable_check_is_run() -> None:
     assert Checker(_DOUBLING, "x").fault('{"a": {"y": 1}, "z": 1}') is None
     fault = Checker(_DOUBLING, "x").fault(json.dumps(_nest(4)))
     assert (fault and fault.detail) == "the arguments against #/$defs/t/anyOf"
@@ -319,7 +319,7 @@ def test_where_it_is_affordable_it_is_checked() -> None:
     assert Checker(tree, "x").fault('{"v": 1, "n": {"v": 2}}') is None
     fault = Checker(tree, "x").fault('{"v": 1, "n": {"v": "x"}}')
     assert (fault and fault.detail) == "/n/v against #/properties/v/type"
-    # What the schema only speaks of takes no time.
+    # Properties and items that the value does not have cost nothing.
     many = {"properties": {f"k{i}": {"const": i} for i in range(5_000)}}
     for holder in (many, {"prefixItems": [{"const": i} for i in range(5_000)]}):
         empty: Any = {} if holder is many else []
@@ -342,22 +342,22 @@ def test_ordinary_arguments_are_checked_whatever_their_size() -> None:
 @pytest.mark.parametrize(
     "pattern", ["^(a+)+$", "(a*)*b", "^(?:a|a?)+$", "(.*a.{20}){2}|(.*b.{19}c.*){3}", "(?=a)(a+)+$"]
 )
-def test_a_pattern_may_be_a_trap(pattern: str) -> None:
-    """Linear, or given up: the test is over."""
+def test_a_hostile_pattern_ends(pattern: str) -> None:
+    """The regex is linear, or gives up."""
     Checker({"pattern": pattern}, "x").fault(json.dumps("a" * 30_000 + "c"))
 
 
-def test_a_pattern_in_another_dialect_is_the_grammars_alone() -> None:
+def test_a_pattern_in_another_dialect_is_left_to_the_grammar() -> None:
     checker = Checker({"properties": {"a": {"type": "string", "pattern": "(?i)^x$"}, "pattern": {"type": "null"}}}, "x")
     assert checker.fault('{"a": "y", "pattern": null}') is None
     assert checker.fault('{"a": 1}') is not None
     assert checker.fault('{"pattern": 1}') is not None
     assert Checker({"properties": {"default": {"pattern": "(?i)^x$"}}}, "x").fault('{"default": "y"}') is None
-    assert takes({"type": "string", "pattern": "(?i)^x$"}, '"X"')
-    assert not takes({"type": "string", "pattern": "(?i)^x$"}, '"y"')
+    assert allows({"type": "string", "pattern": "(?i)^x$"}, '"X"')
+    assert not allows({"type": "string", "pattern": "(?i)^x$"}, '"y"')
 
 
-def test_a_pattern_that_gives_up_has_not_said_no() -> None:
+def test_a_pattern_that_gives_up_is_unchecked() -> None:
     fault = Checker({"pattern": "^(a|aa)+(?!c)$"}, "x").fault(json.dumps("a" * 500 + "b"))
     assert fault == check.Fault("unchecked_arguments", "a regex would take too long")
     assert Checker({"pattern": "^(?!c)[ab]+$"}, "x").fault('"ab"') is None
@@ -365,7 +365,7 @@ def test_a_pattern_that_gives_up_has_not_said_no() -> None:
     assert fault is not None and fault.kind == "schema_mismatch"
 
 
-def test_a_wide_pattern_is_one_of_a_length() -> None:
+def test_a_pattern_with_a_large_repetition_is_checked() -> None:
     """As many tools have it."""
     for pattern in ("^.{1,1000}$", r"^[\s\S]{0,4000}$", r"^[\p{L}\p{N}_ -]{1,255}$"):
         checker = Checker({"pattern": pattern}, "x")
@@ -374,16 +374,16 @@ def test_a_wide_pattern_is_one_of_a_length() -> None:
         assert fault is not None and fault.kind == "schema_mismatch"
 
 
-def test_long_names_make_no_long_details() -> None:
+def test_details_have_a_maximum_length() -> None:
     schema = {"additionalProperties": {"additionalProperties": {"type": "integer"}}}
     fault = Checker(schema, "x").fault(json.dumps({"k" * 10_000: {"l" * 10_000: "x"}}))
     assert fault is not None and len(fault.detail) < 400
 
 
-def test_a_schema_out_of_bounds_never_reaches_the_library() -> None:
+def test_a_schema_out_of_bounds_does_not_reach_the_validator() -> None:
     with pytest.raises(SchemaRefused, match="more than"):
         check.checker({"properties": {f"p{i}": {} for i in range(20_000)}}, "x")
 
 
-def test_a_checker_is_made_once() -> None:
+def test_a_checker_is_cached() -> None:
     assert check.checker({"type": "object"}, "x") is check.checker({"type": "object"}, "x")

@@ -1,4 +1,4 @@
-"""The grammar of every format that has one: it takes what the format writes, and what it takes reads back as valid."""
+"""The grammar of every format allows what the format writes, and what the grammar allows reads back as valid calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.grammar.matcher import compile
-from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, takes, valid_arguments
+from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, allows, valid_arguments
 from tests.reading import families
 
 WITH = sorted(families.NAMES)
@@ -42,7 +42,7 @@ def test_what_a_format_writes_is_accepted(
     reasoning = text if thinking and fmt.reasoning != "none" else ""
     if name == "harmony":
         made = made[:1]  # the end of a call is the end of the turn
-    order = list(fmt.shown_order(SCHEMA)["properties"])  # the library takes keys in no other
+    order = list(fmt.shown_order(SCHEMA)["properties"])  # the library allows no other order
     made = [{key: arguments[key] for key in order if key in arguments} for arguments in made]
     calls = tuple(
         Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made)
@@ -51,11 +51,11 @@ def test_what_a_format_writes_is_accepted(
     grammar = fmt.grammar(TOOLS, thinking=thinking, strict=strict)
     assert grammar is not None
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
-    assert takes(compile(grammar, tokenizer, ends), ids)
+    assert allows(compile(grammar, tokenizer, ends), ids)
 
 
 @pytest.mark.parametrize("name", WITH)
-def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
+def test_an_allowed_walk_is_a_valid_message(name: str) -> None:
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
     ended = 0
@@ -89,16 +89,16 @@ def test_what_a_grammar_takes_is_a_valid_message(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH)
-def test_invalid_arguments_and_foreign_names_are_not_taken(name: str) -> None:
+def test_invalid_arguments_and_unknown_names_are_refused(name: str) -> None:
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn]
     wrong = ({}, {"city": "x", "days": "three"}, {"city": "x", "days": 10}, {"city": "x" * 9, "days": 1})
     foreign = [("rm", {}), ("get_weathe", {"city": "x", "days": 1})]
     for called, said_to in (*foreign, *(("get_weather", each) for each in wrong)):
         arguments = json.dumps(said_to)
-        said = Message("", "", (Call(f"functions.{called}:0", called, arguments),))
+        sent = Message("", "", (Call(f"functions.{called}:0", called, arguments),))
         grammar = fmt.grammar(TOOLS, thinking=False)
         assert grammar is not None
-        assert not takes(compile(grammar, tokenizer, ends), fmt.write(said, thinking=False).ids(tokenizer))
+        assert not allows(compile(grammar, tokenizer, ends), fmt.write(sent, thinking=False).ids(tokenizer))
     assert fmt.grammar(TOOLS, tool_choice="none", thinking=False) is not None
     assert SCHEMA["required"] == ["city", "days"]

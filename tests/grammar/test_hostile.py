@@ -1,4 +1,4 @@
-"""Bad input of the constraint: every hostile schema is refused by name or compiles, and nothing hangs or grows."""
+"""Hostile schemas: each is refused with its JSON pointer, or compiles in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def tool_that_does_not_say(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "function": {**tool["function"], "strict": None}}
 
 
-def tried(tokenizer: Tokenizer, asked: list[dict[str, Any]]) -> SchemaRefused | None:
+def tried(tokenizer: Tokenizer, requested: list[dict[str, Any]]) -> SchemaRefused | None:
     """Compile, then choose blindly among the allowed tokens: the refusal, or None where an answer could be made. That a
     constraint cannot go on ends its own request, and is no failure of the server."""
     eos = tokenizer.control["<|im_end|>"]
     try:
-        grammar = FMT.grammar(asked, tool_choice="required", thinking=False)
+        grammar = FMT.grammar(requested, tool_choice="required", thinking=False)
         assert grammar is not None
         one = matcher.compile(grammar, tokenizer, [eos])
     except SchemaRefused as refusal:
@@ -73,7 +73,8 @@ def tried(tokenizer: Tokenizer, asked: list[dict[str, Any]]) -> SchemaRefused | 
 
 
 def judged(name: str, refusal: SchemaRefused | None, pointer: str | None) -> None:
-    """`pointer`: how the one to the culprit begins, "tools" for all of them; None: there is none."""
+    """Check a refusal. `pointer`: the beginning of the culprit's pointer; "tools" for all tools; None for no
+    refusal."""
     if pointer is None or refusal is None:
         assert pointer is None and refusal is None, (name, pointer, refusal)
     elif pointer == "tools":
@@ -98,7 +99,7 @@ def everything(path: str) -> None:
 
 
 def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: Path) -> None:
-    """In a child with a limit on its memory: what kills a process must not kill the tests."""
+    """The schemas run in a child process with a memory limit, so that a crash does not end the tests."""
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
@@ -118,31 +119,31 @@ def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: P
     assert last == list(ALL)[-1]
 
 
-def test_the_library_s_own_options_are_no_part_of_a_schema(small_tokenizer: Tokenizer) -> None:
-    """It would write `"a" = 1` otherwise, and pass over what it does not know."""
+def test_options_of_the_library_in_a_schema_are_ignored(small_tokenizer: Tokenizer) -> None:
+    """With these options the library would write `"a" = 1`, and ignore unknown keywords."""
     schema = hostile.CASES["the library's own options"][0]
     grammar = FMT.grammar(tools([schema]), thinking=False)
     assert grammar is not None
     for arguments, ok in (('{"a": "x"}', True), ('{"a"= "x"}', False)):
-        said = Message("", "", (Call("functions.t0:0", "t0", arguments),))
+        sent = Message("", "", (Call("functions.t0:0", "t0", arguments),))
         one = matcher.compile(grammar, small_tokenizer, [small_tokenizer.control["<|im_end|>"]])
-        assert all(map(one.advance, FMT.write(said, thinking=False).ids(small_tokenizer))) is ok
+        assert all(map(one.advance, FMT.write(sent, thinking=False).ids(small_tokenizer))) is ok
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_a_family_is_given_nothing_that_is_out_of_bounds(name: str) -> None:
-    """Families take schemas apart, each in its own way, before there is a grammar to look at."""
+def test_every_family_refuses_schemas_out_of_bounds(name: str) -> None:
+    """Families read schemas in their own ways before there is a grammar, so each has to check the bounds."""
     fmt = dovetail.format(name)
     for case in ("deep lists", "20,000 keys", "unions times unions", "long chain", "refers to itself at once"):
         schema, pointer = hostile.CASES[case]
         with pytest.raises(SchemaRefused) as caught:
             fmt.grammar(tools([schema]))
         judged(case, caught.value, pointer)
-        asked = [tool_that_does_not_say(tool) for tool in tools([schema])]
-        assert fmt.grammar(asked, strict="names") is not None
+        requested = [tool_that_does_not_say(tool) for tool in tools([schema])]
+        assert fmt.grammar(requested, strict="names") is not None
 
 
-def test_what_was_within_bounds_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_the_same_schemas_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = JsonSchema(hostile.many(3, name="once{}"), "here")
     bounds.check_once([schema])
     monkeypatch.setattr(bounds, "check", None)
@@ -151,20 +152,20 @@ def test_what_was_within_bounds_is_not_looked_at_again(monkeypatch: pytest.Monke
         bounds.check_once([schema, schema])
 
 
-def test_a_refusal_is_remembered(small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_cached(small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     grammar = FMT.grammar(tools([hostile.prop({"$ref": "#/nowhere/again"})]), thinking=False)
     assert grammar is not None
-    told = []
+    refusals = []
     for _ in range(2):
         with pytest.raises(SchemaRefused) as caught:
             matcher.compile(grammar, small_tokenizer, [1])
-        told.append(caught.value)
+        refusals.append(caught.value)
         monkeypatch.setattr(culprit, "find", None)  # it is not looked for again
-    assert told[0].message == told[1].message and told[0] is not told[1]
+    assert refusals[0].message == refusals[1].message and refusals[0] is not refusals[1]
 
 
-def test_the_same_grammar_at_once_is_compiled_once() -> None:
-    kept: Cache[object] = Cache(2, 100)
+def test_threads_compute_a_value_once() -> None:
+    store: Cache[object] = Cache(2, 100)
     begun, go = threading.Event(), threading.Event()
     made: list[object] = []
 
@@ -174,47 +175,47 @@ def test_the_same_grammar_at_once_is_compiled_once() -> None:
         made.append(object())
         return made[-1]
 
-    found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(kept.get("k", 1, make))) for _ in range(5)]
+    results: list[object] = []
+    threads = [threading.Thread(target=lambda: results.append(store.get("k", 1, make))) for _ in range(5)]
     for thread in threads:
         thread.start()
     assert begun.wait(20)
     go.set()
     for thread in threads:
         thread.join()
-    assert len(made) == 1 and found == made * 5
+    assert len(made) == 1 and results == made * 5
 
 
-def test_what_could_not_be_made_is_made_again() -> None:
-    kept: Cache[int] = Cache(2, 100)
+def test_a_failure_is_not_cached() -> None:
+    store: Cache[int] = Cache(2, 100)
     with pytest.raises(ZeroDivisionError):
-        kept.get("k", 1, lambda: 1 // 0)
-    assert kept.get("k", 1, lambda: 3) == 3
+        store.get("k", 1, lambda: 1 // 0)
+    assert store.get("k", 1, lambda: 3) == 3
 
 
-def test_what_is_kept_is_bounded_by_number_and_by_size() -> None:
-    kept: Cache[int] = Cache(3, 100)
+def test_a_cache_is_bounded_by_number_and_by_size() -> None:
+    store: Cache[int] = Cache(3, 100)
 
     def holds(*keys: str) -> bool:
-        """Whether these are there; looking changes nothing but their order."""
+        """Whether these keys are cached. Asking changes nothing but their order."""
         made: list[str] = []
         for key in keys:
-            kept.get(key, 1, lambda key=key: made.append(key) or 0)  # type: ignore[misc]
+            store.get(key, 1, lambda key=key: made.append(key) or 0)  # type: ignore[misc]
         return not made
 
     for key in "abc":
-        kept.get(key, 1, lambda: 0)
+        store.get(key, 1, lambda: 0)
     assert holds("a", "b", "c")
-    kept.get("d", 1, lambda: 0)
+    store.get("d", 1, lambda: 0)
     assert holds("b", "c", "d") and not holds("a")
-    kept.get("large", 1000, lambda: 0)
+    store.get("large", 1000, lambda: 0)
     assert holds("large")
-    kept.clear()
+    store.clear()
     assert not holds("large")
 
 
-def test_one_that_breaks_does_not_make_others_compile_anew(small_tokenizer: Tokenizer) -> None:
-    """Copies share what the library has found out: the first that meets its error builds it anew, for all."""
+def test_a_broken_matcher_is_built_once_for_all(small_tokenizer: Tokenizer) -> None:
+    """Copies share the library's state. The first copy that meets an error builds the matcher again for all copies."""
     eos = [small_tokenizer.control["<|im_end|>"]]
     grammar = FMT.grammar(tools([hostile.string("(.*a.{20}){2}|(.*b.{19}c.*){3}")]), thinking=False)
     assert grammar is not None
@@ -246,15 +247,15 @@ def test_one_that_breaks_does_not_make_others_compile_anew(small_tokenizer: Toke
     ],
 )
 def test_the_culprit_is_found(schema: hostile.Schema, pointer: str | None, why: str) -> None:
-    found = culprit.find(schema)
+    results = culprit.find(schema)
     if pointer is None:
-        assert found is None
+        assert results is None
     else:
-        assert found is not None and found[0].startswith(pointer) and why in found[1]
+        assert results is not None and results[0].startswith(pointer) and why in results[1]
 
 
 def resolved(schema: Any) -> Any:
-    """What plain references within a schema lead to."""
+    """A function that returns the targets of plain references within a schema."""
     return lambda part: schema["$defs"].get(part["$ref"].removeprefix("#/$defs/"))
 
 
@@ -283,33 +284,33 @@ def parts(schema: Any) -> list[dict[str, Any]]:
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/other"}}, "required": ["a"]}, True),
     ],
 )
-def test_what_needs_itself_does_not_end(definition: dict[str, Any], ends: bool) -> None:
+def test_which_recursive_schemas_are_finite(definition: dict[str, Any], ends: bool) -> None:
     schema = {"$defs": {"n": definition}}
     assert (definition in FiniteSchemas(parts(schema), resolved(schema))) is ends
 
 
-def test_what_waits_is_looked_at_again_when_that_ends() -> None:
-    """And not in every round: a chain costs as many looks as it has links, from whichever end it is walked."""
+def test_a_chain_of_references_is_checked_in_linear_time() -> None:
+    """A chain takes as many checks as it has links, from either end."""
     chain = [{"type": "array", "items": {"$ref": f"#/$defs/{i + 1}"}, "minItems": 1} for i in range(200)]
     schema = {"$defs": dict(enumerate([*chain, {"type": "null"}]))}
     named = {"$defs": {str(i): it for i, it in schema["$defs"].items()}}
-    looks = 0
+    checks = 0
 
     class Counted(FiniteSchemas):
         def _is_finite(self, schema: Mapping[str, Any]) -> bool:
-            nonlocal looks
-            looks += 1
+            nonlocal checks
+            checks += 1
             return super()._is_finite(schema)
 
     for order in (list(parts(named)), list(parts(named))[::-1]):
-        looks = 0
+        checks = 0
         finite = Counted(order, resolved(named))
         assert all(link in finite for link in chain)
-        assert looks <= 3 * len(order)
+        assert checks <= 3 * len(order)
 
 
-def test_growth_is_what_a_merge_writes() -> None:
-    """Of two unions that hold together one of all pairs, with what stands beside them in each."""
+def test_merged_size_is_the_size_of_all_pairs() -> None:
+    """Two unions that apply together become one of all pairs, each with a copy of what is beside the unions."""
     union = {"anyOf": [{"required": [str(i)]} for i in range(10)]}
     sole = MergedSize(lambda part: None, 10**6).of([hostile.copied(union)])
     twice = MergedSize(lambda part: None, 10**6).of([hostile.copied({"allOf": [union, union]})])
@@ -321,18 +322,18 @@ def test_growth_is_what_a_merge_writes() -> None:
     assert MergedSize(lambda part: None, 1_000).of([hostile.copied(many)]) > 1_000
 
 
-def test_growth_of_what_holds_together_with_itself_comes_to_an_end() -> None:
+def test_merged_size_of_a_recursive_schema_is_finite() -> None:
     node: dict[str, Any] = {"allOf": [{"$ref": "n"}], "properties": {"a": {"$ref": "n"}, "b": {"$ref": "n"}}}
     assert MergedSize(lambda part: node, 10**6).of([node, {"properties": {"a": node}}]) < 10**6
 
 
-def test_bounds_of_all_tools_together_name_the_one_that_is_too_much() -> None:
+def test_bounds_of_all_tools_name_the_tool_that_exceeds_them() -> None:
     with pytest.raises(SchemaRefused, match="more than 5000") as caught:
         bounds.check([JsonSchema(hostile.many(900), f"tools[{i}]") for i in range(9)])
     assert caught.value.param == "tools[5]"
 
 
-def test_grammars_that_say_different_things_are_kept_apart(small_tokenizer: Tokenizer) -> None:
+def test_different_grammars_have_different_cache_keys(small_tokenizer: Tokenizer) -> None:
     eos = [small_tokenizer.control["<|im_end|>"]]
     one, other = (matcher.compile(Grammar(node), small_tokenizer, eos) for node in (FreeText(), Index()))
     assert allowed(one, small_tokenizer) != allowed(other, small_tokenizer)

@@ -1,4 +1,4 @@
-"""What is written for llguidance takes every valid value, and what it takes beside them is listed."""
+"""Schemas for llguidance allow every valid value, and a keyword that they do not enforce is listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.grammar.patterns import other_texts
 from dovetail.grammar.schemas import exclusive
 from dovetail.grammar.schemas.check import Checker
 from dovetail.grammar.schemas.references import References
-from tests.grammar.walks import takes, walk
+from tests.grammar.walks import allows, walk
 
 _INTEGER = {"type": "integer"}
 _OBJECT = {"type": "object"}
@@ -30,7 +30,8 @@ _KIND = {"type": "object", "required": ["k"]}
 _TWO_KEYS = {"properties": {"a": {}, "b": {}}, "type": "object"}
 _TREE = {"type": "object", "properties": {"v": _INTEGER, "next": {"$ref": "#"}}, "required": ["v"]}
 
-#: A schema, values of it, other values, and what is not enforced. Every keyword of 2020-12, and where they meet.
+#: A schema, valid values, invalid values, and the keywords that are not enforced. Every keyword of 2020-12, alone and
+#: beside others.
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
     ({}, [1, "x", [], {}, None], [], []),
     (_OBJECT | _A, [{}, {"a": 1}, {"b": []}], [{"a": "x"}, 1], []),
@@ -208,51 +209,51 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("schema", "valid", "invalid", "listed"), SCHEMAS, ids=lambda it: json.dumps(it)[:60])
-def test_every_valid_value_is_taken_and_what_else_is_taken_is_listed(
+def test_valid_values_are_allowed_and_unenforced_keywords_listed(
     schema: dict[str, Any], valid: list[Any], invalid: list[Any], listed: list[str]
 ) -> None:
     checker = Checker(schema, "here")
     assert [value for value in valid if checker.fault(json.dumps(value))] == []
     assert [value for value in invalid if not checker.fault(json.dumps(value))] == []
     assert spell(schema).unenforced == tuple(listed)
-    assert [value for value in valid if not takes(schema, json.dumps(value, ensure_ascii=False))] == []
-    taken = [value for value in invalid if takes(schema, json.dumps(value, ensure_ascii=False))]
-    assert bool(taken) <= bool(listed)
-    # Of what is listed something is taken, but for keys that come twice or in other letters.
-    assert taken or not invalid or all(pointer.endswith("roperties") for pointer in listed)
+    assert [value for value in valid if not allows(schema, json.dumps(value, ensure_ascii=False))] == []
+    accepted = [value for value in invalid if allows(schema, json.dumps(value, ensure_ascii=False))]
+    assert bool(accepted) <= bool(listed)
+    # A listed keyword is violated by some value here, except for keys that come twice or in escapes.
+    assert accepted or not invalid or all(pointer.endswith("roperties") for pointer in listed)
 
 
 def without(schema: Any, pointers: tuple[str, ...]) -> Any:
-    """A copy of a schema that lacks the keywords at the pointers."""
-    schema = json.loads(json.dumps(schema))  # in which nothing is the same thing twice
+    """A copy of a schema without the keywords at the pointers."""
+    schema = json.loads(json.dumps(schema))  # in which no part is shared
     loosened: dict[int, Any] = {}
     for pointer in sorted(pointers, key=lambda pointer: -pointer.count("/")):
         *path, keyword = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
-        held = schema
+        part = schema
         for step in path:
-            if step == "oneOf" and isinstance(held, dict):
-                loosened[id(held)] = held
-            held = held[int(step) if isinstance(held, list) else step]
-        if keyword in ("properties", "patternProperties"):  # these keys are still no other keys
-            held[keyword] = dict.fromkeys(held[keyword], True)
+            if step == "oneOf" and isinstance(part, dict):
+                loosened[id(part)] = part
+            part = part[int(step) if isinstance(part, list) else step]
+        if keyword in ("properties", "patternProperties"):  # the keys are still declared
+            part[keyword] = dict.fromkeys(part[keyword], True)
         else:
-            del held[keyword]
-    for held in loosened.values():  # branches that lack something may have become alike
-        if "oneOf" in held:
-            held["allOf"] = [*held.get("allOf", ()), {"anyOf": held.pop("oneOf")}]
+            del part[keyword]
+    for part in loosened.values():  # its branches may no longer exclude each other
+        if "oneOf" in part:
+            part["allOf"] = [*part.get("allOf", ()), {"anyOf": part.pop("oneOf")}]
     return schema
 
 
 @given(st.sampled_from([schema for schema, *_ in SCHEMAS]), st.randoms(use_true_random=False))
 @settings(max_examples=150)
-def test_what_is_not_listed_is_enforced(schema: dict[str, Any], rng: random.Random) -> None:
-    """Whatever the weights: a blind walk validates against the schema without what is listed."""
+def test_keywords_that_are_not_listed_are_enforced(schema: dict[str, Any], rng: random.Random) -> None:
+    """A random walk is valid for the schema without the listed keywords, whatever the weights."""
     if (text := walk(schema, rng)) is not None:
-        kept = without(schema, spell(schema).unenforced)
-        assert Checker(kept, "here").fault(text) is None, text
+        remaining = without(schema, spell(schema).unenforced)
+        assert Checker(remaining, "here").fault(text) is None, text
 
 
-# Keywords side by side, of one type and of several, one in another.
+# Random schemas: keywords beside each other, of one type and of several, nested.
 _NAMES = st.sampled_from("ab")
 _scalars = st.one_of(
     st.fixed_dictionaries(
@@ -305,7 +306,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         },
     )
     choices = st.sampled_from(("anyOf", "oneOf", "allOf")).flatmap(
-        lambda key: st.builds(lambda held: {key: held}, st.lists(inner, min_size=1, max_size=2))
+        lambda key: st.builds(lambda part: {key: part}, st.lists(inner, min_size=1, max_size=2))
     )
     beside = st.builds(lambda one, other: {**one, **other}, objects | lists, choices)
     return st.one_of(objects, objects, lists, choices, beside)
@@ -316,15 +317,15 @@ schemas = st.recursive(_scalars, _nested, max_leaves=6)
 
 @given(schemas, st.randoms(use_true_random=False))
 @settings(max_examples=300)
-def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rng: random.Random) -> None:
+def test_keywords_that_are_not_listed_are_enforced_in_any_schema(schema: dict[str, Any], rng: random.Random) -> None:
     try:
         text = walk(schema, rng)
     except SchemaRefused as refusal:
         assert "nsatisfiable" in refusal.message or "empty" in refusal.message
         return
     if text is not None:
-        kept = without(schema, spell(schema).unenforced)
-        jsonschema.validate(json.loads(text), kept, format_checker=jsonschema.FormatChecker())
+        remaining = without(schema, spell(schema).unenforced)
+        jsonschema.validate(json.loads(text), remaining, format_checker=jsonschema.FormatChecker())
 
 
 _values = st.recursive(
@@ -336,62 +337,62 @@ _values = st.recursive(
 
 @given(schemas, st.lists(_values, min_size=1, max_size=8))
 @settings(max_examples=300)
-def test_of_any_schema_every_valid_value_is_taken(schema: dict[str, Any], values: list[Any]) -> None:
-    """With one key at most: a grammar has them in one order."""
+def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: list[Any]) -> None:
+    """Objects have one key at most, because a grammar allows keys in one order."""
     valid = [value for value in values if Checker(schema, "here").fault(json.dumps(value)) is None]
-    assert [value for value in valid if not takes(schema, json.dumps(value))] == []
+    assert [value for value in valid if not allows(schema, json.dumps(value))] == []
 
 
-def test_what_is_no_schema_stays_for_others_to_refuse() -> None:
+def test_invalid_schemas_are_refused_when_they_are_compiled() -> None:
     for wrong in ({"properties": 3}, {"anyOf": [3]}, {"items": 3}, {"required": 3}, {"type": 3}, {"allOf": {}}):
         with pytest.raises(SchemaRefused, match="cannot be enforced"):
-            takes(wrong, "1")
+            allows(wrong, "1")
     for nowhere in ("#/nowhere", "http://example.com/x", "#x", "file:///etc/passwd", "http://["):
         with pytest.raises(SchemaRefused, match="cannot be enforced"):
-            takes({"$ref": nowhere}, "1")
+            allows({"$ref": nowhere}, "1")
 
 
-def test_a_key_in_other_letters_is_the_same_key() -> None:
+def test_a_key_in_escapes_is_the_same_key() -> None:
     schema = _OBJECT | _A
-    assert takes(schema, '{"a": 1, "b": "x"}')
-    assert not takes(schema, r'{"\u0061": "x"}')
-    assert not takes(schema, r'{"a": 1, "\u0061": "x"}')
+    assert allows(schema, '{"a": 1, "b": "x"}')
+    assert not allows(schema, r'{"\u0061": "x"}')
+    assert not allows(schema, r'{"a": 1, "\u0061": "x"}')
     schema |= {"additionalProperties": {"type": "string"}}
-    assert takes(schema, '{"a": 1, "b": "x"}')
-    assert not takes(schema, r'{"\u0061": "x"}')
+    assert allows(schema, '{"a": 1, "b": "x"}')
+    assert not allows(schema, r'{"\u0061": "x"}')
 
 
 @given(st.lists(st.text("ab-é\n", max_size=3), max_size=5, unique=True), st.text("ab-é\n", max_size=4))
-def test_other_keys_are_all_but_those(known: list[str], key: str) -> None:
+def test_other_texts_are_all_except_the_known_ones(known: list[str], key: str) -> None:
     regex = other_texts(known)
     assert regex is not None
     assert (re.search(regex.replace("$", r"\Z"), key) is not None) == (key not in known)
 
 
-def test_there_are_keys_too_long_for_that() -> None:
+def test_long_texts_have_no_regex_of_other_texts() -> None:
     assert other_texts(["a" * 101]) is None
     assert other_texts([f"{i:050}" for i in range(50)]) is None
 
 
-def test_the_librarys_own_keywords_are_none() -> None:
+def test_options_of_the_library_are_not_written() -> None:
     schema = {"type": "object", "x-guidance": {"key_separator": "=", "lenient": True}, "properties": {"a": {}}}
-    assert takes(schema, '{"a": 1}')
-    assert not takes(schema, '{"a"= 1}')
+    assert allows(schema, '{"a": 1}')
+    assert not allows(schema, '{"a"= 1}')
 
 
-def test_every_schema_of_walle_is_taken_and_walks_through_it_are_valid(shared_data: Path) -> None:
-    """`not`, `uniqueItems` and their like are no reason to refuse a request."""
+def test_walks_through_every_schema_of_walle_are_valid(shared_data: Path) -> None:
+    """A request with `not` or `uniqueItems` is not refused."""
     rng = random.Random(9)
     for path in sorted((shared_data / "schemas" / "walle").rglob("valid.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             schema = json.loads(line)
             text = walk(schema, rng, 400)
-            kept = without(schema, spell(schema).unenforced)
+            remaining = without(schema, spell(schema).unenforced)
             if text is not None:
-                assert Checker(kept, "here").fault(text) is None, (line, text)
+                assert Checker(remaining, "here").fault(text) is None, (line, text)
 
 
-def test_pointers_are_the_fields() -> None:
+def test_pointers_start_at_the_field_of_the_request() -> None:
     inner = JsonSchema({"$ref": "#/$defs/x", "not": {}, "$defs": {"x": {"not": {}}}}, "field", "#/properties/a")
     assert list(Grammar(inner).unenforced("lark")) == [("field", "#/properties/a/not"), ("field", "#/$defs/x/not")]
 
@@ -408,12 +409,12 @@ def test_schemas_that_cannot_be_merged_lose_what_is_merged_into_them() -> None:
         "$defs": {"s": {"type": "string"}},
     }
     assert spell(schema).unenforced == ("#/properties/p/$ref", "#/properties/r/properties/n/$ref")
-    assert takes(schema, '{"p": "abc", "r": {"n": {"v": 1}}, "q": 1}')
+    assert allows(schema, '{"p": "abc", "r": {"n": {"v": 1}}, "q": 1}')
     for text in ('{"p": "abcd"}', '{"r": {"n": {}}}', '{"q": "x"}'):
-        assert not takes(schema, text)
+        assert not allows(schema, text)
 
 
-def test_comparing_branches_is_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_of_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     read = exclusive._types
     exclude = exclusive._Comparison._two_exclude
@@ -439,7 +440,7 @@ def test_comparing_branches_is_bounded_by_their_number(monkeypatch: pytest.Monke
         seen: set[int] = set()
         root: dict[str, Any] = {"$defs": {"o": alike}, "oneOf": branches[:number]}
         references = References(root)
-        found = exclusive.are_exclusive(references, references.root, root["oneOf"])
-        assert found == (number < 64)
+        result = exclusive.are_exclusive(references, references.root, root["oneOf"])
+        assert result == (number < 64)
         assert len(compared) <= 101 * number + 100
         compared.clear()

@@ -1,4 +1,4 @@
-"""The lint names what the grammars leave out, and what keeps a schema from being used."""
+"""The lint lists the keywords that a grammar does not enforce, and says why a schema is refused."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SCHEMA = {
 }
 
 
-def test_each_grammar_leaves_out_what_it_leaves_out() -> None:
-    found = lint("f", SCHEMA, BOTH)
-    assert found.problem is None and not found.clean
-    assert found.unenforced == {
+def test_each_writer_has_its_own_list() -> None:
+    report = lint("f", SCHEMA, BOTH)
+    assert report.problem is None and not report.clean
+    assert report.unenforced == {
         "lark": ("#/properties/tags/uniqueItems", "#/properties/kind/oneOf"),
         "structural_tag": ("#/properties/tags/uniqueItems", "#/properties/name/maxLength", "#/properties/kind/oneOf"),
     }
     assert list(lint("f", SCHEMA, ["lark"]).unenforced) == ["lark"]
 
 
-def test_what_is_enforced_in_full_is_clean() -> None:
-    found = lint("f", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, BOTH)
-    assert found.clean
-    assert found.unenforced == {"lark": (), "structural_tag": ()}
+def test_a_schema_that_is_enforced_in_full_is_clean() -> None:
+    report = lint("f", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, BOTH)
+    assert report.clean
+    assert report.unenforced == {"lark": (), "structural_tag": ()}
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_what_is_enforced_in_full_is_clean() -> None:
         ({"type": "object", "required": ["b"], "additionalProperties": False}, "#"),
     ],
 )
-def test_what_cannot_be_used_is_named(schema: dict[str, Any], problem: str) -> None:
-    found = lint("f", schema, BOTH)
-    assert not found.clean
-    assert found.problem is not None and found.problem.startswith(problem)
-    assert found.unenforced == {}
+def test_an_unusable_schema_is_refused_by_pointer(schema: dict[str, Any], problem: str) -> None:
+    report = lint("f", schema, BOTH)
+    assert not report.clean
+    assert report.problem is not None and report.problem.startswith(problem)
+    assert report.unenforced == {}
 
 
 @pytest.mark.parametrize("name", ["kimi_k25", "qwen3_coder", "hermes"])
-def test_the_family_has_its_say(name: str) -> None:
+def test_the_lint_of_a_family_lists_what_its_grammar_lacks(name: str) -> None:
     """How a family writes arguments decides what a grammar of them keeps."""
     fmt = dovetail.format(name)
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
@@ -69,8 +69,8 @@ def test_the_family_has_its_say(name: str) -> None:
         assert made is not None
         return made
 
-    found = lint("f", SCHEMA, BOTH, grammar)
-    assert found.problem is None
-    for pointers in found.unenforced.values():
+    report = lint("f", SCHEMA, BOTH, grammar)
+    assert report.problem is None
+    for pointers in report.unenforced.values():
         assert "#/properties/tags/uniqueItems" in pointers
         assert all(pointer.startswith("#/properties/") for pointer in pointers)

@@ -1,4 +1,4 @@
-"""Law 11 at the level of the matcher: whatever is chosen among the allowed tokens, the call that comes out is valid."""
+"""Law 11 for the matcher: whichever allowed tokens are chosen, the call is valid."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def allowed(matcher: Constraint, tokenizer: Tokenizer) -> set[int]:
     return {token for token in range(tokenizer.vocab_size) if row[token // 8] >> (token % 8) & 1}
 
 
-def takes(matcher: Constraint, ids: list[int]) -> bool:
+def allows(matcher: Constraint, ids: list[int]) -> bool:
     return all(matcher.advance(token) for token in ids)
 
 
@@ -71,17 +71,17 @@ valid_arguments = st.fixed_dictionaries(
 
 
 @given(st.lists(valid_arguments, max_size=3), st.booleans(), st.text(max_size=10), st.sampled_from(("names", "schema")))
-def test_what_we_write_is_accepted_and_reads_back(
+def test_written_calls_are_accepted_and_read_back(
     small_tokenizer: Tokenizer, made: list[dict[str, Any]], thinking: bool, text: str, strict: str
 ) -> None:
     calls = tuple(
         Call(f"functions.get_weather:{i}", "get_weather", json.dumps(a, ensure_ascii=False)) for i, a in enumerate(made)
     )
-    said = Message(text, text if thinking else "", calls)
-    prompt = FMT.write(said, thinking=thinking)
-    assert takes(constraint(small_tokenizer, thinking=thinking, strict=strict), prompt.ids(small_tokenizer))
+    sent = Message(text, text if thinking else "", calls)
+    prompt = FMT.write(sent, thinking=thinking)
+    assert allows(constraint(small_tokenizer, thinking=thinking, strict=strict), prompt.ids(small_tokenizer))
     reader = FMT.reader(TOOLS, thinking=thinking, tokenizer=small_tokenizer)
-    assert dovetail.fold([*reader.feed("", prompt.ids(small_tokenizer)), *reader.finish()]) == said
+    assert dovetail.fold([*reader.feed("", prompt.ids(small_tokenizer)), *reader.finish()]) == sent
 
 
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(("auto", "required")))
@@ -132,14 +132,14 @@ def test_only_declared_names_and_valid_arguments(
     ids = FMT.write(Message("", "", (Call(f"functions.{name}:0", name, arguments),)), thinking=False).ids(
         small_tokenizer
     )
-    assert takes(constraint(small_tokenizer, thinking=False), ids) is ok
+    assert allows(constraint(small_tokenizer, thinking=False), ids) is ok
 
 
 def test_levels_and_choices(small_tokenizer: Tokenizer) -> None:
     def accepts(name: str, arguments: str, **options: Any) -> bool:
-        said = Message("hm", "", (Call(f"functions.{name}:0", name, arguments),) if name else ())
-        ids = FMT.write(said, thinking=False).ids(small_tokenizer)
-        return takes(constraint(small_tokenizer, thinking=False, **options), ids)
+        sent = Message("hm", "", (Call(f"functions.{name}:0", name, arguments),) if name else ())
+        ids = FMT.write(sent, thinking=False).ids(small_tokenizer)
+        return allows(constraint(small_tokenizer, thinking=False, **options), ids)
 
     assert accepts("get_weather", '{"wrong": 1}', strict="names")
     assert not accepts("get_weather", '{"wrong": 1}', strict="schema")
@@ -151,11 +151,11 @@ def test_levels_and_choices(small_tokenizer: Tokenizer) -> None:
     assert not accepts("get_weather", '{"city": "x", "days": 3}', tool_choice=named)
     two = Message("", "", tuple(Call(f"functions.ns.do-it:{i}", "ns.do-it", "{}") for i in (0, 1)))
     ids = FMT.write(two, thinking=False).ids(small_tokenizer)
-    assert takes(constraint(small_tokenizer, thinking=False), ids)
-    assert not takes(constraint(small_tokenizer, thinking=False, parallel_tool_calls=False), ids)
+    assert allows(constraint(small_tokenizer, thinking=False), ids)
+    assert not allows(constraint(small_tokenizer, thinking=False, parallel_tool_calls=False), ids)
 
 
-def test_nothing_to_constrain() -> None:
+def test_no_grammar_without_a_constraint() -> None:
     assert FMT.grammar([]) is None
     assert FMT.grammar(TOOLS, strict="off") is None
     assert FMT.grammar(TOOLS, strict="off", tool_choice="required") == FMT.grammar(
@@ -171,14 +171,14 @@ def test_nothing_to_constrain() -> None:
 
 @given(st.integers(0, 40), st.integers(1, 20))
 @settings(max_examples=40)
-def test_rollback_forgets(small_tokenizer: Tokenizer, start: int, count: int) -> None:
-    said = Message("ok", "", (Call("functions.get_weather:0", "get_weather", '{"city": "Paris", "days": 3}'),))
-    ids = FMT.write(said, thinking=False).ids(small_tokenizer)[:-1]
+def test_rollback_restores_the_state(small_tokenizer: Tokenizer, start: int, count: int) -> None:
+    sent = Message("ok", "", (Call("functions.get_weather:0", "get_weather", '{"city": "Paris", "days": 3}'),))
+    ids = FMT.write(sent, thinking=False).ids(small_tokenizer)[:-1]
     head, tail = ids[: start % len(ids)], ids[start % len(ids) :][:count]
     matcher = constraint(small_tokenizer, thinking=False)
-    assert takes(matcher, head)
+    assert allows(matcher, head)
     before = allowed(matcher, small_tokenizer)
-    assert takes(matcher, tail)
+    assert allows(matcher, tail)
     matcher.rollback(len(tail))
     assert allowed(matcher, small_tokenizer) == before
     assert not matcher.advance(eos(small_tokenizer)) or eos(small_tokenizer) in before
@@ -186,40 +186,40 @@ def test_rollback_forgets(small_tokenizer: Tokenizer, start: int, count: int) ->
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.sampled_from(("auto", "required")))
 @settings(max_examples=25)
-def test_what_is_forced_may_come_and_asking_leaves_no_trace(
+def test_forced_tokens_are_allowed_and_change_nothing(
     small_tokenizer: Tokenizer, rng: random.Random, thinking: bool, choice: str
 ) -> None:
-    asked = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
+    constrained = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
     other = constraint(small_tokenizer, thinking=thinking, tool_choice=choice)
-    taken = 0
+    accepted = 0
     for _ in range(80):
-        forced = list(asked.forced(99))
-        assert asked.forced(1) == forced[:1]
-        assert takes(asked, forced)
+        forced = list(constrained.forced(99))
+        assert constrained.forced(1) == forced[:1]
+        assert allows(constrained, forced)
         if forced:
-            asked.rollback(len(forced))
+            constrained.rollback(len(forced))
         options = sorted(allowed(other, small_tokenizer))
-        assert sorted(allowed(asked, small_tokenizer)) == options
+        assert sorted(allowed(constrained, small_tokenizer)) == options
         controls = [token for token in options if token in small_tokenizer.control_literals]
         token = forced[0] if forced and rng.random() < 0.7 else rng.choice(controls or options)
-        assert asked.advance(token)
+        assert constrained.advance(token)
         assert other.advance(token)
-        taken += 1
+        accepted += 1
         if token == eos(small_tokenizer):
-            assert not asked.forced(5)
-            asked.rollback(1)
+            assert not constrained.forced(5)
+            constrained.rollback(1)
             other.rollback(1)
-            taken -= 1
-        if taken and rng.random() < 0.2:
-            count = rng.randint(1, min(taken, 4))
-            asked.rollback(count)
+            accepted -= 1
+        if accepted and rng.random() < 0.2:
+            count = rng.randint(1, min(accepted, 4))
+            constrained.rollback(count)
             other.rollback(count)
-            taken -= count
+            accepted -= count
 
 
 def test_names_keys_and_markers_are_forced(small_tokenizer: Tokenizer) -> None:
-    said = Message("", "", (Call("functions.get_weather:0", "get_weather", '{"city": "x", "days": 3}'),))
-    ids = FMT.write(said, thinking=False).ids(small_tokenizer)
+    sent = Message("", "", (Call("functions.get_weather:0", "get_weather", '{"city": "x", "days": 3}'),))
+    ids = FMT.write(sent, thinking=False).ids(small_tokenizer)
     matcher = constraint(small_tokenizer, thinking=False)
     assert not matcher.forced(9)  # free text, or a call
     right = 0
@@ -231,7 +231,7 @@ def test_names_keys_and_markers_are_forced(small_tokenizer: Tokenizer) -> None:
     assert right > len(ids) / 4
 
 
-def test_where_another_spelling_was_taken_nothing_is_forced_until_the_answer_would_have_ended(
+def test_nothing_is_forced_after_another_spelling(
     small_tokenizer: Tokenizer,
 ) -> None:
     def spelled(text: str) -> list[int]:
@@ -239,24 +239,24 @@ def test_where_another_spelling_was_taken_nothing_is_forced_until_the_answer_wou
 
     matcher = constraint(small_tokenizer, thinking=False)
     head = FMT.write(Message("", "", (Call("functions.get", "", ""),)), thinking=False).ids(small_tokenizer)
-    assert takes(matcher, head[: head.index(small_tokenizer.encode("get")[0]) + 1])
+    assert allows(matcher, head[: head.index(small_tokenizer.encode("get")[0]) + 1])
     forced = list(matcher.forced(99))
     assert forced == small_tokenizer.encode("_weather:")
     assert len(forced) == 3
-    assert takes(matcher, spelled("_"))
+    assert allows(matcher, spelled("_"))
     assert matcher.forced(1) == forced[1:2]
-    assert takes(matcher, spelled("w"))
+    assert allows(matcher, spelled("w"))
     assert not matcher.forced(99)
-    assert takes(matcher, spelled("e"))
+    assert allows(matcher, spelled("e"))
     assert b"".join(map(small_tokenizer.token_bytes, matcher.forced(99))) == b"ather:"
     matcher.rollback(2)
     assert matcher.forced(99) == forced[1:]
 
 
-def test_an_end_of_turn_that_the_tokenizer_lacks_is_the_checkpoints(small_tokenizer: Tokenizer) -> None:
+def test_an_end_of_turn_outside_the_tokenizer_is_a_checkpoint_error(small_tokenizer: Tokenizer) -> None:
     size = small_tokenizer.vocab_size
-    told = f"eos_token_id {size} of the checkpoint is not among its tokenizer's {size} tokens"
-    with pytest.raises(CheckpointError, match=told):
+    complaint = f"eos_token_id {size} of the checkpoint is not among its tokenizer's {size} tokens"
+    with pytest.raises(CheckpointError, match=complaint):
         compile(Grammar(FreeText()), small_tokenizer, (1, size))
 
 
@@ -284,9 +284,9 @@ def test_a_schema_that_cannot_be_enforced_is_named(small_tokenizer: Tokenizer, s
 
 
 def test_the_real_vocabulary(kimi_tokenizer: Tokenizer) -> None:
-    said = Message("é漢", "", (Call("functions.get_weather:0", "get_weather", '{"city": "東京🙂", "days": 3}'),))
-    ids = FMT.write(said, thinking=False).ids(kimi_tokenizer)
-    assert takes(constraint(kimi_tokenizer, thinking=False), ids)
+    sent = Message("é漢", "", (Call("functions.get_weather:0", "get_weather", '{"city": "東京🙂", "days": 3}'),))
+    ids = FMT.write(sent, thinking=False).ids(kimi_tokenizer)
+    assert allows(constraint(kimi_tokenizer, thinking=False), ids)
 
 
 POISON = {"type": "object", "properties": {"s": {"type": "string", "pattern": "(.*a.{20}){2}|(.*b.{19}c.*){3}"}}}
@@ -297,13 +297,13 @@ def demo_tokenizer() -> Tokenizer:
     return dovetail.tokenizer(Path(dovetail.__file__).parent / "data" / "demo" / "target")
 
 
-def test_a_grammar_that_outgrows_the_library_is_an_error_and_only_its_own(demo_tokenizer: Tokenizer) -> None:
+def test_a_grammar_that_outgrows_the_library_fails_alone(demo_tokenizer: Tokenizer) -> None:
     """Its regex grows with every a and b until the library gives up: that must not look like the end of the turn."""
     arguments = json.dumps({"s": "a cab back at the abacus, a bad cab; " * 8})
-    said = Message("", "", (Call("functions.f:0", "f", arguments),))
+    sent = Message("", "", (Call("functions.f:0", "f", arguments),))
     matcher = constraint(demo_tokenizer, [tool("f", POISON)], thinking=False)
     with pytest.raises(EngineError, match="cannot go on"):
-        for token in FMT.write(said, thinking=False).ids(demo_tokenizer):
+        for token in FMT.write(sent, thinking=False).ids(demo_tokenizer):
             assert token in allowed(matcher, demo_tokenizer)
             assert matcher.advance(token)
     assert len(allowed(constraint(demo_tokenizer, [tool("f", POISON)], thinking=False), demo_tokenizer)) > 100
@@ -312,15 +312,15 @@ def test_a_grammar_that_outgrows_the_library_is_an_error_and_only_its_own(demo_t
 def test_a_rejected_draft_that_breaks_the_library_leaves_nothing_behind(demo_tokenizer: Tokenizer) -> None:
     head = FMT.write(Message("", "", (Call("functions.f:0", "f", '{"s": "'),)), thinking=False).ids(demo_tokenizer)[:-3]
     matcher = constraint(demo_tokenizer, [tool("f", POISON)], thinking=False)
-    assert takes(matcher, head)
+    assert allows(matcher, head)
     before = allowed(matcher, demo_tokenizer)
-    taken = 0
+    accepted = 0
     with pytest.raises(EngineError):
         for token in demo_tokenizer.encode("a cab back at the abacus, a bad cab; " * 8):
-            taken += matcher.advance(token)
+            accepted += matcher.advance(token)
             allowed(matcher, demo_tokenizer)
     assert not matcher.forced(5)
-    matcher.rollback(taken)
+    matcher.rollback(accepted)
     assert allowed(matcher, demo_tokenizer) == before
 
 
@@ -376,7 +376,7 @@ BOUNDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fine", "too_much", "pointer"), BOUNDS)
-def test_a_schema_that_is_too_much_for_the_library_is_named_and_never_reaches_it(
+def test_a_schema_out_of_bounds_is_refused_by_pointer(
     small_tokenizer: Tokenizer, fine: dict[str, Any], too_much: dict[str, Any], pointer: str
 ) -> None:
     bounds.check([JsonSchema(fine, "here")])
@@ -387,13 +387,13 @@ def test_a_schema_that_is_too_much_for_the_library_is_named_and_never_reaches_it
     assert len(caught.value.message) < 600
 
 
-def test_what_holds_values_is_not_read_as_a_schema() -> None:
+def test_constants_are_not_read_as_schemas() -> None:
     values = {"required": [str(i) for i in range(9_000)], "multipleOf": 999_999_937}
     fine = {"default": values, "properties": {"enum": {"const": values}, "multipleOf": {"examples": [values]}}}
     bounds.check([JsonSchema(fine, "here")])
 
 
-def test_so_many_tools_cannot_be_enforced(small_tokenizer: Tokenizer) -> None:
+def test_too_many_tools_are_refused(small_tokenizer: Tokenizer) -> None:
     bounds.check(JsonSchema({}, f"tools[{i}]") for i in range(bounds.MAX_TOOLS))
     with pytest.raises(SchemaRefused, match="more than 1000 tools") as caught:
         constraint(small_tokenizer, [tool(f"t{i}", {}) for i in range(bounds.MAX_TOOLS + 1)])

@@ -95,7 +95,7 @@ DIFFERENCES: list[tuple[list[str], str, tuple[bool, bool], str]] = [
 
 def expected(name: str, output: str) -> tuple[bool, bool]:
     return next(
-        (found for outputs, formats, found, _ in DIFFERENCES if output in outputs and name in formats.split()),
+        (verdict for outputs, formats, verdict, _ in DIFFERENCES if output in outputs and name in formats.split()),
         (output in VALID,) * 2,
     )
 
@@ -129,7 +129,7 @@ def verdicts(name: str, ids: list[int], thinking: bool) -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("output", [*VALID, *INVALID])
 @pytest.mark.parametrize("name", MODEL_TAGS)
-def test_on_what_is_written(name: str, output: str) -> None:
+def test_tags_on_written_calls(name: str, output: str) -> None:
     fmt, tokenizer, _ = parts(name)
     message = {**VALID, **INVALID}[output]
     if message.reasoning and fmt.reasoning == "none":
@@ -145,7 +145,7 @@ def test_on_what_is_written(name: str, output: str) -> None:
 
 @pytest.mark.parametrize(("output", "text"), [("text after calls", " Done."), ("a line after calls", "\n")])
 @pytest.mark.parametrize("name", MODEL_TAGS)
-def test_on_what_comes_after_calls(name: str, output: str, text: str) -> None:
+def test_tags_on_text_after_calls(name: str, output: str, text: str) -> None:
     fmt, tokenizer, _ = parts(name)
     thinking = thinks(name, VALID["a call"])
     segments = list(fmt.write(VALID["a call"], thinking=thinking).segments)
@@ -194,14 +194,14 @@ SPELLINGS: list[tuple[str, str, str, tuple[bool, bool], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "old", "new", "found", "why"), SPELLINGS)
-def test_on_other_spellings(name: str, old: str, new: str, found: tuple[bool, bool], why: str) -> None:
+@pytest.mark.parametrize(("name", "old", "new", "verdict", "why"), SPELLINGS)
+def test_tags_on_other_spellings(name: str, old: str, new: str, verdict: tuple[bool, bool], why: str) -> None:
     fmt, tokenizer, _ = parts(name)
     output = VALID["two calls" if name == "llama3_json" else "a call"]
     thinking = thinks(name, output)
     text = fmt.write(output, thinking=thinking).text
     assert old in text
-    assert verdicts(name, ids_of(text.replace(old, new, 1), tokenizer), thinking) == found, why
+    assert verdicts(name, ids_of(text.replace(old, new, 1), tokenizer), thinking) == verdict, why
 
 
 #: Families that have all calls of an answer in one section. xgrammar's tags take another one behind it.
@@ -211,7 +211,7 @@ _ONE_SECTION = (
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL_TAGS if name not in ("harmony", "kimi_k3")])
-def test_on_two_sections(name: str) -> None:
+def test_tags_on_two_sections(name: str) -> None:
     fmt, tokenizer, _ = parts(name)
     thinking = thinks(name, VALID["a call"])
     first = fmt.write(VALID["a call"], thinking=thinking).segments

@@ -1,5 +1,5 @@
-"""Calls whose arguments come one parameter at a time: the grammar takes what the family writes for valid ones, and what
-it takes reads back as valid, or as what is listed as not enforced."""
+"""Families that write one parameter at a time: the grammar allows the calls that a family writes if they are valid, and
+every call that it allows reads back as valid, except for the keywords that are listed as not enforced."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", TAGGED)
 @given(case=_cases())
 @settings(max_examples=60)
-def test_what_is_written_is_taken_if_it_is_valid_and_only_then(
+def test_written_calls_are_allowed_if_and_only_if_they_are_valid(
     name: str, case: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     schema, arguments = case
@@ -171,16 +171,16 @@ def test_what_is_written_is_taken_if_it_is_valid_and_only_then(
     except SchemaRefused:
         assert not _validates(schema, arguments)
         return
-    said = _arguments(_read(name, schema, ids))
-    taken = _takes(name, grammar, ids)
+    parsed = _arguments(_read(name, schema, ids))
+    accepted = _takes(name, grammar, ids)
     undeclared = [key for key in arguments if key not in schema["properties"] and key not in schema.get("required", ())]
     if undeclared and not schema.get("additionalProperties", not schema["properties"]):
-        assert not taken
-    elif _same(said, arguments) and _validates(schema, arguments):
-        assert taken
-    elif taken:
-        assert said is not None
-        assert _validates(schema, said) or [*grammar.unenforced("lark")]
+        assert not accepted
+    elif _same(parsed, arguments) and _validates(schema, arguments):
+        assert accepted
+    elif accepted:
+        assert parsed is not None
+        assert _validates(schema, parsed) or [*grammar.unenforced("lark")]
 
 
 @pytest.mark.parametrize("name", TAGGED)
@@ -195,7 +195,7 @@ def test_with_names_alone_arguments_are_anything(
 @pytest.mark.parametrize("name", TAGGED)
 @given(case=_cases(), seed=st.integers(0, 2**32))
 @settings(max_examples=15)
-def test_what_is_taken_reads_back_as_valid(name: str, case: tuple[dict[str, Any], dict[str, Any]], seed: int) -> None:
+def test_allowed_calls_read_back_as_valid(name: str, case: tuple[dict[str, Any], dict[str, Any]], seed: int) -> None:
     """A blind walk that likes what ends things."""
     schema, draws = case[0], random.Random(seed)
     fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
@@ -234,8 +234,8 @@ def _stops(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2"])
 @pytest.mark.parametrize("kind", ["string", ["string", "integer"]])
 @pytest.mark.parametrize("strict", ["names", "schema"])
-def test_a_text_does_not_hold_the_tags_that_end_it(name: str, kind: Any, strict: Any) -> None:
-    """Where they are ordinary text: what stands behind one would be read as another parameter, or another call."""
+def test_a_text_cannot_contain_the_tags_that_end_it(name: str, kind: Any, strict: Any) -> None:
+    """In families whose tags are ordinary text, the text after a tag would be read as another parameter or call."""
     schema = {"type": "object", "properties": {"a": {"type": kind}}}
     grammar = _grammar(name, schema, strict=strict)
     stops = _stops(name)
@@ -246,18 +246,18 @@ def test_a_text_does_not_hold_the_tags_that_end_it(name: str, kind: Any, strict:
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2"])
-def test_content_does_not_hold_what_would_be_a_call(name: str) -> None:
+def test_content_cannot_contain_the_beginning_of_a_call(name: str) -> None:
     fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
     for opener in fmt._reader.text_openers:
-        said = fmt.write(Message(f"x {opener}act>y</function>"), thinking=False).ids(tokenizer)
-        assert not _takes(name, _grammar(name, {"type": "object"}), said)
-        assert _takes(name, _grammar(name, {"type": "object"}, tool_choice="none"), said)
+        parsed = fmt.write(Message(f"x {opener}act>y</function>"), thinking=False).ids(tokenizer)
+        assert not _takes(name, _grammar(name, {"type": "object"}), parsed)
+        assert _takes(name, _grammar(name, {"type": "object"}, tool_choice="none"), parsed)
         plain = fmt.write(Message("x <y>"), thinking=False).ids(tokenizer)
         assert _takes(name, _grammar(name, {"type": "object"}), plain)
 
 
 @pytest.mark.parametrize("name", TAGGED)
-def test_json_may_hold_in_its_strings_what_ends_a_value(name: str) -> None:
+def test_json_strings_may_contain_the_tag_that_ends_a_value(name: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": "object"}}}
     ends = ["</p>", *(stop for stop in _stops(name) if not stop.startswith("\n"))]
     arguments = {"a": [*ends, "".join(ends)], "b": {f"{end}</x>": end for end in ends}}
@@ -288,16 +288,16 @@ def _of_models(name: str) -> Iterator[tuple[list[Any], list[int]]]:
 
 
 @pytest.mark.parametrize("name", sorted(set(READ_BY.values()) & set(TAGGED)))
-def test_most_valid_calls_of_models_are_taken(name: str) -> None:
-    """The others, which were written by hand as it seems, lack newlines that the family's template has."""
+def test_most_valid_calls_of_models_are_allowed(name: str) -> None:
+    """The other calls lack new lines that the family's template has."""
     if not (SHARED / "vectors").is_dir():
         pytest.skip(f"the vectors of other engines ({SHARED / 'vectors'}) are not beside this checkout")
-    taken = []
+    accepted = []
     for tools, ids in _of_models(name):
         grammar = dovetail.format(name).grammar(tools, thinking=False)
         assert grammar is not None
-        taken.append(_takes(name, grammar, ids))
-    assert sum(taken) > len(taken) / 2
+        accepted.append(_takes(name, grammar, ids))
+    assert sum(accepted) > len(accepted) / 2
 
 
 # -- schemas that are no good -----------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ _LOOP: dict[str, Any] = {"properties": {"a": {"$ref": "#/properties/a"}}}
         ({"allOf": [{"$ref": "#"}]}, "#/allOf/0/$ref "),
     ],
 )
-def test_what_no_arguments_validate_against_is_refused(name: str, schema: dict[str, Any], culprit: str) -> None:
+def test_a_contradiction_is_refused(name: str, schema: dict[str, Any], culprit: str) -> None:
     with pytest.raises(SchemaRefused, match=re.escape(f"cannot be enforced: {culprit}")) as caught:
         _grammar(name, schema)
     assert caught.value.param == "tools[0].function.parameters"
@@ -348,7 +348,7 @@ def test_what_no_arguments_validate_against_is_refused(name: str, schema: dict[s
     ],
     ids=lambda it: json.dumps(it)[:60],
 )
-def test_what_cannot_be_told_is_left_to_the_check(name: str, schema: dict[str, Any]) -> None:
+def test_ambiguous_types_are_left_to_the_check(name: str, schema: dict[str, Any]) -> None:
     grammar = _grammar(name, schema)
     assert {origin for origin, _ in grammar.unenforced("lark")} <= {"tools[0].function.parameters"}
     assert [*grammar.unenforced("lark")]
@@ -373,7 +373,7 @@ def test_hostile_schemas_are_refused_or_bounded(name: str) -> None:
             assert error.param == "tools[0].function.parameters"
 
 
-def test_what_is_left_to_the_check_is_named_where_it_stands() -> None:
+def test_unenforced_keywords_are_listed_by_pointer() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -385,8 +385,8 @@ def test_what_is_left_to_the_check_is_named_where_it_stands() -> None:
         "minProperties": 1,
         "anyOf": [{"required": ["n"], "maxProperties": 2}, {}],
     }
-    found = [pointer for _, pointer in _grammar("qwen3_coder", schema).unenforced("lark")]
-    assert sorted(found) == [
+    pointers = [pointer for _, pointer in _grammar("qwen3_coder", schema).unenforced("lark")]
+    assert sorted(pointers) == [
         "#/$defs/x/uniqueItems",
         "#/anyOf",
         "#/minProperties",
@@ -401,7 +401,7 @@ def test_what_is_left_to_the_check_is_named_where_it_stands() -> None:
 
 
 @given(_of(*(schema for schema, _ in _PARAMETERS)), st.data())
-def test_a_value_validates_against_a_schema_if_it_does_against_an_alternative(schema: Any, data: st.DataObject) -> None:
+def test_a_value_is_valid_if_an_alternative_allows_it(schema: Any, data: st.DataObject) -> None:
     root = {"$defs": _DEFINITIONS}
     value = data.draw(st.one_of(*(values for _, values in _PARAMETERS)))
     references = References(root)

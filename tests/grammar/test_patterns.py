@@ -1,4 +1,4 @@
-"""Patterns say what they are to say: against every short text."""
+"""Each pattern matches what it should, checked with every short text."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def texts(letters: str, longest: int) -> list[str]:
 @pytest.mark.parametrize(
     "words", [(), ("<a",), ("<ab", "<aa", "\n<b"), ("\n<ab",), ("<a", "\n<a"), ("<ab", "\n<aa", "\n<ba")]
 )
-def test_what_a_text_is_without(words: tuple[str, ...]) -> None:
+def test_a_text_without_words(words: tuple[str, ...]) -> None:
     pattern = re.compile(patterns.without(words))
     for text in texts("ab\n<", 6):
         assert bool(pattern.fullmatch(text)) == (not any(word in text for word in words))
 
 
 @pytest.mark.parametrize("word", ["a", "<a<", "a<", "\n\n<a", "<a\n", "</a>\n<b"])
-def test_only_markup_can_be_left_out(word: str) -> None:
-    with pytest.raises(ValueError, match="only what begins with"):
+def test_only_markup_can_be_excluded(word: str) -> None:
+    with pytest.raises(ValueError, match="has to begin with"):
         patterns.without((word,))
 
 
@@ -59,7 +59,7 @@ def test_the_pattern_of_the_whole_text(pattern: str, whole: str | None) -> None:
 
 
 @given(st.text("ab^$|<", max_size=5))
-def test_a_pattern_of_the_whole_finds_what_the_pattern_finds(pattern: str) -> None:
+def test_a_pattern_of_the_whole_matches_where_the_pattern_does(pattern: str) -> None:
     whole = patterns.of_the_whole(pattern)
     try:
         searched = re.compile(pattern)
@@ -82,7 +82,7 @@ def test_a_pattern_of_the_whole_finds_what_the_pattern_finds(pattern: str) -> No
         (r"\p{L}", True),  # what Python cannot tell
     ],
 )
-def test_whether_a_text_may_hold_a_character(pattern: str, may: bool) -> None:
+def test_whether_a_text_may_contain_a_character(pattern: str, may: bool) -> None:
     assert patterns.may_hold(pattern, "<") == may
 
 
@@ -98,7 +98,7 @@ def test_other_names_than_long_ones(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "expected"),
     [
         ("^[a-z]+$", "[a-z]+"),
         (r"^(?:a|[\w-]\d){2,3}?$", r"(?:a|[\w-]\d){2,3}"),
@@ -124,12 +124,12 @@ def test_other_names_than_long_ones(length: int) -> None:
         (3, None),
     ],
 )
-def test_patterns_of_strings_that_json_writes_as_they_are(pattern: Any, found: str | None) -> None:
-    assert patterns.of_plain_json(pattern) == found
+def test_patterns_of_strings_without_escapes(pattern: Any, expected: str | None) -> None:
+    assert patterns.of_plain_json(pattern) == expected
 
 
 @given(st.text())
-def test_a_quoted_text_is_just_that(text: str) -> None:
+def test_a_quoted_text_matches_itself_alone(text: str) -> None:
     assert re.fullmatch(patterns.quoted(text), text)
 
 

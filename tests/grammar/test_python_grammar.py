@@ -1,4 +1,4 @@
-"""JSON Schemas as Python's arguments: what is written for valid calls is taken, and what is taken is valid."""
+"""JSON Schemas as Python arguments: the grammar allows written valid calls, and every allowed call is valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import SchemaRefused
-from tests.grammar.test_matcher import TOOLS, takes, tool
+from tests.grammar.test_matcher import TOOLS, allows, tool
 from tests.grammar.test_text_families import HOT, NAMES, accepts, both, constraint, encoded, ends_of, read
 
 __all__ = ["both"]  # a fixture
@@ -122,7 +122,7 @@ def _objects(draw: st.DrawFn, depth: int) -> tuple[dict[str, Any], dict[str, Any
 @given(drawn=_objects(2), twice=st.booleans(), text=st.sampled_from(("", "Hm, [1] <b> ", " ", "f(x)")))
 @settings(max_examples=150)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_format_writes_is_taken_and_read_back(
+def test_written_calls_are_allowed_and_read_back(
     name: str, drawn: tuple[dict[str, Any], dict[str, Any]], twice: bool, text: str
 ) -> None:
     schema, arguments = drawn
@@ -130,13 +130,13 @@ def test_what_a_format_writes_is_taken_and_read_back(
     if not llguidance_takes(arguments) and name == "llama3_json":
         return
     fmt, tokenizer = dovetail.format(name), HOT[name]
-    said = Message(text, "", (Call("call_0", "f", json.dumps(arguments, ensure_ascii=False)),) * (1 + twice))
-    ids = fmt.write(said, thinking=False).ids(tokenizer)
+    sent = Message(text, "", (Call("call_0", "f", json.dumps(arguments, ensure_ascii=False)),) * (1 + twice))
+    ids = fmt.write(sent, thinking=False).ids(tokenizer)
     for strict in ("schema", "names"):
-        assert takes(constraint(name, tokenizer, [tool("f", schema)], strict=strict), ids), fmt.write(said).text
+        assert allows(constraint(name, tokenizer, [tool("f", schema)], strict=strict), ids), fmt.write(sent).text
     message = read(name, ids, [tool("f", schema)])
     assert message.content == text
-    assert [json.loads(call.arguments) for call in message.calls] == [arguments] * len(said.calls)
+    assert [json.loads(call.arguments) for call in message.calls] == [arguments] * len(sent.calls)
 
 
 def llguidance_takes(value: Any) -> bool:
@@ -146,18 +146,18 @@ def llguidance_takes(value: Any) -> bool:
 
 @given(drawn=_objects(2), other=_json)
 @settings(max_examples=150)
-def test_arguments_that_are_not_valid_are_not_taken_as_python(drawn: Any, other: Any) -> None:
+def test_invalid_arguments_are_refused_as_python(drawn: Any, other: Any) -> None:
     """Each member of a valid call with another value."""
     schema, arguments = drawn
-    held = dovetail.format("pythonic").grammar([tool("f", schema)])
-    assert held is not None
-    if list(held.unenforced("lark")):
+    pythonic = dovetail.format("pythonic").grammar([tool("f", schema)])
+    assert pythonic is not None
+    if list(pythonic.unenforced("lark")):
         return
     for key in arguments:
         wrong = {**arguments, key: other}
-        said = Message("", "", (Call("call_0", "f", json.dumps(wrong, ensure_ascii=False)),))
-        ids = dovetail.format("pythonic").write(said, thinking=False).ids(HOT["pythonic"])
-        if takes(constraint("pythonic", HOT["pythonic"], [tool("f", schema)]), ids):
+        sent = Message("", "", (Call("call_0", "f", json.dumps(wrong, ensure_ascii=False)),))
+        ids = dovetail.format("pythonic").write(sent, thinking=False).ids(HOT["pythonic"])
+        if allows(constraint("pythonic", HOT["pythonic"], [tool("f", schema)]), ids):
             jsonschema.Draft202012Validator(schema, format_checker=FORMATS).validate(wrong)
 
 
@@ -240,7 +240,7 @@ def test_schemas_as_python(schema: dict[str, Any], valid: list[str], invalid: li
     assert [text for text in invalid if python(schema, text)] == []
 
 
-def test_what_python_does_not_keep_is_named() -> None:
+def test_keywords_that_python_does_not_enforce_are_listed() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -263,7 +263,7 @@ def test_what_python_does_not_keep_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "complaint"),
     [
         (of({"type": "strin"}), "#/properties/a/type is no type"),
         (of({"$ref": "#/nowhere"}), "points at nothing"),
@@ -285,13 +285,13 @@ def test_what_python_does_not_keep_is_named() -> None:
     ],
     ids=lambda it: json.dumps(it)[:50],
 )
-def test_schemas_that_make_no_sense_are_refused(schema: dict[str, Any], told: str) -> None:
+def test_invalid_schemas_are_refused(schema: dict[str, Any], complaint: str) -> None:
     fmt = dovetail.format("pythonic")
-    if not told:
+    if not complaint:
         assert fmt.grammar([tool("f", schema)]) is not None
         return
     strict = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
-    with pytest.raises(SchemaRefused, match=re.escape(told)) as caught:
+    with pytest.raises(SchemaRefused, match=re.escape(complaint)) as caught:
         fmt.grammar([TOOLS[0], strict])
     assert caught.value.param == "tools[1].function.parameters"
     assert fmt.grammar([TOOLS[0], tool("f", schema)], strict="names") is not None
@@ -299,13 +299,13 @@ def test_schemas_that_make_no_sense_are_refused(schema: dict[str, Any], told: st
 
 @given(drawn=_objects(2))
 @settings(max_examples=30)
-def test_both_writers_take_what_python_writes(drawn: Any, both: Any) -> None:
+def test_both_writers_allow_written_python(drawn: Any, both: Any) -> None:
     schema, arguments = drawn
     fmt, tokenizer = dovetail.format("pythonic"), HOT["pythonic"]
-    said = Message("", "", (Call("call_0", "f", json.dumps(arguments, ensure_ascii=False)),))
-    ids = fmt.write(said, thinking=False).ids(tokenizer)
+    sent = Message("", "", (Call("call_0", "f", json.dumps(arguments, ensure_ascii=False)),))
+    ids = fmt.write(sent, thinking=False).ids(tokenizer)
     matchers = both(fmt.grammar([tool("f", schema)]), tokenizer, tuple(ends_of("pythonic", tokenizer)))
-    assert matchers.taken(ids) == (len(ids), len(ids))
+    assert matchers.accepted_counts(ids) == (len(ids), len(ids))
 
 
 def test_schemas_as_python_in_a_tag(both: Any) -> None:
@@ -320,7 +320,7 @@ def test_schemas_as_python_in_a_tag(both: Any) -> None:
     matchers = both(grammar, tokenizer, ends)
     for made in product(pieces, repeat=4):
         ids = [*encoded(f"[f(a={''.join(made)})]", tokenizer), ends[0]]
-        first, second = matchers.taken(ids)
+        first, second = matchers.accepted_counts(ids)
         assert first == second, made
         matchers.first.rollback(first)
         matchers.second.rollback(second)

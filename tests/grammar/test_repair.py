@@ -1,4 +1,4 @@
-"""What nobody can use in a tool's schema is left out; the rest, and what is well formed, stays as it is."""
+"""Unusable parts of a tool's schema are left out and listed. The other parts stay as they are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of(schema: Any, **beside: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": schema}, **beside}
 
 
-#: A schema, what is left of it, and what is said to be left out.
+#: A schema, the repaired schema, and the pointers that are listed.
 SLOPPY: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (of({"type": "string", "required": True}), of({"type": "string"}), ["#/properties/a/required"]),
     (of({"type": "any"}), of({}), ["#/properties/a/type"]),
@@ -175,34 +175,34 @@ AS_THEY_ARE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "left", "lost"), SLOPPY, ids=lambda it: json.dumps(it)[:50])
-def test_what_nobody_can_use_is_left_out(schema: dict[str, Any], left: dict[str, Any], lost: list[str]) -> None:
+def test_unusable_parts_are_left_out_and_listed(schema: dict[str, Any], left: dict[str, Any], lost: list[str]) -> None:
     before = copy.deepcopy(schema)
-    found, left_out = repaired(schema)
-    assert (found, sorted(left_out)) == (left, sorted(lost))
-    assert found is not None and schema == before
-    Checker({"type": "object", **found}, "tools")
-    assert repaired(found)[0] is found
+    result, left_out = repaired(schema)
+    assert (result, sorted(left_out)) == (left, sorted(lost))
+    assert result is not None and schema == before
+    Checker({"type": "object", **result}, "tools")
+    assert repaired(result)[0] is result
 
 
 @pytest.mark.parametrize("name", ["properties", "$defs", "items", "anyOf", "type", "contains", "additionalProperties"])
-def test_a_parameter_may_be_called_like_a_keyword(name: str) -> None:
+def test_a_parameter_may_have_the_name_of_a_keyword(name: str) -> None:
     schema = {"properties": {name: {"type": "any", "properties": {name: {"required": True}}}, "b": {"type": "string"}}}
     left = {"properties": {name: {"properties": {name: {}}}, "b": {"type": "string"}}}
     assert repaired(schema).schema == left
 
 
 @pytest.mark.parametrize("schema", AS_THEY_ARE, ids=str)
-def test_what_some_draft_has_stays(schema: dict[str, Any]) -> None:
+def test_keywords_of_older_drafts_stay(schema: dict[str, Any]) -> None:
     assert repaired(schema) == (schema, {})
     assert repaired(schema).schema is schema
 
 
-def test_of_a_root_that_is_no_schema_nothing_is_left() -> None:
+def test_an_invalid_root_leaves_nothing() -> None:
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": True}
     assert repaired(schema) == (None, {"#": "is no JSON Schema"})
 
 
-def test_schemas_of_others_are_well_formed() -> None:
+def test_collected_schemas_are_repaired_as_recorded() -> None:
     folder = SHARED / "schemas" / "walle"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
@@ -213,7 +213,7 @@ def test_schemas_of_others_are_well_formed() -> None:
         assert {at.rpartition("/")[2] for at in repaired(of(json.loads(line))).left_out} <= {"$ref", "$id"}
 
 
-def test_schemas_of_others_that_are_none_are_served(small_tokenizer: Tokenizer) -> None:
+def test_collected_invalid_schemas_are_served(small_tokenizer: Tokenizer) -> None:
     """Each of walle's that it says are invalid, but for what no value fits."""
     folder = SHARED / "schemas" / "walle"
     if not folder.is_dir():
@@ -256,7 +256,7 @@ VALUES = [
     {"a": {"a": 2}},
     {"a": ["ab"]},
 ]
-#: A well-formed schema, and the same with rubbish in it.
+#: A valid schema, and the same with an unusable part.
 SPOILED: list[tuple[Any, Any]] = [
     ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": "1"}),
     ({"type": ["string", "null"]}, {"type": ["string", "nothing"]}),
@@ -275,7 +275,7 @@ SPOILED: list[tuple[Any, Any]] = [
     ({"prefixItems": [{}], "items": {"type": "null"}}, {"prefixItems": {}, "items": {"type": "null"}}),
     ({"contains": {"type": "null"}, "minContains": 0}, {"contains": {"type": "null"}, "minContains": "0"}),
 ]
-#: Where a schema may stand.
+#: Places of a schema in a schema.
 AROUND: list[Callable[[Any], dict[str, Any]]] = [
     lambda it: {"allOf": [it]},
     lambda it: {"not": it},
@@ -308,41 +308,41 @@ def pairs() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield {**number, **placed(well, around)}, {**number, **placed(worse, around)}
 
 
-def test_what_is_left_out_only_widens_what_is_valid() -> None:
+def test_a_repair_only_allows_more() -> None:
     rested = 0
     for schema, worse in pairs():
-        found, left_out = repaired(worse)
-        assert found is not None and left_out
+        result, left_out = repaired(worse)
+        assert result is not None and left_out
         rested += RESTS in left_out.values()
-        before, after = (Draft202012Validator(it, offline=True) for it in (schema, found))
+        before, after = (Draft202012Validator(it, offline=True) for it in (schema, result))
         for value in VALUES:
-            assert not before.is_valid(value) or after.is_valid(value), (worse, found, value)
+            assert not before.is_valid(value) or after.is_valid(value), (worse, result, value)
     assert rested > 100
 
 
-def test_what_is_listed_is_exactly_what_was_left_out() -> None:
+def test_the_list_is_exactly_what_was_left_out() -> None:
     for schema, worse in pairs():
         assert repaired(schema).schema is schema
-        found, left_out = repaired(worse)
-        kept, before = (set(map(pointer, places(it))) for it in (found, worse))
-        assert kept <= before
+        result, left_out = repaired(worse)
+        remaining, before = (set(map(pointer, places(it))) for it in (result, worse))
+        assert remaining <= before
         for at in before:
             if any(at == lost or at.startswith(f"{lost}/") for lost in left_out):
-                assert at not in kept or at_pointer(found, at) is True
+                assert at not in remaining or at_pointer(result, at) is True
             else:
                 below = any(lost.startswith(f"{at}/") for lost in left_out)
-                assert at in kept and (below or at_pointer(found, at) == at_pointer(worse, at))
+                assert at in remaining and (below or at_pointer(result, at) == at_pointer(worse, at))
 
 
-def test_what_is_left_can_be_used(small_tokenizer: Tokenizer) -> None:
+def test_a_repaired_schema_is_usable(small_tokenizer: Tokenizer) -> None:
     for _, worse in pairs():
-        found, _ = repaired(worse)
-        assert found is not None and repaired(found).schema is found
-        Checker({**found, "type": "object"}, "tools")
+        result, _ = repaired(worse)
+        assert result is not None and repaired(result).schema is result
+        Checker({**result, "type": "object"}, "tools")
         usable(worse, small_tokenizer)
 
 
-#: Keywords, each with what may stand behind it; a function: of a schema.
+#: Keywords, each with possible values; a function makes a value from a schema.
 RUBBISH: Any = [None, True, False, 0, 2.5, "x", [], {}, [1], ["a", "a"], {"a": 1}]
 KEYWORDS: dict[str, Callable[[Callable[[], Any]], Any]] = {
     **dict.fromkeys(("items", "prefixItems", "anyOf"), lambda one: [one(), one()]),
@@ -370,19 +370,19 @@ def any_schema(rng: random.Random, depth: int) -> Any:
     return schema
 
 
-def test_whatever_it_is_the_check_takes_what_is_left() -> None:
+def test_the_check_accepts_every_repaired_schema() -> None:
     rng = random.Random(7)
     for _ in range(2_000):
         schema = any_schema(rng, 3)
         if isinstance(schema, dict):
-            found, left_out = repaired(schema)
-            assert found is not None and "#" not in left_out
-            assert repaired(found).schema is found
-            Checker({**found, "type": "object"}, "tools")
+            result, left_out = repaired(schema)
+            assert result is not None and "#" not in left_out
+            assert repaired(result).schema is result
+            Checker({**result, "type": "object"}, "tools")
 
 
-def places(held: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, list) else ()
+def places(part: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
     for step, value in inner:
         yield (*above, str(step))
         yield from places(value, (*above, str(step)))
@@ -401,7 +401,7 @@ def wide(schema: Any, count: int = 4_900, **beside: Any) -> dict[str, Any]:
     return {"properties": {f"k{i}": schema(i) if callable(schema) else schema for i in range(count)}, **beside}
 
 
-#: Schemas that hurt where something is looked at time and again, with how many places are left out; 0: as it is.
+#: Schemas that are slow to repair if a part is read again and again, with the number of places that are left out.
 LARGE: dict[str, tuple[dict[str, Any], int]] = {
     "deep": (hostile.nested(2_000, hostile.prop), 0),
     "a deep value": (of({"const": hostile.nested(700, lambda it: {"a": it}), "type": "strin"}), 0),
@@ -428,19 +428,19 @@ LARGE: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_however_large_it_is_it_comes_to_an_end(name: str) -> None:
+def test_repairs_of_large_schemas_are_bounded(name: str) -> None:
     schema, count = LARGE[name]
-    found, left_out = repaired(schema)
+    result, left_out = repaired(schema)
     assert len(left_out) == count
-    assert (found is schema) is (count == 0)
+    assert (result is schema) is (count == 0)
 
 
-def test_all_schemas_of_a_request_are_looked_into_so_far_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
+def test_repairs_of_a_request_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
 
     def counted(schema: Any, draft: str) -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal reads
+        reads += 1
         return is_of(schema, draft)
 
     is_of = drafts.is_of
@@ -453,14 +453,14 @@ def test_all_schemas_of_a_request_are_looked_into_so_far_and_no_further(monkeypa
         ]
         assert sizes[0] == 3_000 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 0, again
         assert set(sizes) == {3_000, 0}
-    assert looks < 150_000  # 450,000 without a budget
+    assert reads < 150_000  # 450,000 without a budget
     usual = [of({"type": "string", "title": f"{i}", "minLength": "1"}) for i in range(1_000)]
     budget = Budget()
     assert all(repaired(schema, budget).left_out for schema in usual), "which are small"
 
 
 @pytest.mark.parametrize("name", [name for name, (_, count) in LARGE.items() if not count])
-def test_what_is_too_large_is_refused(name: str) -> None:
+def test_a_large_schema_is_refused(name: str) -> None:
     with pytest.raises(SchemaRefused):
         FMT.grammar([{"type": "function", "function": {"name": "f", "parameters": LARGE[name][0]}}])
 
@@ -468,7 +468,7 @@ def test_what_is_too_large_is_refused(name: str) -> None:
 # -- who asks ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_tool_that_is_strict_itself_is_told_instead() -> None:
+def test_a_strict_tool_is_refused_instead_of_repaired() -> None:
     function = {"name": "f", "parameters": of({"type": "string", "minLength": "1"})}
     grammar = FMT.grammar([{"type": "function", "function": function}])
     assert grammar is not None
@@ -478,7 +478,7 @@ def test_a_tool_that_is_strict_itself_is_told_instead() -> None:
 
 
 @pytest.mark.parametrize(("schema", "left", "lost"), SLOPPY, ids=lambda it: json.dumps(it)[:50])
-def test_every_family_takes_it(
+def test_every_family_accepts_a_repaired_schema(
     schema: dict[str, Any], left: dict[str, Any], lost: list[str], small_tokenizer: Tokenizer
 ) -> None:
     for name in ("kimi_k25", "qwen3_coder", "hermes", "pythonic", "harmony"):

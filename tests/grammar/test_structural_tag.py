@@ -1,6 +1,6 @@
-"""Both writers of a grammar say the same: xgrammar takes with one what llguidance takes with the other.
+"""Both writers spell the same grammar: xgrammar allows with the tag what llguidance allows with the Lark text.
 
-Where the libraries differ, each difference has a test of its own, so that one that goes away is noticed.
+Each known difference of the libraries has a test of its own, which fails when the difference goes away.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.reading.test_vectors import READ_BY
 
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
-#: No lengths of strings, which a tag does not keep.
+#: Without lengths of strings, which a tag does not enforce.
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -65,7 +65,8 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 @functools.cache
 def compiler(tokenizer: Tokenizer, ends: tuple[int, ...], hidden: bool) -> Any:
-    """xgrammar's, with its cache, as engines make it; with `hidden` it does not see what control tokens spell."""
+    """xgrammar's compiler with its cache, as engines make it. `hidden`: it does not see the characters of control
+    tokens."""
     return xgrammar.GrammarCompiler(vocabulary(tokenizer, ends, hidden))
 
 
@@ -84,7 +85,7 @@ class Both:
         self.ends = ends
         self.first = compile(grammar, tokenizer, ends)
         tag = json.dumps(grammar.structural_tag(tokenizer.control))
-        # Engines look at a tag before they have a tokenizer.
+        # Engines read a tag before they have a tokenizer.
         xgrammar.Grammar.from_structural_tag(tag)
         self.second = xgrammar.GrammarMatcher(compiler(tokenizer, ends, hidden).compile_structural_tag(tag))
 
@@ -95,8 +96,8 @@ class Both:
         self.first.rollback(int(first))
         self.second.rollback(int(second))
 
-    def taken(self, ids: list[int]) -> tuple[int, int]:
-        """How many of `ids` each takes."""
+    def accepted_counts(self, ids: list[int]) -> tuple[int, int]:
+        """How many of `ids` each matcher accepts."""
         counts = [0, 0]
         for i, take in enumerate((self.first.advance, self.second.accept_token)):
             while counts[i] < len(ids) and take(ids[counts[i]]):
@@ -173,8 +174,8 @@ A, B, SOME_TEXT, CALL = (
     ],
     ids=repr,
 )
-def test_every_node_takes_the_same(root: Node) -> None:
-    """Every sequence of a few tokens, as far as either library takes it."""
+def test_both_writers_of_every_node_allow_the_same(root: Node) -> None:
+    """Every short sequence of tokens, as far as a library accepts it."""
     tokens = [*(SMALL.encode(text)[0] for text in ("a", "b", "ab", "<A>", "0", "1", '"')), *SMALL.control.values()]
     end = SMALL.control["<end>"]
     both = Both(Grammar(root), SMALL, (end,))
@@ -227,8 +228,8 @@ def _written(draw: st.DrawFn, name: str, thinking: bool) -> list[int]:
     calls = []
     for i, made in enumerate(draw(st.lists(_arguments, max_size=1 if name == "harmony" else 3))):
         arguments = {key: made[key] for key in order if key in made}
-        written = json.dumps(arguments, ensure_ascii=False, **layout)
-        calls.append(Call(f"functions.get_weather:{i}", "get_weather", written))
+        spelling = json.dumps(arguments, ensure_ascii=False, **layout)
+        calls.append(Call(f"functions.get_weather:{i}", "get_weather", spelling))
     reasoning = draw(_words) if thinking and fmt.reasoning != "none" else ""
     return fmt.write(Message(draw(_words), reasoning, tuple(calls)), thinking=thinking).ids(tokenizer)
 
@@ -236,9 +237,9 @@ def _written(draw: st.DrawFn, name: str, thinking: bool) -> list[int]:
 @pytest.mark.parametrize("name", WITH)
 @given(data=st.data(), options=_options)
 @settings(max_examples=15)
-def test_both_take_as_much_of_what_a_format_writes(name: str, data: st.DataObject, options: dict[str, Any]) -> None:
+def test_both_allow_what_a_format_writes(name: str, data: st.DataObject, options: dict[str, Any]) -> None:
     ids = data.draw(_written(name, options["thinking"]))
-    first, second = of_format(name, **options).taken(ids)
+    first, second = of_format(name, **options).accepted_counts(ids)
     assert first == second
     if options["tool_choice"] == "auto" and options["parallel_tool_calls"]:
         assert first == len(ids)
@@ -261,7 +262,7 @@ def test_both_stop_where_it_goes_wrong(name: str, data: st.DataObject, options: 
         ids[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(([], [other], [ids[at]] * 2)))
         if not ids:
             return
-    first, second = of_format(name, **options).taken(ids)
+    first, second = of_format(name, **options).accepted_counts(ids)
     assert first == second
 
 
@@ -283,7 +284,7 @@ _X = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"a": {"typ
 @pytest.mark.parametrize("name", TAGGED)
 @given(data=st.data())
 @settings(max_examples=20)
-def test_both_take_as_much_of_parameters(name: str, data: st.DataObject) -> None:
+def test_both_allow_the_same_parameters(name: str, data: st.DataObject) -> None:
     """Written, and with one token dropped, doubled or made another."""
     fmt, tokenizer, ends = parts(name)
     declared = data.draw(st.dictionaries(st.sampled_from(("a", "ab", "b.c")), st.sampled_from(_PARAMETERS)))
@@ -299,38 +300,38 @@ def test_both_take_as_much_of_parameters(name: str, data: st.DataObject) -> None
     assert grammar is not None and not [*grammar.unenforced("structural_tag")]
     arguments = {key: data.draw(values) for key, (_, values) in declared.items() if data.draw(st.integers(0, 3))}
     arguments |= data.draw(st.sampled_from(({}, {"c": "x"}, {"c": 3}, {"abc": "y"})))
-    said = Message("", "", (Call("x", "act", json.dumps(arguments, ensure_ascii=False)),))
-    ids = fmt.write(said, thinking=False).ids(tokenizer)
+    sent = Message("", "", (Call("x", "act", json.dumps(arguments, ensure_ascii=False)),))
+    ids = fmt.write(sent, thinking=False).ids(tokenizer)
     both = Both(grammar, tokenizer, ends)
-    first, second = both.taken(ids)
+    first, second = both.accepted_counts(ids)
     assert first == second
     plain = [token for token in ids if tokenizer.token_bytes(token).isascii()]
     at = data.draw(st.integers(0, len(plain) - 1))
     wrong = data.draw(st.sampled_from(([], [plain[at]] * 2, [data.draw(st.sampled_from(plain))], [*b"<"])))
-    first, second = Both(grammar, tokenizer, ends).taken([*plain[:at], *wrong, *plain[at + 1 :]])
+    first, second = Both(grammar, tokenizer, ends).accepted_counts([*plain[:at], *wrong, *plain[at + 1 :]])
     assert first == second
 
 
 @pytest.mark.parametrize("name", WITH)
 @pytest.mark.parametrize("thinking", [True, False])
-def test_both_take_as_much_of_an_answer_of_a_response_format(name: str, thinking: bool) -> None:
+def test_both_allow_the_same_answers_of_a_response_format(name: str, thinking: bool) -> None:
     fmt, tokenizer, _ = parts(name)
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    json_content = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
     valid = '{"city": "P\\n\\"", "days": 3}'
     calls = (Call("functions.get_weather:0", "get_weather", '{"city": "x", "days": 1}'),)
     for content, made in ((valid, ()), ('{"days": 3}', ()), ("It is 3.", ()), ("", ()), ("", calls), ("So.", calls)):
         reasoning = "{" if thinking and fmt.reasoning != "none" else ""
         ids = fmt.write(Message(content, reasoning, made), thinking=thinking).ids(tokenizer)
         for choice in ("auto", "required", "none"):
-            both = of_format(name, thinking=thinking, tool_choice=choice, response_format=wanted)
-            first, second = both.taken(list(ids))
+            both = of_format(name, thinking=thinking, tool_choice=choice, response_format=json_content)
+            first, second = both.accepted_counts(list(ids))
             assert first == second
             if content == valid:
                 assert (first == len(ids)) is (choice != "required")
 
 
 @pytest.mark.parametrize("name", sorted(set(READ_BY.values()) & set(WITH)))
-def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
+def test_both_allow_as_much_of_what_models_wrote(name: str) -> None:
     path = SHARED / "vectors"
     if not path.is_dir():
         pytest.skip(f"the vectors of other engines ({path}) are not beside this checkout")
@@ -346,23 +347,23 @@ def test_both_take_as_much_of_what_models_wrote(name: str) -> None:
             if ids[-1] not in ends:
                 ids.append(ends[0])
             for thinking, strict in product((True, False), ("names", "schema")):
-                first, second = of_format(name, tools=tools, thinking=thinking, strict=strict).taken(ids)
+                first, second = of_format(name, tools=tools, thinking=thinking, strict=strict).accepted_counts(ids)
                 assert first == second, (case["name"], thinking, strict)
                 whole += first == len(ids)
     assert whole
 
 
 @pytest.mark.parametrize("name", WITH)
-def test_masks_do_not_hang_on_what_was_compiled_before(name: str) -> None:
+def test_masks_do_not_depend_on_grammars_compiled_before(name: str) -> None:
     """Side by side with a compiler that keeps nothing, along what the masks allow."""
     fmt, tokenizer, ends = parts(name)
-    kept, draws = compiler(tokenizer, ends, False), random.Random(0)
+    cached, draws = compiler(tokenizer, ends, False), random.Random(0)
     forgets = xgrammar.GrammarCompiler(vocabulary(tokenizer, ends, False), cache_enabled=False)
     for thinking, strict, choice in product((True, False), ("names", "schema"), ("auto", "required", NAMED)):
         grammar = fmt.grammar(TOOLS, thinking=thinking, strict=strict, tool_choice=choice)
         assert grammar is not None
         tag = json.dumps(grammar.structural_tag(tokenizer.control))
-        both = [xgrammar.GrammarMatcher(each.compile_structural_tag(tag)) for each in (kept, forgets)]
+        both = [xgrammar.GrammarMatcher(each.compile_structural_tag(tag)) for each in (cached, forgets)]
         masks = [xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size) for _ in both]
         for _ in range(60):
             for matcher, mask in zip(both, masks, strict=True):
@@ -385,18 +386,18 @@ def test_masks_do_not_hang_on_what_was_compiled_before(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("reasoning", ["", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"])
-def test_both_take_a_call_of_harmony_wherever_its_recipient_stands(header: str, reasoning: str) -> None:
+def test_both_allow_a_recipient_of_harmony_in_either_place(header: str, reasoning: str) -> None:
     fmt, tokenizer, _ = parts("harmony")
     arguments = '{"city": "x", "days": 1}'
     ids = ids_of(f"{reasoning}{header}<|message|>{arguments}<|call|>", tokenizer)
-    assert of_format("harmony", thinking=True).taken(ids) == (len(ids), len(ids))
+    assert of_format("harmony", thinking=True).accepted_counts(ids) == (len(ids), len(ids))
     reader = fmt.reader(TOOLS, tokenizer=tokenizer)
     read = fold([*reader.feed("", ids), *reader.finish()])
     assert [(call.name, call.arguments) for call in read.calls] == [("get_weather", arguments)]
     assert not read.defects
     for wrong in ("get_weathe", "rm", "get_weather_"):
         foreign = ids_of(f"{reasoning}{header.replace('get_weather', wrong)}<|message|>{arguments}<|call|>", tokenizer)
-        first, second = of_format("harmony", thinking=True).taken(foreign)
+        first, second = of_format("harmony", thinking=True).accepted_counts(foreign)
         assert first == second < len(foreign)
 
 
@@ -504,18 +505,18 @@ def fits(compiled: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize(("schema", "valid", "invalid"), SCHEMAS, ids=lambda it: json.dumps(it)[:60])
-def test_what_a_tag_does_not_keep_of_a_schema_is_said(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
+def test_keywords_that_a_tag_does_not_enforce_are_listed(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
     draft = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     validator = draft(schema, format_checker=jsonschema.FormatChecker())
     assert all(map(validator.is_valid, valid)) and not any(map(validator.is_valid, invalid))
     compiled = with_schema(schema)
     assert all(fits(compiled, value) for value in valid)
     if any(fits(compiled, value) for value in invalid):
-        found = [pointer for _, pointer in Grammar(JsonSchema(schema, "x")).unenforced("structural_tag")]
-        assert found
+        pointers = [pointer for _, pointer in Grammar(JsonSchema(schema, "x")).unenforced("structural_tag")]
+        assert pointers
 
 
-def test_pointers_to_what_is_not_kept() -> None:
+def test_pointers_to_unenforced_keywords() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -539,14 +540,14 @@ def test_pointers_to_what_is_not_kept() -> None:
 # -- where they differ ------------------------------------------------------------------------------------------------
 
 
-def test_a_control_token_passes_for_its_text_where_the_vocabulary_tells_it() -> None:
+def test_a_visible_control_token_passes_for_its_text() -> None:
     root = Concat((JsonSchema({"type": "string"}, "x"), ControlToken("<A>")))
     ids = [*_BYTES.encode('"'), _BYTES.control["<A>"], *_BYTES.encode('"'), _BYTES.control["<A>"], *_END]
-    assert Both(Grammar(root), _BYTES, _END, hidden=True).taken(ids) == (1, 1)
-    assert Both(Grammar(root), _BYTES, _END, hidden=False).taken(ids) == (1, len(ids))
+    assert Both(Grammar(root), _BYTES, _END, hidden=True).accepted_counts(ids) == (1, 1)
+    assert Both(Grammar(root), _BYTES, _END, hidden=False).accepted_counts(ids) == (1, len(ids))
     # The end of the turn never does.
     ended = [*_BYTES.encode('"'), *_END]
-    assert Both(Grammar(root), _BYTES, _END, hidden=False).taken(ended) == (1, 1)
+    assert Both(Grammar(root), _BYTES, _END, hidden=False).accepted_counts(ended) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -565,7 +566,7 @@ def test_a_control_token_passes_for_its_text_where_the_vocabulary_tells_it() -> 
 )
 def test_known_differences(schema: Any, text: str, llguidance_takes: bool, xgrammar_takes: bool) -> None:
     ids = [*_BYTES.encode(text), *_END]
-    first, second = Both(Grammar(JsonSchema(schema, "x")), _BYTES, _END).taken(ids)
+    first, second = Both(Grammar(JsonSchema(schema, "x")), _BYTES, _END).accepted_counts(ids)
     assert (first == len(ids), second == len(ids)) == (llguidance_takes, xgrammar_takes)
 
 
@@ -583,11 +584,11 @@ def test_known_differences_of_text(
     node: Node, text: str, llguidance_takes: bool, xgrammar_takes: bool, lost: list[str]
 ) -> None:
     ids = [*_BYTES.encode(text), *_END]
-    first, second = Both(Grammar(node), _BYTES, _END).taken(ids)
+    first, second = Both(Grammar(node), _BYTES, _END).accepted_counts(ids)
     assert (first == len(ids), second == len(ids)) == (llguidance_takes, xgrammar_takes)
     assert [*Grammar(node).unenforced("structural_tag")] == [("x", f"#/{keyword}") for keyword in lost]
 
 
-def test_half_a_character_passes_for_text() -> None:
+def test_half_a_surrogate_pair_passes_for_text() -> None:
     half = "é".encode()[:1]
-    assert Both(Grammar(FreeText()), _BYTES, _END).taken([half[0], *_END]) == (1, 2)
+    assert Both(Grammar(FreeText()), _BYTES, _END).accepted_counts([half[0], *_END]) == (1, 2)

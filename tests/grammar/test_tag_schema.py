@@ -1,4 +1,4 @@
-"""What is written for xgrammar takes every valid value, and what it takes beside them is listed."""
+"""Schemas for xgrammar allow every valid value, and a keyword that they do not enforce is listed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPILER = xgrammar.GrammarCompiler(_VOCABULARY, max_threads=1)
 
 #: A schema, values of it, other values, and what is not enforced.
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
-    # What xgrammar refuses as it stands.
+    # Schemas that xgrammar refuses as they are.
     ({"$id": "http://a/b", "$ref": "#/$defs/x", "$defs": {"x": _INTEGER}}, [1], ["x"], []),
     ({"$ref": "#x", "$defs": {"x": {"$anchor": "x", "type": "integer"}}}, [1], ["x"], []),
     (_OBJECT | {"properties": {"a": _INTEGER, "b": False}}, [{"a": 1}, {"c": 1}], [{"b": 1}], ["#/properties"]),
@@ -65,7 +65,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
     (_STRING | {"pattern": r"^\p{L}$"}, ["a"], ["3"], ["#/pattern"]),
     (_STRING | {"pattern": r"^a\b"}, ["a"], ["ab"], ["#/pattern"]),
     (_STRING | {"pattern": "^[a-z]{0,101}$"}, ["a" * 101], ["A"], ["#/pattern"]),
-    # What it takes too little of.
+    # Schemas of which it allows too few values.
     (_STRING | {"pattern": "^a.b$"}, ["axb", 'a"b', "a\\b"], ["b"], ["#/pattern"]),
     (_STRING | {"pattern": "a"}, ["a", 'x"a', "\na"], ["b"], ["#/pattern"]),
     (_STRING | {"pattern": r"^(?:[a-z]|\d){2,3}$"}, ["a1", "abc"], ["a", "A1", "a1bc"], []),
@@ -122,7 +122,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any], list[str]]] = [
         [],
     ),
     (_OBJECT | {"propertyNames": False}, [{}], [{"a": 1}], ["#/propertyNames"]),
-    # And what else it may be told.
+    # Other keywords.
     (_INTEGER | {"multipleOf": 5}, [0, 5, -10], [7], []),
     (_INTEGER | {"multipleOf": 5, "minimum": 1, "maximum": 12}, [5, 10], [7, 15], []),
     (_INTEGER | {"multipleOf": 5, "minimum": 1}, [5], [7], ["#/multipleOf"]),
@@ -151,7 +151,7 @@ def compiled(schema: Any) -> Any:
     return _COMPILER.compile_structural_tag(json.dumps(tag))
 
 
-def takes(made: Any, text: str) -> bool:
+def allows(made: Any, text: str) -> bool:
     matcher = xgrammar.GrammarMatcher(made)
     return all(matcher.accept_token(token) for token in (*BYTES.encode(text), *END))
 
@@ -161,33 +161,33 @@ def takes(made: Any, text: str) -> bool:
     [*SCHEMAS, *((*one, None) for *one, _ in test_lark_schema.SCHEMAS)],
     ids=lambda it: json.dumps(it)[:60],
 )
-def test_every_valid_value_is_taken_and_what_else_is_taken_is_listed(
+def test_valid_values_are_allowed_and_unenforced_keywords_listed(
     schema: dict[str, Any], valid: list[Any], invalid: list[Any], listed: list[str] | None
 ) -> None:
     checker = Checker(schema, "here")
     assert [value for value in valid if checker.fault(json.dumps(value))] == []
     assert [value for value in invalid if not checker.fault(json.dumps(value))] == []
     made = compiled(schema)
-    assert [value for value in valid if not takes(made, json.dumps(value, ensure_ascii=False))] == []
-    taken = [value for value in invalid if takes(made, json.dumps(value, ensure_ascii=False))]
+    assert [value for value in valid if not allows(made, json.dumps(value, ensure_ascii=False))] == []
+    accepted = [value for value in invalid if allows(made, json.dumps(value, ensure_ascii=False))]
     if listed is not None:
         assert spell(schema).unenforced == tuple(listed)
-    assert bool(taken) <= bool(spell(schema).unenforced)
+    assert bool(accepted) <= bool(spell(schema).unenforced)
 
 
 @given(test_lark_schema.schemas, st.lists(test_lark_schema._values, min_size=1, max_size=8))
 @settings(max_examples=100)
-def test_of_any_schema_every_valid_value_is_taken(schema: dict[str, Any], values: list[Any]) -> None:
+def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: list[Any]) -> None:
     """With one key at most: a grammar has them in one order."""
     valid = [value for value in values if Checker(schema, "here").fault(json.dumps(value)) is None]
     if valid:
         made = compiled(schema)
-        assert [value for value in valid if not takes(made, json.dumps(value))] == []
+        assert [value for value in valid if not allows(made, json.dumps(value))] == []
 
 
 @given(test_lark_schema.schemas, st.randoms(use_true_random=False))
 @settings(max_examples=60)
-def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rng: random.Random) -> None:
+def test_keywords_that_are_not_listed_are_enforced_in_any_schema(schema: dict[str, Any], rng: random.Random) -> None:
     if spell(schema).schema is False:
         return
     matcher = xgrammar.GrammarMatcher(compiled(schema))
@@ -199,29 +199,29 @@ def test_of_any_schema_what_is_not_listed_is_enforced(schema: dict[str, Any], rn
 
     try:
         text = blindly(allowed, matcher.accept_token, rng)
-    except UnicodeDecodeError:  # xgrammar takes halves of characters for characters
+    except UnicodeDecodeError:  # xgrammar allows half a surrogate pair
         return
     if text is not None:
-        kept = without(schema, spell(schema).unenforced)
-        assert Checker(kept, "here").fault(text) is None, text
+        remaining = without(schema, spell(schema).unenforced)
+        assert Checker(remaining, "here").fault(text) is None, text
 
 
 @pytest.mark.parametrize(
     "schema",
     [{"enum": []}, {"anyOf": [False]}, _OBJECT | {"required": ["a"], "additionalProperties": False}, _ENDLESS_ROOT],
 )
-def test_what_no_value_fits_is_no_value(schema: Any) -> None:
+def test_a_schema_that_no_value_fits_is_false(schema: Any) -> None:
     assert spell(schema).schema is False
 
 
 def test_white_space_has_a_bound() -> None:
     made = compiled(_OBJECT | _A)
     for space in ("", " ", "\n" + 32 * " "):
-        assert takes(made, f'{{{space}"a"{space}:{space}1{space},{space}"b"{space}:{space}[{space}]{space}}}')
+        assert allows(made, f'{{{space}"a"{space}:{space}1{space},{space}"b"{space}:{space}[{space}]{space}}}')
     for text in ('{{{}"a": 1}}', '{{"a":{}1}}', '{{"a": 1{}}}', "{{{}}}", '{{"b": [{}]}}'):
-        assert not takes(made, text.format(34 * " "))
+        assert not allows(made, text.format(34 * " "))
 
 
 @pytest.mark.parametrize("wrong", [{"properties": 3}, {"type": 3}, {"enum": 3}, {"minimum": "x"}], ids=str)
-def test_what_is_no_schema_stays_for_others_to_refuse(wrong: Any) -> None:
+def test_invalid_schemas_are_refused_when_they_are_compiled(wrong: Any) -> None:
     assert spell(wrong).schema == wrong

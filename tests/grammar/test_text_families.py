@@ -1,4 +1,4 @@
-"""Families whose calls begin with ordinary text: no text that a grammar takes is a call, and every call is valid.
+"""Families whose calls begin with ordinary text: no text that a grammar allows is a call, and every call is valid.
 
 Readers are the judges: what they make of an output is compared with what the grammar took it for.
 """
@@ -23,7 +23,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats import plain_text
 from dovetail.grammar.matcher import compile
 from tests.conftest import SHARED
-from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, takes, tool
+from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, allows, tool
 from tests.reading import families
 
 NAMES = ("llama3_json", "pythonic")
@@ -95,7 +95,7 @@ def encoded(text: str, tokenizer: families.PieceTokenizer) -> list[int]:
 def accepts(name: str, text: str, tools: Any = TOOLS, **options: Any) -> bool:
     tokenizer = HOT[name]
     ids = [*encoded(text, tokenizer), ends_of(name, tokenizer)[0]]
-    return takes(constraint(name, tokenizer, tools, **{"thinking": False, **options}), ids)
+    return allows(constraint(name, tokenizer, tools, **{"thinking": False, **options}), ids)
 
 
 def read(name: str, ids: list[int], tools: Any = TOOLS, choice: Any = "auto") -> Message:
@@ -104,7 +104,7 @@ def read(name: str, ids: list[int], tools: Any = TOOLS, choice: Any = "auto") ->
 
 
 def check(name: str, ids: list[int], strict: str = "schema", callable_: Any = PARAMETERS) -> Message:
-    """That an output which the grammar took has one of its meanings: valid calls, or text and no call."""
+    """Check that an allowed output is valid calls, or text without a call."""
     message = read(name, ids)
     assert {defect.kind for defect in message.defects} <= {"duplicate_parameter"}
     for call in message.calls:
@@ -123,7 +123,7 @@ def check(name: str, ids: list[int], strict: str = "schema", callable_: Any = PA
 @pytest.mark.parametrize(
     "text", ["", " \n", "hello", "a < b, {x: [1, 2]}", "{", "[", "<", "[[", "{ {", " {<", "\n[<b>"]
 )
-def test_text_that_is_no_call_may_be_said(name: str, text: str) -> None:
+def test_text_that_is_not_a_call_is_allowed(name: str, text: str) -> None:
     assert accepts(name, text)
     assert not accepts(name, text, tool_choice="required")
     assert accepts(name, text, tool_choice="none")
@@ -133,7 +133,7 @@ LLAMA_CALL = '{"name": "ns.do-it", "parameters": {}}'
 
 
 @pytest.mark.parametrize(
-    ("text", "taken"),
+    ("text", "accepted"),
     [
         ('{"a": 1}', True),
         ('{"names": 1}', True),
@@ -158,12 +158,12 @@ LLAMA_CALL = '{"name": "ns.do-it", "parameters": {}}'
         ('{"name": "get_weather", "parameters": {"city": "x"}}', False),
     ],
 )
-def test_llamas_calls_and_text(text: str, taken: bool) -> None:
-    assert accepts("llama3_json", text) is taken
+def test_llama_calls_and_text(text: str, accepted: bool) -> None:
+    assert accepts("llama3_json", text) is accepted
 
 
 @pytest.mark.parametrize(
-    ("text", "taken"),
+    ("text", "accepted"),
     [
         ("[get_weather] [get_weatherx(1)]", True),
         ("Use [int(x) for x in y]", True),
@@ -197,8 +197,8 @@ def test_llamas_calls_and_text(text: str, taken: bool) -> None:
         (r"[get_weather(city='\'\n\x41\u00e9\"', days=3, tags=[True,False])]", True),
     ],
 )
-def test_pythons_calls_and_text(text: str, taken: bool) -> None:
-    assert accepts("pythonic", text) is taken
+def test_pythonic_calls_and_text(text: str, accepted: bool) -> None:
+    assert accepts("pythonic", text) is accepted
 
 
 @pytest.mark.parametrize(("name", "call"), [("llama3_json", LLAMA_CALL), ("pythonic", "[ns.do-it()]")])
@@ -215,7 +215,7 @@ def test_levels_and_choices(name: str, call: str) -> None:
     assert not accepts(name, two, parallel_tool_calls=False)
 
 
-def test_a_tool_that_may_not_be_called_is_not_named_in_text_as_if_it_were() -> None:
+def test_a_tool_that_may_not_be_called_is_not_written_as_a_call() -> None:
     only = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
     assert accepts("pythonic", "see [ns.do-it()]", tool_choice=only)
     assert not accepts("pythonic", "see [get_weather(", tool_choice=only)
@@ -228,13 +228,13 @@ def test_a_name_that_python_cannot_call_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "call"), [("llama3_json", LLAMA_CALL), ("pythonic", "[ns.do-it()]")])
-def test_beside_json_content_a_call_has_its_marker(name: str, call: str) -> None:
-    wanted = {"response_format": {"type": "json_object"}}
+def test_a_call_beside_json_content_needs_its_marker(name: str, call: str) -> None:
+    json_content = {"response_format": {"type": "json_object"}}
     marker = "<|python_tag|>" if name == "llama3_json" else "<|python_start|>"
     content = '{"name": "rm", "parameters": {"x": "[ns.do-it()]"}}'
-    assert accepts(name, content, **wanted)
-    assert accepts(name, marker + call, **wanted)
-    assert accepts(name, call, **wanted) is (name == "llama3_json")  # which is JSON, and so content
+    assert accepts(name, content, **json_content)
+    assert accepts(name, marker + call, **json_content)
+    assert accepts(name, call, **json_content) is (name == "llama3_json")  # which is JSON, and so content
     for text, calls in ((content, 0), (marker + call, 1)):
         reader = dovetail.format(name).reader(TOOLS, thinking=False, tokenizer=HOT[name], structured=True)
         message = dovetail.fold([*reader.feed("", encoded(text, HOT[name])), *reader.finish()])
@@ -247,7 +247,7 @@ _letters = st.text(st.sampled_from("ab(]-^é\n"), min_size=1, max_size=5)
 
 
 @given(st.lists(_letters, max_size=5), st.lists(st.text("xab(]<[", max_size=4), min_size=1, max_size=8), st.booleans())
-def test_a_regex_of_what_is_no_word(words: list[str], texts: list[str], whole: bool) -> None:
+def test_a_regex_of_texts_that_are_not_a_word(words: list[str], texts: list[str], whole: bool) -> None:
     regex = re.compile(plain_text.others(words, plain_text.in_class("<["), not_first="x", whole=whole))
     for text in (*texts, *words, *(word + "<" for word in words), *(word[:-1] for word in words)):
         named = text in words if whole else any(map(text.startswith, words))
@@ -318,7 +318,7 @@ def test_walks_end_in_valid_calls_or_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_models_wrote(name: str) -> None:
+def test_outputs_of_models(name: str) -> None:
     """Where it is calls that are valid, or no call; and then the turn ends."""
     path = SHARED / "vectors" / f"{name}.json"
     if not path.is_file():
@@ -331,8 +331,8 @@ def test_what_models_wrote(name: str) -> None:
             continue
         message = dovetail.format(name).parse(text, tools, thinking=False)
         schemas = {it["function"]["name"]: it["function"].get("parameters") or {} for it in tools}
-        # What stands behind a call, or between two lists of them, is for no turn that ends in calls.
-        behind = bool(message.calls) and not re.search(r"(\}|\]|<\|python_end\|>)$", text)
+        # Text after a call, or between two lists of calls, is not allowed in a turn that ends in calls.
+        after = bool(message.calls) and not re.search(r"(\}|\]|<\|python_end\|>)$", text)
         between = len(re.findall(r"\)\]|<\|python_tag\|>", text)) > 1
         valid = all(
             call.name in schemas
@@ -340,7 +340,7 @@ def test_what_models_wrote(name: str) -> None:
             for call in message.calls
             if not message.defects
         )
-        if message.defects or behind or between or not valid or "</|python_tag|>" in text:
+        if message.defects or after or between or not valid or "</|python_tag|>" in text:
             continue
         seen += 1
         assert accepts(name, text, tools, strict="schema" if message.calls else "names"), text
@@ -383,14 +383,14 @@ def test_both_writers_stop_at_the_same_place(name: str, strict: Any, both: Any) 
         matchers = both(grammar, tokenizer, ends)
         for text in _texts(name):
             ids = [*encoded(text, tokenizer), ends[0]]
-            first, second = matchers.taken(ids)
+            first, second = matchers.accepted_counts(ids)
             assert first == second, (text, ids[: min(first, second)])
             matchers.first.rollback(first)
             matchers.second.rollback(second)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_writers_take_every_short_output(name: str, both: Any) -> None:
+def test_both_writers_allow_every_short_output(name: str, both: Any) -> None:
     tokenizer = HOT[name]
     end = ends_of(name, tokenizer)[0]
     grammar = dovetail.format(name).grammar(UNBOUND, thinking=False)

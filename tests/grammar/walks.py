@@ -1,4 +1,4 @@
-"""Random walks through a grammar: what a model with random weights would write, byte by byte."""
+"""Random walks through a grammar: the texts that a model with random weights may write, byte by byte."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def matcher(schema: Mapping[str, Any]) -> Matcher:
     return compile(Grammar(JsonSchema(schema, "here")), BYTES, END)
 
 
-def takes(schema: Mapping[str, Any], text: str) -> bool:
-    """Whether the grammar of a schema takes `text` as a whole."""
+def allows(schema: Mapping[str, Any], text: str) -> bool:
+    """Whether the grammar of a schema allows `text` as a whole answer."""
     constraint = matcher(schema)
     return all(constraint.advance(token) for token in (*BYTES.encode(text), *END))
 
 
 def walk(schema: Mapping[str, Any], rng: random.Random, longest: int = 160) -> str | None:
-    """A text that the grammar of a schema takes: see `blindly`."""
+    """A random text that the grammar of a schema allows; see `blindly`."""
     constraint, row = matcher(schema), bytearray(4 * ((BYTES.vocab_size + 31) // 32))
 
     def allowed() -> list[int]:
@@ -41,8 +41,8 @@ def walk(schema: Mapping[str, Any], rng: random.Random, longest: int = 160) -> s
 def blindly(
     allowed: Callable[[], list[int]], advance: Callable[[int], bool], rng: random.Random, longest: int = 160
 ) -> str | None:
-    """A text chosen blindly among what is `allowed`, if it comes to an end before `longest` bytes; white space is left
-    out, and from half of them on what closes something is preferred."""
+    """A text of randomly chosen `allowed` tokens; None if it does not end within `longest` bytes. White space is
+    avoided, and after half the bytes, closing characters are preferred."""
     text = bytearray()
     while len(text) < longest:
         tokens = allowed()

@@ -76,7 +76,7 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -
             if _TOKEN_NAME.fullmatch(literal):
                 return literal
             if literal not in control:
-                raise ValueError(f"the control token {literal!r} has no name in llguidance's Lark, and no id was given")
+                raise ValueError(f"the control token {literal!r} has no name in llguidance's Lark and no id")
             return f"<[{control[literal]}]>"
         case FreeText():
             return "TEXT?"

@@ -77,12 +77,12 @@ def of_the_whole(pattern: Any) -> str | None:
 def of_strings(schema: Mapping[str, Any]) -> list[str]:
     """Regexes of whole strings for the `pattern` and the `format` of a schema, as far as there are any. `\\d` and `\\w`
     are ASCII's."""
-    found = []
+    regexes = []
     if "pattern" in schema and (whole := of_the_whole(schema["pattern"])) is not None:
-        found.append("".join(map(_ascii, _PIECE.findall(whole))))
+        regexes.append("".join(map(_ascii, _PIECE.findall(whole))))
     if isinstance(named := schema.get("format"), str) and named in FORMATS:
-        found.append(FORMATS[named])
-    return found
+        regexes.append(FORMATS[named])
+    return regexes
 
 
 def _ascii(piece: str) -> str:

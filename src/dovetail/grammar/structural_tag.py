@@ -117,10 +117,10 @@ def _text_before(node: TextUntil) -> str:
 def _pattern(node: TextUntil) -> str | None:
     """The pattern of the schema of a text, if a tag can enforce it. A tag has one regex for a text: it cannot combine
     two patterns, and it cannot combine a pattern with `without` unless no matching text has a `<`."""
-    found = patterns.of_strings(node.schema)
-    if len(found) != 1 or _REFUSED.search(found[0]) or (node.without and patterns.may_contain(found[0], "<")):
+    regexes = patterns.of_strings(node.schema)
+    if len(regexes) != 1 or _REFUSED.search(regexes[0]) or (node.without and patterns.may_contain(regexes[0], "<")):
         return None
-    return found[0]
+    return regexes[0]
 
 
 def unenforced_in_text(node: TextUntil) -> Iterator[str]:

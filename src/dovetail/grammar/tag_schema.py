@@ -5,7 +5,7 @@ it. It forbids keys and items that are not declared, ignores every keyword witho
 no value fits. The spelled schema therefore says the same in other words, and has only keywords that xgrammar
 implements. Keywords that it cannot enforce are dropped and listed. `tests/grammar/test_tag_schema.py` checks the list.
 
-xgrammar writes no escapes in a string with a pattern, a format or a length. A pattern is therefore kept only if no
+xgrammar writes no escapes in a string with a pattern, a format or a length. A pattern is therefore enforced only if no
 matching string needs an escape, and a length never: a string that is too long is found by the check after the call, but
 a string that cannot be written is lost. (A pattern of the JSON with its escapes takes 0.6 to 44 ms a mask, and a length
 of 200 takes a second: docs/decisions/0015.) -0 is not an integer to xgrammar. A declared key may be written again as

@@ -248,9 +248,9 @@ def _is_deeper(value: Any, limit: int) -> bool:
     for _ in range(limit + 1):
         level = [
             inner
-            for held in level
-            if isinstance(held, dict | list)
-            for inner in (held.values() if isinstance(held, dict) else held)
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
             return False

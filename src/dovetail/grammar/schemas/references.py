@@ -81,18 +81,18 @@ class References:
             fragment = unquote(fragment, errors="strict")
         except (TypeError, ValueError, AttributeError):
             return None
-        found = self._resource(uri)
-        if found is None or not fragment:
-            return found
+        target = self._resource(uri)
+        if target is None or not fragment:
+            return target
         if not fragment.startswith("/"):
             self._index()
-            return self._anchors.get((found.base, fragment))
+            return self._anchors.get((target.base, fragment))
         for step in steps(fragment):
             try:
-                found = self.below(found, int(step) if isinstance(found.schema, list) else step)
+                target = self.below(target, int(step) if isinstance(target.schema, list) else step)
             except (LookupError, TypeError, ValueError):
                 return None
-        return found
+        return target
 
     def _resource(self, uri: str) -> Place | None:
         return self.root if uri in ("", self.root.base) else self._index().get(uri)

@@ -22,7 +22,7 @@ from dovetail.grammar.schemas.references import Path, Place, References, encoded
 
 _MAX_ROUNDS = 8  # a removal may bring up new faults, in what refers to the removed part
 #: Size counts keywords, names and items, once for each time that they are read. A schema that is larger, or that comes
-#: when the request's budget is spent, stays as it is, and whoever compiles it may refuse it.
+#: when the request's budget is spent, stays as it is, and may be refused when it is compiled.
 _MAX_SIZE, _MAX_SIZE_OF_REQUEST = 10_000, 60_000
 _MIN_SIZE = 20  # that a schema counts
 _CACHED, _CACHED_BYTES = 1_024, 8 * 2**20

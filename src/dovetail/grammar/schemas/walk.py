@@ -21,7 +21,7 @@ from dovetail.grammar.schemas.references import Place, References, pointer
 
 #: Of a tuple: its keyword in the words of 2020-12, and in older ones.
 _OLD_WORDS = {"prefixItems": "items", "items": "additionalItems"}
-#: In draft 4 these are true or false, and say how to read the bound.
+#: In draft 4 these are true or false, and apply to the bound beside them.
 _DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
