@@ -125,7 +125,7 @@ def test_the_axes_reach_what_was_asked_for(batch: int, context: int) -> None:
 @given(tables(), st.lists(st.tuples(st.integers(1, 6), st.floats(0, 5), st.floats(0, 9999), SECONDS), max_size=20))
 def test_a_table_comes_back_from_its_file(table: CostTable, told: list[tuple[int, float, float, float]]) -> None:
     for batch, drafts, context, seconds in told:
-        table.tell(batch, drafts, context, seconds, steps=2)
+        table.correct(batch, drafts, context, seconds, steps=2)
     assert msgspec.json.decode(msgspec.json.encode(table), type=CostTable) == table
 
 
@@ -145,7 +145,7 @@ def test_what_is_told_becomes_the_truth_there() -> None:
     for _ in range(300):
         for place in chance.sample(places, len(places)):
             pause = 20.0 if chance.random() < 0.01 else 1.0
-            table.tell(*place, truth(*place) * chance.uniform(0.97, 1.03) * pause)
+            table.correct(*place, truth(*place) * chance.uniform(0.97, 1.03) * pause)
     for place in places:
         assert table.at(*place) == pytest.approx(truth(*place), rel=0.1), place
 
@@ -156,7 +156,7 @@ def test_a_machine_that_is_slower_as_a_whole_is_learned_from_few_places() -> Non
     table = CostTable.of(points, batch=8, drafts=4, context=8192)
     for _ in range(200):
         for batch, drafts in product((1, 4), (0, 1, 4)):
-            table.tell(batch, drafts, 0, 2 * truth(batch, drafts, 0))
+            table.correct(batch, drafts, 0, 2 * truth(batch, drafts, 0))
     for batch, drafts in product((1, 4), (0, 1, 4)):
         assert table.at(batch, drafts, 0) == pytest.approx(2 * truth(batch, drafts, 0), rel=0.02)
     for batch, drafts in product((2, 8), (2, 3)):
@@ -166,9 +166,9 @@ def test_a_machine_that_is_slower_as_a_whole_is_learned_from_few_places() -> Non
 def test_many_steps_at_once_are_as_many_steps() -> None:
     ones, at_once = (CostTable.of([Point(1, 0, 0, 1.0)], batch=1, drafts=0, context=1) for _ in range(2))
     for _ in range(8):
-        ones.tell(1, 0, 0, 1.2)
-    at_once.tell(1, 0, 0, 1.2, steps=8)
-    assert ones.known(1, 0, 0) == at_once.known(1, 0, 0) == 8
+        ones.correct(1, 0, 0, 1.2)
+    at_once.correct(1, 0, 0, 1.2, steps=8)
+    assert ones.steps_at(1, 0, 0) == at_once.steps_at(1, 0, 0) == 8
     assert ones.at(1, 0, 0) == pytest.approx(at_once.at(1, 0, 0), rel=0.01)
 
 
@@ -186,7 +186,7 @@ def test_many_steps_at_once_are_as_many_steps() -> None:
 )
 def test_whatever_is_told_a_table_stays_one(table: CostTable, told: list[tuple[int, float, float, float, int]]) -> None:
     for batch, drafts, context, seconds, steps in told:
-        table.tell(batch, drafts, context, seconds, steps)
+        table.correct(batch, drafts, context, seconds, steps)
         assert 0 < table.at(batch, drafts, context) < math.inf
         table.__post_init__()
 
@@ -194,8 +194,8 @@ def test_whatever_is_told_a_table_stays_one(table: CostTable, told: list[tuple[i
 def test_one_pause_is_not_what_a_step_takes() -> None:
     table = CostTable.of([Point(1, 0, 0, 1.0)], batch=1, drafts=0, context=1)
     for _ in range(16):
-        table.tell(1, 0, 0, 1.0)
-    table.tell(1, 0, 0, 1000.0)
+        table.correct(1, 0, 0, 1.0)
+    table.correct(1, 0, 0, 1000.0)
     assert table.at(1, 0, 0) < 1.03
 
 
@@ -203,12 +203,12 @@ def test_what_is_forgotten_is_soon_learned_anew() -> None:
     kept, forgot = (CostTable.of([Point(1, 0, 0, 1.0)], batch=1, drafts=0, context=1) for _ in range(2))
     for table in (kept, forgot):
         for _ in range(100):
-            table.tell(1, 0, 0, 1.0)
+            table.correct(1, 0, 0, 1.0)
     forgot.forget(4)
-    assert kept.at(1, 0, 0) == forgot.at(1, 0, 0) and forgot.known(1, 0, 0) == 4 < kept.known(1, 0, 0)
+    assert kept.at(1, 0, 0) == forgot.at(1, 0, 0) and forgot.steps_at(1, 0, 0) == 4 < kept.steps_at(1, 0, 0)
     for table in (kept, forgot):
         for _ in range(16):
-            table.tell(1, 0, 0, 1.2)
+            table.correct(1, 0, 0, 1.2)
     assert forgot.at(1, 0, 0) > 1.12 > kept.at(1, 0, 0)
     before = msgspec.json.encode(kept)
     kept.forget(1000)

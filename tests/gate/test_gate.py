@@ -159,8 +159,8 @@ def test_acceptance_is_counted_by_position_and_context(told: list[tuple[int, int
     """A position is tested where all before it stood; with no more drafts than are remembered nothing is forgotten."""
     acceptance = Acceptance(4)
     for number, (context, drafted, accepted) in enumerate(told):
-        acceptance.seen[context][drafted][min(accepted, drafted)] += 1
-        acceptance.drafted[context][drafted] += 1
+        acceptance.accepted[context][drafted][min(accepted, drafted)] += 1
+        acceptance.made[context][drafted] += 1
         if number == learned_at:
             acceptance.learn()
     acceptance.learn()
@@ -188,7 +188,7 @@ def test_a_request_is_like_all_until_its_own_drafts_say_otherwise(
     told = [(drafted, min(accepted, drafted)) for drafted, accepted in told]
     track = Track()
     for number, one in enumerate(told):
-        track.fresh.append(one)
+        track.unlearned.append(one)
         if number % 7 == 0:
             track.learn()
     track.learn()
@@ -205,8 +205,8 @@ def test_the_latest_drafts_count_most() -> None:
     acceptance = Acceptance(2)
     for accepted in (2, 0):
         for _ in range(40):
-            acceptance.seen[0][2][accepted] += 250
-            acceptance.drafted[0][2] += 250
+            acceptance.accepted[0][2][accepted] += 250
+            acceptance.made[0][2] += 250
             acceptance.learn()
     assert acceptance.likely[0][0] < 0.1 and acceptance.totals(0) == ([20_000, 20_000], [10_000, 10_000])
 

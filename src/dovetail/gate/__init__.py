@@ -1,8 +1,9 @@
-"""How many tokens to draft now, if any: where drafting does not pay it is off (law 13, *never slower*).
+"""The gate: how many tokens to draft in the next step. Where drafting does not pay, it is off (law 13, never slower).
 
-`best` is the decision, a pure function: given how likely each sequence's drafts are to stand and what steps take, the
-numbers of drafts that make the most tokens per second. `Gate` is what surrounds it: acceptance as it is seen, a
-`CostTable` that learns, and calm. Nothing here knows tokens or tensors, so any scheduler can ask.
+`best` finds the draft counts that make the most tokens per second, from the probability that drafts are accepted and
+from step times. `decision.decide` decides when to change the counts and when to try others; both are pure functions.
+`Gate` keeps what they need between steps: acceptance, step times, the last state. Nothing here knows tokens or tensors,
+so any scheduler can use it.
 """
 
 from dovetail.gate.acceptance import Acceptance, Track

@@ -1,6 +1,6 @@
-"""Tables in files: what steps were measured to take, and what was learned of them while serving.
+"""Cost files: a cost table as JSON, with what was learned while serving, for the next start.
 
-A file's name says what its table depends on: the checkpoints, how they are held, the sizes, and the machine.
+The file's name is a digest of everything that the table depends on: checkpoints, types, sizes and machine.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dovetail.gate.costs import CostTable
 
 _log = logging.getLogger(__name__)
 
-# Of the steps a kept table was told of, so many count: today may be another day.
+# A table from a file counts as learned from at most this many steps, because the machine may have changed.
 _REMEMBERED = 8.0
 
 
-def name(*of: object) -> str:
-    """The file's name for a table that depends on `of`, and on the machine."""
-    whole = (of, platform.machine(), _processor(), os.cpu_count())
+def name(*dependencies: object) -> str:
+    """The name of the file for a table with these dependencies (by their `repr`) on this machine."""
+    whole = (dependencies, platform.machine(), _processor(), os.cpu_count())
     return hashlib.blake2b(repr(whole).encode(), digest_size=16).hexdigest() + ".json"
 
 
 def read(path: Path, batch: int, drafts: int) -> CostTable | None:
-    """The table up to these sizes that is kept at `path`; None where there is none, or something else."""
+    """The table in the file `path`. None, and a warning, where the file is damaged or of other sizes."""
     try:
         table = msgspec.json.decode(path.read_bytes(), type=CostTable)
         if (table.batches[-1], table.drafts) != (batch, drafts):
@@ -37,21 +37,21 @@ def read(path: Path, batch: int, drafts: int) -> CostTable | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        _log.warning("what steps take is measured again: %s cannot be used (%s)", path, error)
+        _log.warning("step times are measured again: the cost file %s cannot be used (%s)", path, error)
         return None
     table.forget(_REMEMBERED)
     return table
 
 
 def write(path: Path, table: CostTable) -> None:
-    """Keep `table`; where that cannot be, it will be measured again."""
+    """Write `table` to the file `path`. A warning where that fails: the next start measures again."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(msgspec.json.encode(table))
         new.replace(path)
     except OSError as error:
-        _log.warning("what steps take is not kept in %s: %s", path, error)
+        _log.warning("the cost file %s cannot be written: %s", path, error)
         with suppress(OSError):
             new.unlink()
 

@@ -1,8 +1,8 @@
-"""What a step takes: seconds by batch, drafts per sequence and context. Measured once, corrected as steps go by.
+"""The cost table: seconds of a step by batch, drafts per sequence and context. Measured once, corrected by every step.
 
 A step in which `batch` sequences of `context` tokens decode with `drafts` drafts each takes ``T(batch, drafts,
-context)``, drafting included. The table holds T on a grid and is linear between its points. Where few points were
-measured the others follow from them (`CostTable.of`); every step that is told corrects the cells around it.
+context)`` seconds, drafting included. The table has T on a grid and interpolates linearly. `CostTable.of` derives the
+grid from a few measured points; `correct` adjusts the cells around a step that was timed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Self
 
 import msgspec
 
-#: Lower ends of the ranges of context that are told apart, here and in metrics.
+#: The lower ends of the ranges of context, in the table, in acceptance and in metrics.
 CONTEXTS = (0, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
-# Of an error that is as new to all corrections, the shares they take: machines change as a whole more often.
+# How an error is shared among the four corrections if they have learned equally little. The correction of all cells
+# gets most, because a machine mostly becomes slower or faster as a whole.
 _SHARES = (4.0, 2.0, 2.0, 1.0)
-# A correction is a mean of so many steps at most: then the latest count more.
+# A correction is a mean over at most this many steps, so that the latest steps count more.
 _STEPS = 64.0
-# A step that took longer by more than this (natural logarithm) met something else: a page fault, another process.
+# An error beyond this (natural logarithm) is cut: such a step met a page fault or another process.
 _OUTLIER = 0.3
-# No correction is larger.
+# The largest correction (natural logarithm).
 _MOST = 4.0
-# No step is shorter, whatever a line through measurements says; nor as long as weeks.
+# The least and the most seconds of a cell, whatever a line through measurements gives.
 _LEAST, _LONGEST = 1e-6, 1e6
 
 
@@ -39,18 +40,18 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Correction(msgspec.Struct):
-    """Natural logarithms of factors, each learned in so many `steps`."""
+    """Factors on T, as natural logarithms, and from how many steps each was learned."""
 
     values: list[float]
     steps: list[float]
 
 
 class CostTable(msgspec.Struct):
-    """T on the grid of `batches`, `contexts` and 0 to `drafts`; the first two ascend from 1 and 0.
+    """T on the grid of `batches` (ascending from 1), `contexts` (ascending from 0) and 0 to `drafts`.
 
-    `seconds` were measured; they lie batch by batch, in it context by context, in it drafts by drafts. `corrections`
-    are learned: one for all cells, those for a batch and context, those for a batch and number of drafts, and each
-    cell's own. A cell that was never told of has what it shares with others.
+    `seconds`: T as measured, ordered by batch, then context, then drafts. `corrections`, learned while serving: one for
+    all cells, one per batch and context, one per batch and number of drafts, one per cell. A cell that was never
+    corrected has the corrections that it shares with others.
     """
 
     batches: tuple[int, ...]
@@ -60,7 +61,7 @@ class CostTable(msgspec.Struct):
     corrections: tuple[Correction, Correction, Correction, Correction]
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for what is no table, as a file may hold."""
+        """Raises `ValueError` for an inconsistent table, which a file may contain."""
         for axis, first in ((self.batches, 1), (self.contexts, 0)):
             if axis[:1] != (first,) or list(axis) != sorted(set(axis)) or axis[-1] >= 1 << 63:
                 raise ValueError(f"a table's axes must ascend from {first}")
@@ -84,10 +85,10 @@ class CostTable(msgspec.Struct):
 
     @classmethod
     def of(cls, points: Iterable[Point], *, batch: int, drafts: int, context: int) -> Self:
-        """A table up to these sizes from measurements, of which there must be one.
+        """A table up to these sizes, from at least one measurement.
 
-        Between measured sizes it is linear, beyond them it goes on as it went, and a longer context costs each
-        sequence what it cost where two contexts were measured at the same size.
+        It interpolates and extrapolates linearly. What a longer context costs each sequence follows from sizes that
+        were measured at two contexts.
         """
         batches = tuple(sorted({*(1 << i for i in range(batch.bit_length())), batch}))
         contexts = (*(c for c in CONTEXTS if c < context), context) if context else CONTEXTS[:1]
@@ -104,29 +105,29 @@ class CostTable(msgspec.Struct):
         return cls(batches, contexts, drafts, tuple(seconds), (one, by_context, by_drafts, own))
 
     def at(self, batch: float, drafts: float, context: float) -> float:
-        """Seconds of a step; beyond the axes as at their ends."""
+        """Seconds of a step. Beyond the grid the value at its edge."""
         return sum(weight * self._corrected(cell) for cell, weight in self._cells(batch, drafts, context))
 
     def columns(self, context: float, batch: int) -> list[list[float]]:
-        """T at one context: for each of `batches`, up to the first that is no less than `batch`, a list by drafts."""
+        """T at one context, for each of `batches` up to the first that is at least `batch`: a list by drafts."""
         low, high, share = _place(self.contexts, context)
         width, rows = self.drafts + 1, []
         for index in range(min(len(self.batches), bisect_left(self.batches, batch) + 1)):
             first = index * width * len(self.contexts)
             row = [self._corrected(first + low * width + k) for k in range(width)]
             if share:
-                there = [self._corrected(first + high * width + k) for k in range(width)]
-                row = [a * (1 - share) + b * share for a, b in zip(row, there, strict=True)]
+                upper = [self._corrected(first + high * width + k) for k in range(width)]
+                row = [a * (1 - share) + b * share for a, b in zip(row, upper, strict=True)]
             rows.append(row)
         return rows
 
-    def known(self, batch: float, drafts: float, context: float) -> float:
-        """How many steps the cells around were told of."""
+    def steps_at(self, batch: float, drafts: float, context: float) -> float:
+        """By how many steps the cells around this point were corrected."""
         steps = self.corrections[-1].steps
         return sum(weight * steps[cell] for cell, weight in self._cells(batch, drafts, context))
 
-    def tell(self, batch: float, drafts: float, context: float, seconds: float, steps: int = 1) -> None:
-        """As many `steps` took `seconds` each."""
+    def correct(self, batch: float, drafts: float, context: float, seconds: float, steps: int = 1) -> None:
+        """Correct the table by this many `steps` that took `seconds` each."""
         cells = self._cells(batch, drafts, context)
         error = math.log(max(seconds, _LEAST) / sum(weight * self._corrected(cell) for cell, weight in cells))
         own = self.corrections[-1].steps
@@ -134,7 +135,7 @@ class CostTable(msgspec.Struct):
             error = max(-_OUTLIER, min(_OUTLIER, error))
         for cell, weight in cells:
             indices = self._indices(cell)
-            # What was measured at first counts as a step. Of the error those take most that know least.
+            # The first measurement counts as a step. The corrections that have learned least take most of the error.
             taken = error * weight * steps / (own[cell] + steps + 1)
             shares = [
                 share / (correction.steps[i] + 1)
@@ -146,9 +147,9 @@ class CostTable(msgspec.Struct):
                 correction.steps[i] = min(correction.steps[i] + weight * steps, _STEPS)
 
     def forget(self, steps: float) -> None:
-        """Let what was learned count as if it had taken no more than so many steps."""
+        """Let new steps outweigh what was learned: count it as learned from at most this many steps."""
         for correction in self.corrections:
-            correction.steps[:] = [min(steps, known) for known in correction.steps]
+            correction.steps[:] = [min(steps, learned) for learned in correction.steps]
 
     def _corrected(self, cell: int) -> float:
         one, by_context, by_drafts, own = self.corrections
@@ -195,8 +196,8 @@ def _split(points: Iterable[Point]) -> tuple[dict[int, dict[int, float]], dict[i
         by_size.setdefault((point.batch, point.drafts), []).append(point)
     short: dict[int, dict[int, float]] = {}
     per_token: dict[int, float] = {}
-    for (batch, drafts), found in by_size.items():
-        first, last = min(found, key=lambda p: p.context), max(found, key=lambda p: p.context)
+    for (batch, drafts), measured in by_size.items():
+        first, last = min(measured, key=lambda p: p.context), max(measured, key=lambda p: p.context)
         short.setdefault(batch, {})[drafts] = first.seconds
         if last.context > first.context:
             slope = (last.seconds - first.seconds) / (last.context - first.context) / batch
@@ -205,7 +206,7 @@ def _split(points: Iterable[Point]) -> tuple[dict[int, dict[int, float]], dict[i
 
 
 def _between(known: Mapping[int, float], at: int) -> float:
-    """The line through what is known on both sides of `at`; beyond both ends through the last two, never falling."""
+    """The value at `at`, linear between known points. Beyond them it follows the last two points, but never falls."""
     if at in known:
         return known[at]
     axis = sorted(known)

@@ -254,7 +254,7 @@ def explore(state: State, clock: Clock, batch: Batch, forecast: Forecast, rate: 
     if not rates:
         return state
     size, context = len(batch.counts), batch.mean_context
-    unknown = [k for k in rates if table.known(size, k, context) < UNKNOWN]
+    unknown = [k for k in rates if table.steps_at(size, k, context) < UNKNOWN]
     hopeful = unknown if len(unknown) == len(rates) else [k for k in unknown if rates[k] > _NEAR * rate]
     count = max(hopeful or rates, key=rates.__getitem__)
     share = rates[count] / rate

@@ -1,4 +1,4 @@
-"""What a batch will yield, and the numbers of drafts that make it the most. Pure functions of what is told."""
+"""The forecast: how many tokens per second a batch makes, and the draft counts that make the most. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from dovetail.gate.costs import CONTEXTS, CostTable
 
 
 def best(survivals: Sequence[Sequence[float]], weights: Sequence[float], table: CostTable, context: float) -> list[int]:
-    """How many tokens to draft for each of a step's sequences, so that tokens per second are the most.
+    """For each sequence of a step, how many tokens to draft so that the batch makes the most tokens per second.
 
-    ``survivals[i][j]``: how likely drafts 0 to j of sequence i are to stand, all of them; as many as it may draft.
-    ``weights[i]``: what drafting for it takes, in relation to a sequence of the mean `context`. See `Forecast`.
+    ``survivals[i][j]``: the probability that drafts 0 to j of sequence i are all accepted, for as many drafts as it may
+    have. ``weights[i]``: the cost of drafting for sequence i, relative to a sequence of the mean `context`. See
+    `Forecast`.
     """
     return Forecast(survivals, weights, table, context).best()
 
 
 class Forecast:
-    """Tokens per second of one batch under any numbers of drafts; arguments as for `best`.
+    """Tokens per second of one batch for any draft counts; arguments as for `best`.
 
-    A step yields one token a sequence and the drafts that stand. It takes T without drafts and, for draft j of m
-    sequences, what T grows by from j to j + 1 drafts at batch m, or their share of what it grows by at this batch,
-    whichever is more: a pass of a drafter takes its time for one sequence too, and the target's for one more token
-    among many.
+    A step makes one token for each sequence, and the accepted drafts. It takes T without drafts and, for draft j of m
+    sequences, the larger of two costs: by how much T grows from j to j + 1 drafts at batch m, and the share of m
+    sequences in that growth at the whole batch. The first is larger where a drafter's pass takes as long for one
+    sequence as for many, the second where the target's time grows with each token.
     """
 
     def __init__(
@@ -33,18 +34,18 @@ class Forecast:
         self._count = len(survivals)
         self._survivals = survivals
         self._weights = weights
-        # As many columns as are needed for this batch.
+        # The columns that this batch needs.
         self._columns = dict(zip(table.batches, table.columns(context, self._count), strict=False))
         self.depth = min(table.drafts, max(map(len, survivals)))
-        # Who gains most by what it takes comes first, and drafts furthest.
+        # The sequences that may draft, those with the most gain per cost first: these draft most.
         gaining = [i for i, own in enumerate(survivals) if own]
         gain = [own[0] / weight if own else 0.0 for own, weight in zip(survivals, weights, strict=True)]
         self._order = order = sorted(gaining, key=gain.__getitem__, reverse=True)
         drafting = len(order)
-        # How many may draft: as many as the table knows, or all before whoever gains much less than who comes before.
+        # How many of them may draft: a batch of the table, all, or all before the largest drop in gain.
         drop = max(range(1, drafting), key=lambda m: gain[order[m - 1]] - gain[order[m]], default=drafting)
         self._sizes = sorted({drafting, drop, *(m for m in table.batches if m < drafting)} - {0}, reverse=True)
-        # Of the first m of them, for each draft: how many may have it, their weights, and what they gain.
+        # For each draft, by how many of the first sequences: how many may have it, their weights, their gains.
         self._allowed, self._shares, self._gains = list[list[int]](), list[list[float]](), list[list[float]]()
         shortest = min((len(survivals[i]) for i in gaining), default=0)
         for j in range(self.depth):
@@ -60,8 +61,8 @@ class Forecast:
         self._known: dict[tuple[int, int], float] = {}
 
     def best(self) -> list[int]:
-        """The numbers of drafts, by Dinkelbach's method (https://doi.org/10.1287/mnsc.13.7.492): drafts must yield
-        what the best rate so far yields in their time."""
+        """The best draft counts, by Dinkelbach's method (https://doi.org/10.1287/mnsc.13.7.492): a draft must gain as
+        many tokens as the best rate so far makes in its time."""
         rate, counts = self._count / self._off, list[int]()
         while True:
             better = self._most(rate)
@@ -88,17 +89,17 @@ class Forecast:
         return (self._count + gained) / seconds
 
     def uniform(self, drafts: int) -> float:
-        """Tokens per second with so many drafts for all that may draft at all."""
+        """Tokens per second with this many drafts for all sequences that may draft."""
         return self._rate([len(self._order)] * drafts)
 
     def _most(self, rate: float) -> list[int]:
-        """For each draft by how many sequences it is drafted, so that tokens less `rate` times seconds are the most."""
+        """For each draft, how many sequences have it, so that tokens minus `rate` times seconds are the most."""
         most, counts = 0.0, list[int]()
         values = [
             {m: gains[m] - rate * self._seconds(j, m) for m in self._sizes} for j, gains in enumerate(self._gains)
         ]
         for rank, first in enumerate(self._sizes):
-            # All of the first so many as far as it pays; or fewer and fewer of them.
+            # The first sequences, all as far as that pays; or fewer of them with every draft.
             for narrowing in (False, True) if first > 1 else (False,):
                 value, own, size, fewer = 0.0, list[int](), first, self._sizes[rank:]
                 for j, by_size in enumerate(values):
@@ -117,7 +118,7 @@ class Forecast:
         return (self._count + gained) / (self._off + seconds)
 
     def _seconds(self, draft: int, first: int) -> float:
-        """What draft `draft` takes for those of the `first` so many that may have it."""
+        """Seconds that draft `draft` takes for those of the `first` sequences that may have it."""
         known = self._known.get((draft, first))
         if known is None:
             count = self._allowed[draft][first]
@@ -146,7 +147,7 @@ class Forecast:
 
 
 def weights(contexts: Sequence[int], table: CostTable, drafts: int) -> list[float]:
-    """What drafting takes for each sequence, in relation to one of the mean context; all alike where contexts are."""
+    """The cost of drafting for each sequence, relative to one of the mean context; equal where contexts are similar."""
     mean = sum(contexts) / len(contexts)
     if max(contexts) <= 2 * mean + CONTEXTS[1]:
         return [1.0] * len(contexts)

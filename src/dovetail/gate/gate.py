@@ -102,7 +102,7 @@ class Gate:
         (lookups often find nothing) count as not accepted.
         """
         asked_in_all, asked_of_grammar, made_in_all = 0, 0, 0
-        accepted_counts, made_counts = self._acceptance.seen, self._acceptance.drafted
+        accepted_counts, made_counts = self._acceptance.accepted, self._acceptance.made
         for track, asked, made, accepted in drafted:
             asked_in_all += asked
             made_in_all += made
@@ -112,7 +112,7 @@ class Gate:
             accepted_counts[track.context][asked][accepted] += 1
             made_counts[track.context][made] += 1
             if self.table is not None:
-                track.fresh.append((asked, accepted))
+                track.unlearned.append((asked, accepted))
         by_grammar = asked_of_grammar == asked_in_all and asked_of_grammar * _FEW > len(self._tracks)
         state = self._state
         if self.table is not None and seconds is not None and self._timed and not by_grammar:
@@ -183,5 +183,5 @@ class Gate:
                 steps = sum(count for count, _ in times)
                 mean = sum(count * seconds for count, seconds in times) / steps
                 batch = len(self._tracks)
-                self.table.tell(batch, asked / batch, self._context, mean, steps)
+                self.table.correct(batch, asked / batch, self._context, mean, steps)
         self._times.clear()

@@ -46,7 +46,7 @@ def one_count(
     state = replace(state, usual=count)
     counts = [count] * size
     for other in (0, forecast.depth):
-        known = table.known(size, other, batch.mean_context)
+        known = table.steps_at(size, other, batch.mean_context)
         if other != count and known < UNKNOWN and clock.steps - state.last_trial >= DECIDE_EVERY:
             return begin_trial(state.held(clock, DECIDE_EVERY), clock, other, _TRIAL_STEPS), counts, True
     state = explore(state, clock, batch, forecast, rates[count], table)
