@@ -81,7 +81,7 @@ def test_everything_arrives_in_order_and_whole(seed: int) -> None:
         assert torch.equal(torch.cat(seen), torch.cat(told[r.id])[: inner._computed[r.id]])
         deferred.release(r)
     deferred.check_integrity(set())
-    assert not deferred._kept and not deferred._bytes
+    assert not deferred._buffered and not deferred._bytes
 
 
 def test_of_a_step_only_what_is_kept_is_held() -> None:
@@ -90,7 +90,7 @@ def test_of_a_step_only_what_is_kept_is_held() -> None:
     deferred.start(one, 0)
     deferred.observe([Observed(one, 0, 1, step[:1])])
     deferred.observe([Observed(one, 1, 1, step[7:8])])
-    (kept,) = deferred._kept["a"]
+    (kept,) = deferred._buffered["a"]
     assert kept.features is not None and torch.equal(kept.features, step[7:8])
     assert kept.features.untyped_storage().nbytes() == kept.features.nbytes
 
@@ -109,7 +109,7 @@ def test_a_drafter_that_fails_late_drafts_for_none_of_those_it_lost() -> None:
     assert set(inner._computed) == {"b"}
     with pytest.raises(RuntimeError, match="it fails"):
         deferred.observe([Observed(b, 3, 300, None)])
-    assert not inner._computed and not deferred._kept and not deferred._bytes
+    assert not inner._computed and not deferred._buffered and not deferred._bytes
 
 
 def test_a_sequence_that_is_too_long_leaves_nothing_with_its_drafter(tmp_path: Path) -> None:

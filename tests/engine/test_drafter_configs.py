@@ -199,9 +199,9 @@ def test_vocabulary_maps(tmp_path: Path) -> None:
     tensors(lambda w: w["d2t"].add_(60))(path)
     refused(target, path, "d2t points to 60 to 154, outside the target's vocabulary of 97")
     tensors(lambda w: w["d2t"].sub_(59))(path)
-    refused(target, path, "d2t and t2d do not speak of the same tokens")
+    refused(target, path, "d2t and t2d name different tokens")
     tensors(lambda w: w["d2t"][1:2].sub_(2))(path)
-    refused(target, path, "d2t points to the same token of the target twice")
+    refused(target, path, "d2t names a token of the target twice")
     tensors(lambda w: w["d2t"][1:2].add_(2))(path)
     # t2d is optional.
     both(tensors(lambda w: w["d2t"].sub_(1)), without("t2d"))(path)

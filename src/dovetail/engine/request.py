@@ -1,6 +1,6 @@
-"""One sequence on its way: what was asked, the tokens so far, and how it ends.
+"""One request: what it asks for, its tokens so far, and how it ends.
 
-Everything a request needs is checked in `Request.__init__`; inside the engine nothing is checked twice.
+`Request.__init__` checks every field; nothing after it checks them again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gate import Track
 from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
-# Below this, logits divided by the temperature overflow float32 before they say anything else than greedy does.
+# Below this temperature a request is greedy: the divided logits would overflow float32 and give the same token anyway.
 _COLDEST = 1e-5
 
 
 class Request:
-    """A completion in the engine. `tokens` are prompt and output so far.
+    """A completion in the engine.
 
-    The target has computed tokens ``0:computed``; once the prompt is computed that is all but the last, whose successor
-    is not known yet.
+    `tokens`: the prompt and the output so far. `computed`: of how many the target has cache rows; after the prompt that
+    is all but the last token. `cached_prompt`: how many prompt tokens were in the cache, None before admission and 0
+    after it was reported.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Request:
         self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
         self.track = Track()
         self.computed = 0
-        self.cached_prompt: int | None = None  # how much of the prompt was in the cache; 0 once that was told
+        self.cached_prompt: int | None = None
         self.logprobs = completion.logprobs
         self.penalties = Penalties.of(self.sampling, completion.prompt, vocab_size)
         self.stop = completion.stop
@@ -61,12 +62,14 @@ class Request:
         return self.sampling.temperature < _COLDEST
 
     def draft_cap(self) -> int:
-        """How many drafts may be verified now: a step adds one token more than it accepts. None before the first step:
-        drafts follow a token whose predecessors are all computed."""
+        """The most drafts that a step may verify now. It leaves room for the one token that a step always adds.
+
+        0 until all tokens but the last are computed, which drafts need.
+        """
         return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0
 
     def extend(self, new: list[int], eos_ids: frozenset[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
-        """Take `new` tokens up to the one that ends the sequence; returns those taken and why it ended, if it did."""
+        """Append `new` tokens up to the one that ends the sequence. Returns these, and why it ended, if it did."""
         if self.stop and self._stop is None:
             self._stop = Detokenizer(tokenizer), StopStrings(self.stop)
         for count, token in enumerate(new, 1):
@@ -97,9 +100,9 @@ def _check(completion: Completion, context: int, vocab_size: int) -> None:
     if not all(type(token) is int and 0 <= token < vocab_size for token in completion.prompt):
         raise InvalidRequest(f"the prompt holds a token id outside the vocabulary of {vocab_size}", param="prompt")
     if completion.max_tokens < 1:
-        raise InvalidRequest(f"max_tokens must be at least 1, found {completion.max_tokens}", param="max_tokens")
+        raise InvalidRequest(f"max_tokens must be at least 1, not {completion.max_tokens}", param="max_tokens")
     if completion.draft_tokens is not None and completion.draft_tokens < 0:
         raise InvalidRequest(
-            f"draft_tokens must not be negative, found {completion.draft_tokens}", param="draft_tokens"
+            f"draft_tokens must not be negative, but is {completion.draft_tokens}", param="draft_tokens"
         )
     check_sampling(completion.sampling, completion.logprobs)

@@ -1,6 +1,6 @@
-"""From logits to the distribution a request asked for, and to a token of it; and what the model made of each token.
+"""Sampling: from logits to the distribution that a request asks for, to a token, and to log probabilities.
 
-Functions of tensors, and `Penalties`, which remembers what a sequence has said. Logits are float32.
+Functions of tensors, and `Penalties`, which counts the tokens of a sequence. Logits are float32.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dovetail.errors import InvalidRequest
 #: The most `TokenLogprob.top` holds, as in OpenAI's API.
 MAX_TOP_LOGPROBS = 20
 
-# Far above this a masked token, at -inf, divides into one that is as likely as any.
+# The highest temperature. Far above it a masked token, at -inf, would become as likely as any other.
 _HOTTEST = 1e30
-# Beyond it, or below its inverse, logits that were penalised and then divided by a temperature leave float32.
+# The largest repetition penalty, and the inverse of the smallest. Beyond them penalised logits would leave float32.
 _HARSHEST = 1e6
-# How many of the likeliest tokens are looked at for top_p before all are sorted, which takes a hundred times as long
-# where there are 100,000.
+# For top_p, this many of the likeliest tokens are tried before all are sorted, which takes a hundred times as long with
+# a vocabulary of 100,000.
 _HEADS = (64, 512)
 
 
 def check_sampling(sampling: Sampling, logprobs: int | None = None) -> None:
-    """Raises `InvalidRequest` naming the field that is out of range; NaN is, everywhere."""
+    """Check the ranges of all fields. Raises `InvalidRequest` that names the field; NaN is out of every range."""
     ranges = (
         ("temperature", sampling.temperature, 0, _HOTTEST),
         ("min_p", sampling.min_p, 0, 1),
@@ -38,18 +38,18 @@ def check_sampling(sampling: Sampling, logprobs: int | None = None) -> None:
     )
     for name, value, least, most in ranges:
         if not least <= value <= most:
-            raise InvalidRequest(f"{name} must be from {least:g} to {most:g}, found {value}", param=name)
+            raise InvalidRequest(f"{name} must be from {least:g} to {most:g}, not {value}", param=name)
     if not 0 < sampling.top_p <= 1:
-        raise InvalidRequest(f"top_p must be above 0 and at most 1, found {sampling.top_p}", param="top_p")
+        raise InvalidRequest(f"top_p must be above 0 and at most 1, not {sampling.top_p}", param="top_p")
     if sampling.top_k is not None and sampling.top_k < 1:
-        raise InvalidRequest(f"top_k must be at least 1, found {sampling.top_k}", param="top_k")
+        raise InvalidRequest(f"top_k must be at least 1, not {sampling.top_k}", param="top_k")
 
 
 class Penalties:
-    """What a sequence has said, as its penalties count it; `Penalties.of` makes one where there are any.
+    """The penalties of a sequence, with its counts of tokens. `Penalties.of` makes one if the request has penalties.
 
     Repetition: Keskar et al. (https://arxiv.org/abs/1909.05858), prompt included. Presence and frequency: OpenAI's API,
-    over the output alone. A step costs as much as there are different tokens, whatever the vocabulary.
+    for the output only. The time of a step grows with the number of different tokens, not with the vocabulary.
     """
 
     @classmethod
@@ -62,24 +62,24 @@ class Penalties:
         self._presence = sampling.presence_penalty
         self._frequency = sampling.frequency_penalty
         self._repetition = sampling.repetition_penalty
-        # Each token that was seen has a slot: its id in `_ids`, how often it was said in `_said`.
+        # Each token that occurred has a slot: its id in `_ids`, and how often the output has it in `_counts`.
         self._slots: dict[int, int] = {}
         self._ids = torch.empty(vocab_size, dtype=torch.int64)
-        self._said = torch.zeros(vocab_size)
+        self._counts = torch.zeros(vocab_size)
         if self._repetition != 1:
             seen = list(dict.fromkeys(prompt))
             self._ids[: len(seen)] = torch.tensor(seen, dtype=torch.int64)
             self._slots = {token: slot for slot, token in enumerate(seen)}
 
     def add(self, tokens: Sequence[int]) -> None:
-        """`tokens` are in the output now."""
+        """Count `tokens` as part of the output."""
         for token in tokens:
             slot = self._slots.setdefault(token, len(self._slots))
             self._ids[slot] = token
-            self._said[slot] += 1
+            self._counts[slot] += 1
 
     def apply_(self, logits: Tensor, drafts: Sequence[int]) -> None:
-        """Penalise `logits` [len(drafts) + 1, vocab] in place, row j as if ``drafts[:j]`` had been said."""
+        """Penalise `logits` [len(drafts) + 1, vocab] in place, row j as if ``drafts[:j]`` were in the output."""
         known = len(self._slots)
         slots = {token: known + i for i, token in enumerate(dict.fromkeys(d for d in drafts if d not in self._slots))}
         total = known + len(slots)
@@ -87,23 +87,23 @@ class Penalties:
             return
         self._ids[known:total] = torch.tensor(list(slots), dtype=torch.int64)
         ids = self._ids[:total].expand(len(logits), -1)
-        said = self._said[:total].repeat(len(logits), 1)
+        counts = self._counts[:total].repeat(len(logits), 1)
         for j, draft in enumerate(drafts, 1):
-            said[j:, slots[draft] if draft in slots else self._slots[draft]] += 1
+            counts[j:, slots[draft] if draft in slots else self._slots[draft]] += 1
         values = logits.gather(1, ids)
         if self._repetition != 1:
-            seen = said > 0
+            seen = counts > 0
             seen[:, :known] = True
             repeated = torch.where(values < 0, values * self._repetition, values / self._repetition)
             values = torch.where(seen, repeated, values)
-        values -= said * self._frequency + (said > 0) * self._presence
+        values -= counts * self._frequency + (counts > 0) * self._presence
         logits.scatter_(1, ids, values)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """The distribution after temperature (above 0), min-p, top-k, then top-p: [n, vocab] for logits [n, vocab].
 
-    Tokens that are as likely as the last that top-k or min-p keeps stay too. Nothing is penalised here.
+    Tokens exactly as likely as the last one that top-k or min-p includes are included too. Penalties are not applied.
     """
     scaled = logits / sampling.temperature
     if sampling.min_p > 0:
@@ -117,14 +117,15 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _top_p(probs: Tensor, top_p: float) -> Tensor:
-    """The likeliest of `probs` [n, vocab] that fill `top_p`, normalised."""
+    """The likeliest tokens of `probs` [n, vocab] whose probabilities add up to `top_p`, normalised."""
     for head in _HEADS:
         ordered, index = probs.topk(min(head, probs.shape[-1]), dim=-1)
         if bool((ordered.sum(-1) >= top_p).all()):
             break
     else:
         ordered, index = probs.sort(dim=-1, descending=True)
-    # A token stays while those before it have not filled top_p; the first even where top_p is 0 to float32.
+    # A token is included while those before it add up to less than top_p. The first is included always, because top_p
+    # may be 0 in float32.
     beyond = ordered.cumsum(-1) - ordered >= top_p
     beyond[:, 0] = False
     ordered[beyond] = 0.0
@@ -133,18 +134,18 @@ def _top_p(probs: Tensor, top_p: float) -> Tensor:
 
 
 def draw(probs: Tensor, generator: torch.Generator | None) -> int:
-    """One token of the distribution `probs` [vocab], which need not sum to 1 but not to 0."""
-    # In float64, where the point stays below the total. It is never at a token without probability: the first sum that
-    # is above it is above the one before.
+    """One token drawn from `probs` [vocab], which may sum to any number above 0."""
+    # In float64, so that the point is below the total. The first sum above the point is above the sum before it, so the
+    # token has a probability above 0.
     sums = probs.cumsum(-1, dtype=torch.float64)
     point = torch.rand(1, dtype=torch.float64, generator=generator) * sums[-1]
     return int(torch.searchsorted(sums, point, right=True))
 
 
 def logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> tuple[TokenLogprob, ...]:
-    """What the model made of `tokens`, each at its row of its raw `logits` [at least len(tokens), vocab].
+    """The log probability of each of `tokens` at its row of the raw `logits` [at least len(tokens), vocab].
 
-    With the `top` likeliest of each row, best first; of equals the lower id comes first, and stays.
+    With the `top` likeliest tokens of each row, best first; of equally likely tokens the lower id comes first.
     """
     if not tokens:
         return ()
@@ -160,8 +161,11 @@ def logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> tuple[TokenLogp
 
 
 def _ordered(rows: Tensor) -> Tensor:
-    """Integers in the order of `rows` [n, vocab], of equals the lower id first: topk's own choice is anyone's."""
-    bits = (rows + 0.0).view(torch.int32)  # -0.0 becomes 0.0, which it is equal to
-    # The bits of a float below zero run the other way.
+    """Different integers in the order of `rows` [n, vocab]: of equal values the lower id gets the larger integer.
+
+    On equal values the order of topk is not defined.
+    """
+    bits = (rows + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
+    # The bits of negative floats are in descending order.
     upward = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
     return (upward << 32) - torch.arange(rows.shape[-1])

@@ -1,11 +1,11 @@
-"""The contract of a drafter: given sequences whose next tokens are wanted, guess some of them.
+"""The contract of a drafter: it proposes the next tokens of sequences.
 
-A drafter is free to be wrong: verification makes the output what it would have been without it. It keeps whatever it
-needs of a sequence by the request's id, in its own cache. For a request that drafts at all, the engine calls
+A drafter may be wrong: verification makes the output what it is without drafts. It keeps what it needs of a sequence
+under the request's id, in its own cache. For a request that drafts at all, the engine calls
 
 1. `start` when the request is admitted, again after every preemption;
 2. `observe` after each step of the target, with what the step computed, in order and without gaps;
-3. `propose` at the start of a step for those that have room for drafts, any subset of them in any step;
+3. `propose` at the start of a step for the requests that may draft, any subset of them in any step;
 4. `release` when the request ends, is cancelled or is preempted.
 """
 
@@ -22,9 +22,12 @@ from dovetail.engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Guessed `tokens`, and the distributions they were drawn from: float32 [len(tokens), vocab] over the target's
-    vocabulary, or None where each was certain (always so for a greedy request). The first `forced` of them are what the
-    request's constraint forces."""
+    """Proposed tokens of one sequence.
+
+    `probs`: the distributions they were drawn from, float32 [len(tokens), vocab] over the target's vocabulary; None
+    where the drafter was certain of each, as it is for a greedy request. `forced`: how many tokens, from the first on,
+    the request's constraint forces.
+    """
 
     tokens: list[int]
     probs: Tensor | None = None
@@ -36,9 +39,9 @@ NO_DRAFT = Draft([])
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the target computed of one sequence: positions ``start:start + count``, whose successors are all known.
+    """What the target computed of one sequence: positions ``start:start + count``, each followed by a known token.
 
-    `features` is [count, width], the auxiliary hidden states joined; None when the drafter reads none.
+    `features`: the joined auxiliary hidden states [count, width]; None when the drafter reads none.
     """
 
     request: Request
@@ -48,29 +51,31 @@ class Observed:
 
 
 class Drafter(Protocol):
-    """`aux_layers` are the target's residual streams it reads, in the order it wants them joined."""
+    """A drafter. `aux_layers`: the residual streams of the target that it reads, in the order they are joined."""
 
     aux_layers: tuple[int, ...]
 
     def start(self, request: Request, cached: int) -> int:
-        """`request` begins; the target finds its first `cached` tokens in its cache and need not compute them. Returns
-        how many of those the drafter can do without: the target computes the rest again."""
+        """Begin `request`, whose first `cached` tokens are in the target's cache and will not be computed.
+
+        Returns how many of these the drafter needs no features of; the target computes the others again.
+        """
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """The target computed these."""
+        """Take in what the target computed in a step."""
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        """Up to ``counts[i]`` (at least 1) tokens to follow ``requests[i].tokens``."""
+        """Drafts of at most ``counts[i]`` tokens (at least 1 each) to follow ``requests[i].tokens``."""
 
     def release(self, request: Request) -> None:
-        """`request` is gone; nothing happens when it never started."""
+        """Forget `request`; nothing happens when it never started."""
 
     def check_integrity(self, requests: set[str]) -> None:
-        """Raise `EngineError` when something is kept for a request that is not of `requests`."""
+        """Raise `EngineError` when the drafter keeps something for a request that is not in `requests`."""
 
 
 class DrafterWrapper:
-    """A drafter around another, which it leaves all to that it does not do itself."""
+    """A drafter around another one. Every call goes to the inner drafter; subclasses override some."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.aux_layers = drafter.aux_layers

@@ -1,14 +1,14 @@
-"""Drafting by a small network that reads the target's hidden states and goes on from its own: EAGLE-3 and MTP.
+"""Chained drafting: a small network that reads the target's hidden states and then its own. EAGLE-3 and MTP.
 
-The alignment, which training must share (it is vLLM's and SGLang's):
+The alignment, which training must share (as in vLLM and SGLang):
 
 - Slot t pairs the target's feature at position t with the embedding of token t + 1, at rope position t, and predicts
   token t + 2.
-- Chained step j (from 1) follows at rope position t + j: the embedding is the token just drafted, and in place of the
-  feature stands the network's own hidden state of the step before.
+- Chained step j (from 1) follows at rope position t + j: it pairs the embedding of the token just drafted with the
+  network's own hidden state of the step before, in place of a feature.
 
-Keys and values of chained steps are guesses; the slots of those positions, once the target's features are there,
-overwrite them before they are read again. A slot depends on the token after its own, hence the tables' lookahead of 1.
+Keys and values of chained steps are guesses. Before they are read again they are overwritten by the slots of these
+positions, with the target's features. A slot depends on the token after its own, so the tables have a lookahead of 1.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ LOOKAHEAD = 1
 
 
 class Network(Protocol):
-    """What is drafted with."""
+    """The network of a chained drafter."""
 
     aux_layers: tuple[int, ...]
 
     def enter(self, features: Tensor) -> Tensor:
-        """The target's features [n, width] as this network's hidden states [n, hidden]."""
+        """Turn the target's features [n, width] into hidden states of this network [n, hidden]."""
 
     def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
-        """One pass: embeddings of the batch's tokens beside `hidden`, to the hidden state that goes on."""
+        """One pass over the embeddings of the batch's tokens and `hidden`: the hidden states for the next step."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n, draft vocabulary], of hidden states that `run` returned."""
+        """Logits, float32 [n, draft vocabulary], of hidden states that `run` returned."""
 
 
 @dataclass(slots=True)
 class Slots:
-    """How many slots of a sequence are in the cache, and the hidden state of the last, if it was computed here."""
+    """How many slots of a sequence are in the cache, and the hidden state of the last if this request computed it."""
 
     computed: int
     hidden: Tensor | None = None
 
 
 class ChainDrafter:
-    """The `Drafter` around a `Network`."""
+    """A `Drafter` that runs a `Network` once per draft token."""
 
     def __init__(self, network: Network, tables: Tables, choose: Chooser) -> None:
         self.aux_layers = network.aux_layers
@@ -63,16 +63,16 @@ class ChainDrafter:
         self._slots: dict[str, Slots] = {}
 
     def start(self, request: Request, cached: int) -> int:
-        """As much as this cache holds too: the features of what the target does not compute are not to be had."""
-        found = self._tables.begin(request.id, request.tokens, cached)
-        self._slots[request.id] = Slots(found)
-        return found
+        """How many tokens are in this cache too. For the others the target has to compute the features again."""
+        own = self._tables.begin(request.id, request.tokens, cached)
+        self._slots[request.id] = Slots(own)
+        return own
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Run the network over the new slots at once: their features are let go, their cache can be shared."""
+        """Run the network over all new slots at once, so that features need not be stored and the cache is shared."""
         parts = []
         features: list[Tensor] = []
-        kept: list[tuple[Request, Slots]] = []
+        observing: list[tuple[Request, Slots]] = []
         for item in observed:
             request = item.request
             slots = self._slots.get(request.id)
@@ -80,25 +80,25 @@ class ChainDrafter:
                 continue
             end = item.start + item.count
             if not self._tables.reserve(request.id, end):
-                # No room: this request goes on without drafts, since slots cannot be computed with a gap.
+                # No free blocks: this request goes on without drafts, because slots cannot be computed after a gap.
                 self.release(request)
                 continue
             parts.append((request.tokens[item.start + 1 : end + 1], item.start, self._tables[request.id]))
             features.append(item.features)
-            kept.append((request, slots))
+            observing.append((request, slots))
         if not parts:
             return
         batch = collate(parts)
         hidden = self._network.run(batch, self._network.enter(joined(features)))
-        for (request, slots), span in zip(kept, batch.spans, strict=True):
+        for (request, slots), span in zip(observing, batch.spans, strict=True):
             slots.computed += span.length
             last = span.start + span.length - 1
-            # A copy: a view would keep the whole prompt's hidden states.
+            # A copy, because a view would keep the hidden states of the whole prompt in memory.
             slots.hidden = hidden[last : last + 1].clone()
             self._tables.publish(request.id, request.tokens, slots.computed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        """A chain for each sequence whose last slot is known and whose guesses have room in the cache."""
+        """A chain of drafts for each sequence whose last slot is computed and whose drafts fit into the cache."""
         tokens: list[list[int]] = [[] for _ in requests]
         probs: list[list[Tensor]] = [[] for _ in requests]
         alive, states = self._ready(requests, counts)
@@ -128,7 +128,7 @@ class ChainDrafter:
         self._tables.release(request.id)
 
     def check_integrity(self, requests: set[str]) -> None:
-        """Of `requests`, exactly those with slots hold blocks."""
+        """As `Drafter.check_integrity`: exactly the requests with slots have blocks."""
         self._tables.check_integrity(set(self._slots) & requests)
 
     def _ready(self, requests: Sequence[Request], counts: Sequence[int]) -> tuple[list[int], list[Tensor]]:
@@ -150,7 +150,7 @@ def joined(parts: list[Tensor]) -> Tensor:
 
 
 def drafts(tokens: Sequence[list[int]], probs: Sequence[list[Tensor]]) -> list[Draft]:
-    """One for each list of `tokens`."""
+    """A `Draft` for each list of tokens."""
     return [
         Draft(own, torch.stack(drawn) if drawn else None) if own else NO_DRAFT
         for own, drawn in zip(tokens, probs, strict=True)

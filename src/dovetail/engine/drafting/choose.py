@@ -1,4 +1,4 @@
-"""How a draft is picked from a draft model's logits."""
+"""How a draft token is picked from the logits of a draft model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dovetail.engine.settings import DraftSampling
 
 
 class Chooser:
-    """Drafts over the target's vocabulary; `target_ids` maps the draft model's ids to it, None where they are one.
+    """Picks draft tokens as ids of the target. `target_ids` maps the draft model's ids; None if both are the same.
 
-    "probabilistic" draws for a request that samples at its temperature, which verification then accepts as often as
-    the two distributions overlap; "greedy" takes the likeliest always.
+    "probabilistic": for a sampled request, draw at its temperature; verification accepts the draft as often as the two
+    distributions overlap. "greedy": always the likeliest.
     """
 
     def __init__(self, vocab_size: int, target_ids: Tensor | None, sampling: DraftSampling) -> None:
@@ -24,8 +24,10 @@ class Chooser:
         self._greedy = sampling == "greedy"
 
     def __call__(self, logits: Tensor, requests: Sequence[Request], probs: Sequence[list[Tensor]]) -> list[int]:
-        """A draft for each row of `logits`, float32 [n, draft vocabulary], of `requests`. What a draft was drawn from
-        is appended to its `probs`; nothing where it was certain."""
+        """One draft for each row of `logits`, float32 [n, draft vocabulary], in the order of `requests`.
+
+        Appends the distribution that a draft was drawn from to its `probs`, and nothing for a certain draft.
+        """
         chosen = logits.argmax(-1)
         for i, request in enumerate(requests):
             if request.greedy or self._greedy:

@@ -1,8 +1,8 @@
-"""What a drafter observes while it does not draft, kept and given to it in one piece.
+"""Deferred observation: what a drafter observes while it does not draft is buffered and passed on in one piece.
 
-A pass over one new slot costs a drafter nearly what a pass over hundreds costs, and where the gate has turned drafting
-off that would be lost. So behind a prompt nothing is observed before somebody wants drafts, or much has come together.
-Coming back costs one longer pass, and no acceptance.
+A drafter's pass over one new position costs nearly as much as a pass over hundreds, and is wasted while the gate has
+turned drafting off. So after the prompt the drafter observes nothing until it is asked for drafts, or until the buffer
+is full. Drafting again then costs one longer pass, and no acceptance.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import torch
 from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper, Observed
 from dovetail.engine.request import Request
 
-# Positions of a sequence: bounds what the pass at the end takes, and what others who go on from this sequence do not
-# find. A pass of so many takes the demo drafter 2 ms, of one 0.35 ms.
-_KEPT = 256
-# Features of all sequences together.
+# The most buffered positions of a sequence. This bounds the time of the pass at the end, and how much of this sequence
+# is missing in the drafter's prefix cache. A pass of 256 takes the demo drafter 2 ms, a pass of one 0.35 ms.
+_MOST_POSITIONS = 256
+# The most bytes of buffered features, over all sequences.
 _BYTES = 64 << 20
 
 
 class Deferred(DrafterWrapper):
-    """The `Drafter` around another."""
+    """A drafter around another one, which buffers what the inner drafter observes."""
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
-        self._kept: dict[str, list[Observed]] = {}
+        self._buffered: dict[str, list[Observed]] = {}
         self._bytes = 0
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Prompts at once, so that others find their beginnings; what follows them, later."""
+        """Pass prompts on at once, for the drafter's prefix cache, and buffer what follows them."""
         at_once: list[Observed] = []
         for item in observed:
             if item.start < item.request.prompt_length:
@@ -39,25 +39,27 @@ class Deferred(DrafterWrapper):
             else:
                 # A copy: a view would keep the hidden states of the whole step, with prompts of hundreds of tokens.
                 features = None if item.features is None else item.features.clone()
-                kept = Observed(item.request, item.start, item.count, features)
-                self._kept.setdefault(item.request.id, []).append(kept)
-                self._bytes += _size(kept)
+                item = Observed(item.request, item.start, item.count, features)
+                self._buffered.setdefault(item.request.id, []).append(item)
+                self._bytes += _size(item)
         full = self._bytes >= _BYTES
-        at_once += self._taken([name for name, items in self._kept.items() if full or _length(items) >= _KEPT])
+        at_once += self._take(
+            [name for name, items in self._buffered.items() if full or _length(items) >= _MOST_POSITIONS]
+        )
         self._observe(at_once)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        self._observe(self._taken([request.id for request in requests if request.id in self._kept]))
+        self._observe(self._take([request.id for request in requests if request.id in self._buffered]))
         return super().propose(requests, counts)
 
     def release(self, request: Request) -> None:
-        if request.id in self._kept:
-            self._taken([request.id])
+        if request.id in self._buffered:
+            self._take([request.id])
         super().release(request)
 
-    def _taken(self, ids: Sequence[str]) -> list[Observed]:
-        """What was kept of these, no longer kept."""
-        taken = [_joined(self._kept.pop(request_id)) for request_id in ids]
+    def _take(self, ids: Sequence[str]) -> list[Observed]:
+        """Remove what is buffered for these requests, and return it."""
+        taken = [_joined(self._buffered.pop(request_id)) for request_id in ids]
         self._bytes -= sum(map(_size, taken))
         return taken
 
@@ -65,7 +67,7 @@ class Deferred(DrafterWrapper):
         if not observed:
             return
         with ExitStack() as undo:
-            # After a failure the drafter would draft from a sequence with a gap, so it releases these requests.
+            # After a failure these sequences have a gap in the drafter's cache, so it releases them.
             for item in observed:
                 undo.callback(self._drafter.release, item.request)
             self._drafter.observe(observed)

@@ -1,7 +1,7 @@
-"""Drafting by a smaller model that stands alone and has the target's vocabulary.
+"""A draft model: a smaller model of its own with the target's vocabulary.
 
-It reads nothing of the target, so it catches up with a sequence whenever it likes: with a prompt as the target computes
-it, in parts; with what a window added when it drafts next, where the guesses that stood are in its cache already.
+It reads no hidden states of the target, so it can compute a sequence at any time: a prompt in parts, while the target
+computes it; new tokens when it drafts next, except for accepted drafts, which are in its cache already.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from dovetail.engine.drafting.choose import Chooser
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.request import Request
 
-# As many tokens a sequence may be behind when it drafts, and as many it catches up with in a step at most (or with all
-# that the target computed in that step): a prompt that only the target's cache still knew would hold up all others.
+# How many tokens the model may have to compute before it drafts, and how many it computes in `observe` at most, or as
+# many as the target computed in that step. Without a bound, a prompt that only the target has cached would delay the
+# other requests.
 _TAIL = 16
 _CHUNK = 512
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """The model's cache holds the first `computed` tokens of the sequence, then `guesses`."""
+    """A sequence in the model's cache: its first `computed` tokens, then the drafts in `guesses`."""
 
     computed: int
     guesses: list[int] = field(default_factory=list)
 
 
 class DraftModel:
-    """The `Drafter` around a model. Positions from `context` on it does not know."""
+    """A `Drafter` around a model with positions below `context`."""
 
     def __init__(self, model: Model, tables: Tables, choose: Chooser, context: int) -> None:
         self.aux_layers: tuple[int, ...] = ()
@@ -44,12 +45,12 @@ class DraftModel:
         self._sequences: dict[str, _Sequence] = {}
 
     def start(self, request: Request, cached: int) -> int:
-        """Whatever the target need not compute, this can."""
+        """All of `cached`: the model computes the tokens that its own cache does not have."""
         self._sequences[request.id] = _Sequence(self._tables.begin(request.id, request.tokens))
         return cached
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Catch up with prompts."""
+        """Compute prompts that the model is far behind with."""
         late: list[tuple[Request, int]] = []
         for item in observed:
             sequence = self._sequences.get(item.request.id)
@@ -90,7 +91,7 @@ class DraftModel:
         self._tables.release(request.id)
 
     def check_integrity(self, requests: set[str]) -> None:
-        """Of `requests`, exactly those that started hold blocks."""
+        """As `Drafter.check_integrity`: exactly the requests that started have blocks."""
         self._tables.check_integrity(set(self._sequences) & requests)
 
     def _of(self, request: Request) -> _Sequence:
@@ -107,7 +108,7 @@ class DraftModel:
         return self._tables.reserve(request.id, length + count - 1)
 
     def _settle(self, request: Request, sequence: _Sequence) -> None:
-        """Of the guesses, those that came true count as computed; never the last token, whose logits are wanted."""
+        """Count accepted guesses as computed, but never the last token, because its logits are needed."""
         for guess in sequence.guesses:
             if sequence.computed + 1 >= len(request.tokens) or request.tokens[sequence.computed] != guess:
                 break
@@ -116,7 +117,7 @@ class DraftModel:
         self._tables.publish(request.id, request.tokens, sequence.computed)
 
     def _run(self, parts: Sequence[tuple[Request, int]]) -> Tensor:
-        """Compute the next so many tokens of each; returns the logits at the last of each."""
+        """Compute the next tokens of each request, as many as `parts` gives; returns the logits at the last of each."""
         batch = collate(
             [
                 (request.tokens[(start := self._of(request).computed) : start + count], start, self._tables[request.id])

@@ -1,13 +1,13 @@
-"""EAGLE-3 (https://arxiv.org/abs/2503.01840): mostly one layer, fed by three hidden states of the target.
+"""EAGLE-3 (https://arxiv.org/abs/2503.01840): mostly one layer, which reads three hidden states of the target.
 
-What is fed where is in chain.py. Here a feature is ``fc`` of the residual streams that enter the target's layers
-`aux_layers`, joined; before it they are normed together (`norm_before_fc`) or each by itself (`fc_norm`), if at all.
-The first layer sees ``cat(input_layernorm(embedding), hidden_norm(feature))``, and its residual is the feature, or the
-normed feature when `norm_before_residual`. The hidden state that goes on is the one before the final norm (after it
-when `norm_output`), and meets no `fc`.
+chain.py has the alignment. A feature is ``fc`` of the joined residual streams that enter the target's `aux_layers`. The
+streams may be normed before that, together (`norm_before_fc`) or each by itself (`fc_norm`). The first layer reads
+``cat(input_layernorm(embedding), hidden_norm(feature))``; its residual is the feature, or the normed feature with
+`norm_before_residual`. The next step reads, without `fc`, the hidden state before the final norm (with `norm_output`:
+after it).
 
-Layers are Llama's or Qwen3's, or DeepSeek-V2's with a dense MLP. Embeddings and head are the target's where the
-checkpoint brings none.
+Layers are Llama's or Qwen3's, or DeepSeek-V2's with a dense MLP. Embeddings and head are the target's if the checkpoint
+has none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dovetail.engine.models.layers import Options, Prefixed, RMSNorm, rotary_tab
 
 
 class Eagle3:
-    """The network."""
+    """The network of EAGLE-3."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Drafting what a constraint forces: keys, names and punctuation that have to come."""
+"""Forced tokens as drafts: the keys, names and punctuation that a constraint leaves no choice about."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dovetail.errors import guarded
 
 
 class Forced:
-    """Beside a drafter, or alone (None): what a request's constraint forces is drafted where `drafter` would say
-    something else or nothing.
+    """A drafter that proposes forced tokens where `drafter` (None: no drafter) proposes something else or nothing.
 
-    A draft that begins with what is forced goes on beyond it, hence it comes first. On constrained calls of the demo
-    pair, 3 drafts a step, EAGLE-3 alone makes 3.35 tokens a step, with forced tokens in place of its drafts 2.82.
+    The draft of `drafter` is preferred when it begins with the forced tokens, because it goes on after them: on
+    constrained calls of the demo pair with 3 drafts a step, EAGLE-3 makes 3.35 tokens a step, and with forced tokens in
+    place of its drafts 2.82.
     """
 
     def __init__(self, drafter: Drafter | None) -> None:
@@ -31,7 +31,7 @@ class Forced:
             self._drafter.observe(observed)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
-        """The drafter is not asked where what is forced fills the window."""
+        """As `Drafter.propose`. The inner drafter is not asked where forced tokens fill the window."""
         certain = [forced(request, count) for request, count in zip(requests, counts, strict=True)]
         drafts = [Draft(tokens, forced=len(tokens)) for tokens in certain]
         asked = [i for i, count in enumerate(counts) if len(certain[i]) < count]
@@ -51,17 +51,17 @@ class Forced:
 
 
 def forced(request: Request, count: int) -> list[int]:
-    """At most `count` tokens that the constraint of `request` forces now; none where it has none, or fails."""
+    """At most `count` tokens that the constraint of `request` forces now; none without a constraint, or if it fails."""
     if request.constraint is None:
         return []
     try:
         return list(guarded(request.constraint.forced, count))[:count]
-    except Exception:  # a caller's code; if it is broken, its mask says so and ends this request only
+    except Exception:  # a caller's code: if it is broken, its mask fails too and ends this request only
         return []
 
 
 def _preferred(draft: Draft, certain: list[int]) -> Draft:
-    """`draft` where it begins with `certain`, else `certain`."""
+    """`draft` if it begins with the forced tokens `certain`, else `certain`."""
     count = len(certain)
     if not certain:
         return draft
@@ -69,7 +69,7 @@ def _preferred(draft: Draft, certain: list[int]) -> Draft:
         return Draft(certain, forced=count)
     if draft.probs is None:
         return Draft(draft.tokens, forced=count)
-    # Whichever was drawn, the window begins with `certain`: these were not drawn. What follows them was.
+    # The window begins with `certain` whatever was drawn, so q is 1 there. The tokens after them were drawn.
     ones = torch.zeros_like(draft.probs[:count])
     ones[torch.arange(count), torch.tensor(certain)] = 1.0
     return Draft(draft.tokens, torch.cat((ones, draft.probs[count:])), count)

@@ -33,8 +33,10 @@ _EXTRA = ("embed_tokens.weight", "lm_head.weight", "mask_hidden")
 
 @dataclass(frozen=True, slots=True)
 class DrafterCheckpoint:
-    """A drafter that has been looked over and found to fit its target. `target_ids` maps its vocabulary to the
-    target's, None where they are one."""
+    """A drafter's checkpoint that fits its target.
+
+    `target_ids`: the target's id for each id of the drafter; None if both vocabularies are the same.
+    """
 
     path: Path
     config: DrafterConfig
@@ -43,13 +45,13 @@ class DrafterCheckpoint:
 
     @property
     def cache_width(self) -> int:
-        """Numbers cached per token, over all layers."""
+        """How many numbers are cached per token, over all layers."""
         config = self.config
         return config.cache_width * (config.num_hidden_layers if isinstance(config, TargetConfig) else 1)
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
-        """What the target must hand out of its hidden states."""
+        """The residual streams of the target that the drafter reads."""
         return () if isinstance(self.config, TargetConfig) else self.config.aux_layers
 
 
@@ -64,7 +66,7 @@ def inspect_drafter(source: Path | str, target: TargetCheckpoint) -> DrafterChec
         return DrafterCheckpoint(target.path, inside, target.tensors)
     path = Path(source)
     config = drafter_config(read_drafter(str(path)), target.target)
-    # Some trainers call the only layer midlayer.
+    # Some trainers name the only layer midlayer.
     tensors = {name.replace("midlayer.", "layers.0.", 1): header for name, header in read_headers(path).items()}
     if not isinstance(config, Eagle3Config):
         check_tensors(path, tensors, config.expected_tensors())
@@ -84,7 +86,7 @@ def load_drafter(
     prefix_caching: bool,
     draft_sampling: DraftSampling,
 ) -> Drafter:
-    """Read the weights of `found`; `pool` is its own, and so are `options`. `target` hands its `aux_layers` out."""
+    """Read the weights of `found` and make a drafter for `target`, with the block pool `pool` of its own."""
     config = found.config
     rows = pool.total * pool.block_size
     choose = Chooser(target.vocab_size, found.target_ids, draft_sampling)
@@ -140,7 +142,7 @@ def _check_eagle3(
 
 
 def _target_ids(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader]) -> Tensor | None:
-    """The target's id for each of the drafter's: ``i + d2t[i]``. t2d, where it is there, says the same again."""
+    """The target's id for each id of the drafter: ``i + d2t[i]``. If there is a t2d, it must agree."""
     size, vocab = config.draft_vocab_size, config.layer.vocab_size
     if size == vocab and "d2t" not in tensors:
         return None
@@ -151,7 +153,7 @@ def _target_ids(path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHe
         raise CheckpointError(f"{path}: d2t points to {low} to {high}, outside the target's vocabulary of {vocab}")
     ascending = sorted(ids.tolist())
     if len(set(ascending)) < size:
-        raise CheckpointError(f"{path}: d2t points to the same token of the target twice")
+        raise CheckpointError(f"{path}: d2t names a token of the target twice")
     if "t2d" in maps and maps["t2d"].nonzero().flatten().tolist() != ascending:
-        raise CheckpointError(f"{path}: d2t and t2d do not speak of the same tokens")
+        raise CheckpointError(f"{path}: d2t and t2d name different tokens")
     return ids

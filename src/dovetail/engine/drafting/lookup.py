@@ -1,8 +1,8 @@
-"""Drafting by looking the sequence up in itself: what followed last time these tokens came.
+"""Lookup drafting: propose what followed when the last tokens occurred earlier in the same sequence.
 
-It needs no weights, and agents repeat themselves: files they read and write back, keys, ids of earlier calls. After
-prompt lookup decoding (https://github.com/apoorvumang/prompt-lookup-decoding) and SuffixDecoding
-(https://arxiv.org/abs/2411.04975), with chains of earlier places, as in LZ77, in place of a suffix tree.
+It needs no weights, and agents repeat themselves: files that they read and write back, keys, ids of earlier calls.
+After prompt lookup decoding (https://github.com/apoorvumang/prompt-lookup-decoding) and SuffixDecoding
+(https://arxiv.org/abs/2411.04975), with chains of earlier positions, as in LZ77, in place of a suffix tree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dovetail.engine.drafting.base import Draft, Observed
 from dovetail.engine.request import Request
 from dovetail.errors import EngineError
 
-# Figures for these are in docs/decisions/0011-what-lookup-drafting-keeps.md.
+# docs/decisions/0011-what-lookup-drafting-keeps.md has figures for these.
 MIN_MATCH = 2
 MAX_MATCH = 32
 CANDIDATES = 32
@@ -21,39 +21,40 @@ _LIMIT = 1 << 17
 
 
 class SuffixIndex:
-    """One sequence, and where each pair of its tokens came before.
+    """The tokens of one sequence, with the earlier positions of each pair of tokens.
 
-    What it drafts depends on the last `limit` tokens alone: of the last 32 places where the last two tokens came
-    before, those where most tokens before agree as well, at most 32, are asked what followed; a token is drafted while
-    more than half of them that agree with the draft so far say so, and no more tokens than agreed before.
+    How it drafts, from the last `limit` tokens only: of the last 32 positions of the sequence's last two tokens, take
+    those where the longest run of tokens before agrees too (at most 32 tokens). Draft the token that followed at more
+    than half of these positions, then the next in the same way among the positions that agree with the draft. The draft
+    is at most as long as the run that agreed.
 
-    It holds at most twice `limit` tokens, of 120 bytes each when no pair comes twice, so 32 MB as it is set up. On
-    average a token is taken in in a fraction of a microsecond; a draft takes a few, at worst tens, whatever the tokens.
+    Memory: at most twice `limit` tokens of 120 bytes each if no pair occurs twice, 32 MB by default. Time: on average a
+    fraction of a microsecond to add a token; a few microseconds for a draft, at worst tens.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
         self.seen = 0
-        """How many tokens it was given."""
+        """How many tokens were added since the start."""
         self._clear()
 
     def _clear(self) -> None:
         self._tokens: list[int] = []
-        # For each pair of tokens the place after it, where it came last with something to follow; for each place the
-        # one before it of the same pair, or 0. The first two places stand behind no pair and are never asked.
+        # For each pair of tokens the position after its last occurrence that has a token there; for each position the
+        # one before it for the same pair, or 0. The first two positions follow no pair and are never used.
         self._latest: dict[int, int] = {}
         self._earlier: list[int] = []
         self._last = self._pair = 0
 
     def __len__(self) -> int:
-        """How many tokens it holds."""
+        """How many tokens the index has."""
         return len(self._tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """`tokens` follow."""
+        """Add the next `tokens` of the sequence."""
         self.seen += len(tokens)
         if len(self._tokens) + len(tokens) > 2 * self._limit:
-            # Places are indices into the tokens that are held, so all are found anew, once in `limit` tokens.
+            # Positions are indices into the remaining tokens, so the index is built again, once in `limit` tokens.
             tokens = [*self._tokens, *tokens[-self._limit :]][-self._limit :]
             self._clear()
         latest, earlier = self._latest, self._earlier
@@ -67,16 +68,16 @@ class SuffixIndex:
         self._tokens += tokens
 
     def draft(self, count: int) -> list[int]:
-        """At most `count` tokens that may follow."""
+        """At most `count` tokens that may come next."""
         tokens = self._tokens
         end = len(tokens)
         matched, places = self._longest_matches()
         for _ in range(min(count, matched) if places else 0):
             followers = [tokens[place] for place in places]
-            token = sorted(followers)[len(followers) // 2]  # what more than half say is in the middle
+            token = sorted(followers)[len(followers) // 2]  # a token that more than half have is in the middle
             if followers.count(token) * 2 <= len(followers):
                 break
-            # Where a match overlaps the end, what follows it is the draft itself.
+            # Where a match overlaps the end of the sequence, the draft itself follows it.
             tokens.append(token)
             places = [place + 1 for place, follower in zip(places, followers, strict=True) if follower == token]
         drafted = tokens[end:]
@@ -84,7 +85,7 @@ class SuffixIndex:
         return drafted
 
     def _longest_matches(self) -> tuple[int, list[int]]:
-        """The most tokens before any candidate that are equal to the last ones, and the candidates that have them."""
+        """The length of the longest match with the last tokens, and the positions after the matches of that length."""
         tokens = self._tokens
         end = len(tokens)
         start = max(0, end - self._limit)
@@ -106,7 +107,7 @@ class SuffixIndex:
 
 
 class Lookup:
-    """The drafter where there is no other: an index for each request, from its first proposal on."""
+    """The lookup drafter: an index for each request, from its first proposal on."""
 
     aux_layers: tuple[int, ...] = ()
 
@@ -117,7 +118,7 @@ class Lookup:
         return cached
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Nothing to keep: `propose` is given the tokens."""
+        """Nothing: `propose` reads the tokens from the requests."""
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         return [Draft(self._index(request).draft(count)) for request, count in zip(requests, counts, strict=True)]
@@ -128,7 +129,7 @@ class Lookup:
     def check_integrity(self, requests: set[str]) -> None:
         lost = self._indices.keys() - requests
         if lost:
-            raise EngineError(f"lookup drafting keeps tokens of requests that are gone: {', '.join(sorted(lost))}")
+            raise EngineError(f"the lookup drafter has an index for requests that ended: {', '.join(sorted(lost))}")
 
     def _index(self, request: Request) -> SuffixIndex:
         index = self._indices.setdefault(request.id, SuffixIndex())

@@ -1,11 +1,11 @@
 """Multi-token prediction in DeepSeek-V3's layout (https://arxiv.org/abs/2412.19437, section 2.2), chained.
 
-The layer after a checkpoint's own layers sees ``eh_proj(cat(enorm(embedding), hnorm(feature)))``; the feature is the
-target's hidden state after its final norm, and the state that goes on is the layer's after `shared_head.norm`, as in
-vLLM and SGLang. What is fed where is in chain.py. Embeddings and head are the target's: the copies that a checkpoint
-may hold are not read. Where it has more than one such layer only the first is used, again and again, as in vLLM.
+The layer reads ``eh_proj(cat(enorm(embedding), hnorm(feature)))``, where the feature is the target's hidden state after
+its final norm. The next step reads the layer's output after `shared_head.norm`, as in vLLM and SGLang. chain.py has the
+alignment. Embeddings and head are the target's; the copies that a checkpoint may have are not read. Of several MTP
+layers only the first is used, for every step, as in vLLM.
 
-Unlike vLLM, which puts zeros in place of slot 0's embedding, this keeps it, as the paper and SGLang do.
+vLLM replaces the embedding of slot 0 by zeros; this does not, like the paper and SGLang.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dovetail.engine.models.layers import Options, Prefixed, RMSNorm, rotary_tab
 
 
 class MTP:
-    """The network."""
+    """The network of an MTP layer."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """P-EAGLE (https://arxiv.org/abs/2602.01469): an EAGLE-3 network that drafts a whole window in one pass.
 
-The slots are EAGLE-3's (chain.py), and so is the first draft. Drafts 2 to K come from K - 1 masked slots at the rope
-positions that follow: each pairs the embedding of one trained token with one trained feature, and attends to the slots
-and to the masked slots before it. What is drafted is never fed.
+The slots and the first draft are EAGLE-3's (chain.py). Drafts 2 to K come from K - 1 masked slots at the next rope
+positions. Each masked slot pairs the embedding of one trained token with one trained feature, and attends to the slots
+and masked slots before it. Drafted tokens are never an input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.engine.request import Request
 
 
 class ParallelDrafter(ChainDrafter):
-    """`mask_token` and `mask_feature` ([1, width], as the target's features are) fill the masked slots."""
+    """A `Drafter` for P-EAGLE. `mask_token` and `mask_feature` [1, width] fill the masked slots."""
 
     def __init__(
         self, network: Network, tables: Tables, choose: Chooser, mask_token: int, mask_feature: Tensor
