@@ -1,10 +1,8 @@
 # Sets itself up in .venv and runs things; nothing else has to be installed first but Python 3.11 or later.
 #
-#   make serve [PORT=8000] [ARGS=…]     make test     make demo     make lint     make format
-#   make train     make bench     make bench-reading     make bench-rendering     make bench-engine
-#   make bench-speculation     make bench-constraint     make fuzz     make coverage     make recipes
-#   make check-emitted     make check-parsers     make bench-plugins     make vllm-test     make prove-constraint
-#   make bench-accuracy
+#   make serve [PORT=8000] [ARGS=…]     make demo     make test     make bench
+#
+# CONTRIBUTING.md has the other targets.
 #
 # torch comes first, alone and exact, so that no resolver can bring CUDA packages onto a machine without a GPU.
 # TORCH_INDEX names the package index to take it from; without it, see `torch` below.
@@ -21,18 +19,23 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := -n auto --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
 .PHONY: format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
-.PHONY: bench-accuracy
+.PHONY: bench-accuracy test-all pictures
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
 	@$(BIN)/dovetail serve --port $(PORT) $(ARGS)
 
+# On all cores, without the tests marked slow, and with a quarter of the examples of each property.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 demo: $(VENV)/.dev
 	@$(BIN)/python -m demo $(ARGS)
@@ -93,12 +96,16 @@ bench-accuracy: $(VENV)/.dev
 
 # The same properties as in `make test`, with many more examples; outputs are split at random 100,000 times.
 fuzz: $(VENV)/.dev
-	@$(BIN)/python -m pytest -v --hypothesis-profile=fuzz $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=fuzz $(ARGS)
 
 # Every line and branch of reading/ and formats/ has to be run by their own tests.
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage run -m pytest tests/reading tests/formats tests/grammar $(ARGS)
 	@$(BIN)/python -m coverage report
+
+# What the README shows of `make demo`.
+pictures: $(VENV)/.dev
+	@$(BIN)/python -m demo.picture docs/pictures/demo.svg
 
 # The page is made from the recipes; a test fails where it is not what they say.
 recipes: $(VENV)/.dev
