@@ -58,9 +58,10 @@ def test_the_page_names_every_value_with_its_source(plan: Any, pair: Path) -> No
     assert table["port"] == ["9000", "command", "line"]
     assert table["draft_tokens"] == ["2", "drafter"]
     assert table["gate"] == ["measured", "default"]
-    assert table.keys() == {"setting"} | {option.name for option in OPTIONS if shown[option.name]["value"] is not None}
+    values = {option.name for option in OPTIONS if shown[option.name]["value"] is not None}
+    assert table.keys() == {"setting", "compute"} | values
     everything = rows(plan(pair / "drafter", "--all"))
-    assert everything.keys() == {"setting"} | {option.name for option in OPTIONS}
+    assert everything.keys() == {"setting", "compute"} | {option.name for option in OPTIONS}
     assert everything["tensor_parallel_size"] == ["none", "default"]
 
 
