@@ -8,7 +8,6 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart
 from tests.reading.families import TOOLS
 from tests.reading.test_envelope import calls, kinds, read
 
@@ -90,29 +89,6 @@ def test_near_misses(text: str, expected: list[str], content: str, defects: list
 def test_a_header_of_another_version_may_hold_arguments_that_are_no_object() -> None:
     message = read(section(f"{CALL}ping{SEP}null{CALL_END}"), name="deepseek_v31", thinking=False)
     assert (calls(message), kinds(message)) == ([("ping", "null")], ["invalid_arguments"])
-
-
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_what_is_cut_off_stays_so(reason: str) -> None:
-    text = (SECTION + v3()).partition("json {")[0]
-    message = read(text, reason, name="deepseek_v3")
-    assert calls(message) == [("ping", '{"a": "```')]
-    assert kinds(message) == ["truncated_call", "missing_section_end"]
-
-
-def test_arguments_stream() -> None:
-    for name, call in (("deepseek_v3", v3()), ("deepseek_v31", v31())):
-        reader = dovetail.format(name).reader(TOOLS, thinking=False)
-        assert reader.feed(SECTION + call.partition("{")[0]) == []
-        assert reader.feed('{"a": "b') == [CallStart(0, "call_0", "ping"), CallArguments(0, '{"a": "b')]
-        assert reader.feed("c<｜") == [CallArguments(0, "c")]
-        assert reader.feed('"}') == [CallArguments(0, '<｜"}')]
-        assert reader.feed(CALL_END) == [CallEnd(0)]
-
-
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = read(section(v31()), name="deepseek_v31", thinking=False, tool_choice="none")
-    assert (message.content, set(kinds(message))) == (f"ping{JSON}", {"call_not_allowed"})
 
 
 def test_what_is_written() -> None:

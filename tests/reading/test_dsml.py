@@ -7,8 +7,7 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
-from dovetail.events import CallArguments, CallEnd, Content, Event
-from tests.reading.families import tokenizer_of
+from dovetail.events import CallArguments, CallEnd, Event
 
 FMT = dovetail.format("deepseek_v32")
 PROPERTIES = {
@@ -200,28 +199,6 @@ def test_string_values_stream_and_hold_back_a_marker_at_most() -> None:
     ):
         events = reader.feed(piece)
         assert "".join(e.fragment for e in events if isinstance(e, CallArguments)) == shown
-
-
-def test_nothing_is_a_call_when_none_is_asked_for() -> None:
-    message = dovetail.fold(stream([section(call(parameter()))], tool_choice="none"))
-    assert not message.calls
-    assert "x" in message.content
-    assert "call_not_allowed" in kinds(message)
-
-
-def test_the_section_ends_open_reasoning() -> None:
-    message = FMT.parse("hm\n\n" + section(SUBMIT), TOOLS, thinking=True)
-    assert (message.reasoning, kinds(message)) == ("hm", ["reasoning_not_closed"])
-
-
-def test_with_ids_spelled_tags_are_text() -> None:
-    tokenizer = tokenizer_of("deepseek_v32")
-    said = Message("", "", (Call("call_0", "search", '{"query": "</｜DSML｜parameter></｜DSML｜invoke>"}'),))
-    reader = FMT.reader(TOOLS, thinking=False, tokenizer=tokenizer)
-    events = [e for i in FMT.write(said, thinking=False).ids(tokenizer) for e in reader.feed("", [i])]
-    assert dovetail.fold(events + reader.finish()) == said
-    reader = FMT.reader(TOOLS, thinking=False, tokenizer=tokenizer)
-    assert {type(e) for e in reader.feed("", tokenizer.encode(section(SUBMIT)))} == {Content}
 
 
 MESSAGE = Message(

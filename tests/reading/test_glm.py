@@ -6,7 +6,7 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd
+from dovetail.events import CallEnd
 
 FMT = dovetail.format("glm45")
 PROPERTIES = {"query": {"type": "string"}, "topn": {"type": "integer"}, "note": {"type": ["string", "null"]}}
@@ -109,24 +109,6 @@ def test_a_call_cut_by_length_stays_cut(text: str, arguments: list[str], content
     assert ([c.arguments for c in message.calls], message.content) == (arguments, content)
     assert not any(isinstance(event, CallEnd) for event in events)
     assert "truncated_call" in [defect.kind for defect in message.defects]
-
-
-def test_string_values_stream_as_they_come() -> None:
-    reader = FMT.reader(TOOLS)
-    reader.feed("<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>")
-    assert reader.feed("a > b\n") == [CallArguments(0, "a > b")]
-    assert "".join(e.fragment for e in reader.feed("</x") if isinstance(e, CallArguments)) == "\\n</x"
-
-
-def test_nothing_is_a_call_when_none_is_asked_for() -> None:
-    message = FMT.parse(call(argument()), TOOLS, tool_choice="none")
-    assert not message.calls
-    assert message.content == "search\nquery\nx\n"
-
-
-def test_the_section_ends_open_reasoning() -> None:
-    message = FMT.parse("\n<think>hm\n" + SUBMIT, TOOLS)
-    assert (message.reasoning, [d.kind for d in message.defects]) == ("hm", ["reasoning_not_closed"])
 
 
 CALLS = (Call("", "search", '{"query": "x", "topn": 3.0}'), Call("", "submit", "{}"))

@@ -8,7 +8,6 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 FMT = dovetail.format("harmony")
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("get_weather", "search", "functions.odd")]
@@ -176,28 +175,3 @@ def test_a_cut_call_stays_cut(reason: str) -> None:
     assert (calls(message), kinds(message)) == ([("search", '{"q": "par')], ["truncated_call"])
     repaired = parse(call(arguments='{"q": "par', end=""), reason=reason, repair_arguments=True)
     assert calls(repaired) == [("search", '{"q": "par"}')]
-
-
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = parse(call() + NEXT + say("final", "a"), tool_choice="none")
-    assert (message.content, calls(message)) == ('to=functions.search {"q": "x"}\na', [])
-    assert kinds(message) == ["call_not_allowed", "missing_name"]
-
-
-def test_it_streams() -> None:
-    reader = FMT.reader(TOOLS)
-
-    def feed(text: str) -> list[Event]:
-        return reader.feed(text)
-
-    assert feed(f"{CHANNEL}analysis{MESSAGE}") == []
-    assert feed("so <") == [Reasoning("so ")]
-    assert feed("b") == [Reasoning("<b")]
-    assert feed(f"{END}{NEXT}{CHANNEL}final{MESSAGE}") == []
-    assert feed("x") == [Content("x")]
-    assert feed(f"{END}{NEXT}{CHANNEL}commentary to=functions.search {CONSTRAIN}json{MESSAGE}") == [
-        CallStart(0, "call_0", "search")
-    ]
-    assert feed('{"q": "a <|') == [CallArguments(0, '{"q": "a ')]
-    assert feed('b"}') == [CallArguments(0, '<|b"}')]
-    assert feed(CALL) == [CallEnd(0)]

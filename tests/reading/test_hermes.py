@@ -7,7 +7,7 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import CallStart, Content
-from tests.reading.families import TOOLS, stream
+from tests.reading.families import TOOLS
 from tests.reading.test_envelope import block, kinds, read
 
 PING = '{"name": "ping", "arguments": {}}'
@@ -42,12 +42,6 @@ def test_blocks(text: str, calls: int, content: str, defects: list[str]) -> None
     assert (message.content, kinds(message)) == (content, defects)
 
 
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = read("Look.\n" + block(PING), tool_choice="none")
-    assert (message.content, message.calls) == (f"Look.\n{PING}\n", ())
-    assert kinds(message) == ["call_not_allowed", "call_not_allowed"]
-
-
 def test_ids_decide_what_a_marker_is(small_tokenizer: dovetail.tokens.Tokenizer) -> None:
     """A tokenizer that has no token for `<tool_call>`: the literal is the marker then, as it is without ids."""
     reader = dovetail.format("hermes").reader(TOOLS, tokenizer=small_tokenizer)
@@ -78,8 +72,3 @@ def test_much_whitespace_behind_a_call_is_not_waited_for() -> None:
     reader.feed(block(PING))
     assert reader.feed("\t" * 15) == []
     assert reader.feed("\t" * 2) == [Content("\t" * 16), Content("\t")]
-
-
-def test_an_open_reasoning_block() -> None:
-    events = stream("qwen3", ["hm\n", "</think>\n", "\nHi"], thinking=True)
-    assert dovetail.fold(events) == Message("Hi", "hm")

@@ -9,7 +9,6 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event
 
 FMT = dovetail.format("kimi_k3")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -253,31 +252,3 @@ def test_a_cut_tag_is_content(cut: str, content: str, defect: str) -> None:
     message = parse(OVER + tag("tools") + cut, reason="length")
     assert message.content == content
     assert defect in kinds(message)
-
-
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = parse("a" + OVER + tools(), tool_choice="none")
-    assert calls(message) == []
-    assert message.content.startswith("a") and 'tool="search"' in message.content and "Paris" in message.content
-    assert "call_not_allowed" in kinds(message)
-
-
-def test_it_streams() -> None:
-    reader = FMT.reader(TOOLS, thinking=False)
-
-    def feed(text: str) -> list[Event]:
-        return reader.feed(text)
-
-    assert feed("a <|cl") == [Content("a ")]
-    assert feed("ose|>resp") == []
-    assert feed("onse<|sep|>" + tag("tools") + tag('call tool="search" index="1"')) == [
-        CallStart(0, "call_0", "search")
-    ]
-    assert feed(tag('argument key="city" type="string"')) == [CallArguments(0, '{"city": "')]
-    assert feed('a"b <') == [CallArguments(0, 'a\\"b ')]
-    assert feed("c\n") == [CallArguments(0, "<c\\n")]
-    assert feed(close("argument")) == [CallArguments(0, '"')]
-    feed(tag('argument key="days" type="number"'))
-    assert feed("12") == []
-    assert feed("5" + close("argument")) == [CallArguments(0, "125")]
-    assert feed("<|close|>call") == [CallArguments(0, "}"), CallEnd(0)]

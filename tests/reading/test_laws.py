@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import ReaderMisuse
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.reading import CallReader
 from dovetail.reading.defects import KINDS
 from dovetail.tokens import Segment, Tokenizer
 from tests.reading import families
@@ -493,3 +494,39 @@ def test_misuse_is_said(name: str) -> None:
         machine.feed_segments([Segment("more", False)])
     with pytest.raises(ReaderMisuse, match="finished"):
         machine.finish()
+
+
+# -- outputs that end or begin where they should not -------------------------------------------------------------------
+
+
+@families_all
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_call_that_is_cut_off_stays_cut_off(name: str, reason: str) -> None:
+    for repaired in (False, True):
+        reader = families.format_of(name).reader(TOOLS, thinking=False, repair_arguments=repaired)
+        events = [*reader.feed(opening(name) + "par"), *reader.finish(reason)]
+        (call,) = dovetail.fold(events).calls
+        assert call.arguments.startswith('{"path": "par')
+        assert "truncated_call" in [event.kind for event in events if isinstance(event, Defect)]
+        assert any(isinstance(event, CallEnd) for event in events) is repaired
+        assert not repaired or json.loads(call.arguments) == {"path": "par"}
+
+
+@families_all
+def test_a_call_in_an_answer_without_calls_is_reported(name: str) -> None:
+    fmt = families.format_of(name)
+    message = fmt.parse(families.sample_outputs(name)[0], TOOLS, thinking=opened(name, True), tool_choice="none")
+    assert not message.calls and all(word in message.content for word in ("CONTENT", "VALUE"))
+    assert "call_not_allowed" in [defect.kind for defect in message.defects]
+
+
+SHARED_WALK = [name for name in families.NAMES if families.format_of(name)._reader._read is CallReader._read]
+
+
+@pytest.mark.parametrize("name", SHARED_WALK)
+def test_a_section_of_calls_ends_open_reasoning(name: str) -> None:
+    fmt = families.format_of(name)
+    calls = fmt.write(Message("x", "", _ONE_CALL.calls), thinking=False).text.partition("x")[2]
+    message = fmt.parse("hm" + calls, TOOLS, thinking=True)
+    assert (message.reasoning.rstrip(), len(message.calls)) == ("hm", 1)
+    assert [defect.kind for defect in message.defects] == ["reasoning_not_closed"]

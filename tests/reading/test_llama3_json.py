@@ -105,16 +105,6 @@ def test_much_whitespace_is_not_waited_for(before: str) -> None:
     assert read(f"{before}{' ' * 20}x", name="llama3_json").content == f"{before.removeprefix(PING)}{' ' * 20}x"
 
 
-def test_llama_4_ends_its_turns_in_its_own_way() -> None:
-    assert {"<|eot|>", "<|eom|>"} <= set(dovetail.format("llama3_json").end_of_turn)
-
-
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    assert read(PING, name="llama3_json", tool_choice="none") == Message(PING)
-    message = read(TAG + PING, name="llama3_json", tool_choice="none")
-    assert (message.content, kinds(message)) == (PING, ["call_not_allowed"])
-
-
 def test_what_is_written() -> None:
     fmt = dovetail.format("llama3_json")
     two = (Call("call_0", "ping", "{}"), Call("call_1", "ping", "{}"))

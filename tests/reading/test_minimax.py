@@ -6,7 +6,6 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd
 
 FMT = dovetail.format("minimax_m2")
 PROPERTIES = {"query": {"type": "string"}, "topn": {"type": "integer"}, "note": {"type": ["string", "null"]}}
@@ -94,33 +93,6 @@ def test_near_misses_are_read_as_meant(
         assert [(c.name, c.arguments) for c in message.calls] == calls
         assert message.content == content
         assert [defect.kind for defect in message.defects] == defects
-
-
-def test_the_section_ends_open_reasoning() -> None:
-    message = FMT.parse("hm\n" + section(SUBMIT), TOOLS, thinking=True)
-    assert (message.reasoning, len(message.calls)) == ("hm", 1)
-    assert [defect.kind for defect in message.defects] == ["reasoning_not_closed"]
-
-
-def test_a_call_cut_by_length_stays_cut() -> None:
-    reader = FMT.reader(TOOLS, thinking=False)
-    events = reader.feed('<minimax:tool_call>\n<invoke name="search">\n<parameter name="query">par')
-    events += reader.finish("length")
-    assert [c.arguments for c in dovetail.fold(events).calls] == ['{"query": "par']
-    assert not any(isinstance(event, CallEnd) for event in events)
-
-
-def test_string_values_stream_as_they_come() -> None:
-    reader = FMT.reader(TOOLS, thinking=False)
-    reader.feed('<minimax:tool_call>\n<invoke name="search">\n<parameter name="query">')
-    assert reader.feed("a > b\n") == [CallArguments(0, "a > b")]
-    assert "".join(e.fragment for e in reader.feed("</x") if isinstance(e, CallArguments)) == "\\n</x"
-
-
-def test_nothing_is_a_call_when_none_is_asked_for() -> None:
-    message = FMT.parse(section(SUBMIT), TOOLS, thinking=False, tool_choice="none")
-    assert not message.calls
-    assert message.content == "\n" + SUBMIT
 
 
 def test_written_as_the_template_does() -> None:

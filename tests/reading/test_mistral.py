@@ -6,8 +6,6 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart
-from tests.reading.families import TOOLS
 from tests.reading.test_envelope import calls, kinds, read
 
 CALLS, ARGS, CALL_ID, CLOSER, END = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[/TOOL_CALLS]", "</s>"
@@ -119,22 +117,9 @@ def test_a_control_token_where_a_name_is_too_long(length: int, rest: str, defect
     assert (message.content, kinds(message)) == (begun + rest, defects)
 
 
-def test_arguments_stream() -> None:
-    reader = dovetail.format("mistral").reader(TOOLS)
-    assert reader.feed(f"{CALLS}ping{ARGS}") == [CallStart(0, "call_0", "ping")]
-    assert reader.feed('{"a": "b') == [CallArguments(0, '{"a": "b')]
-    assert reader.feed("c [TOOL") == [CallArguments(0, "c ")]
-    assert reader.feed('"}') == [CallArguments(0, '[TOOL"}'), CallEnd(0)]
-
-
 def test_reasoning() -> None:
     said = Message("Hello.", "hm", (Call("call_0", "ping", "{}"),))
     written = dovetail.format("mistral").write(said).text
     assert written == f"[THINK]hm[/THINK]Hello.{CALLS}ping{ARGS}{{}}{END}"
     assert read(written, name="mistral") == said
     assert dovetail.format("mistral").write(said, thinking=False).text == f"Hello.{CALLS}ping{ARGS}{{}}{END}"
-
-
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = read(NAMED, name="mistral", tool_choice="none")
-    assert (message.content, set(kinds(message))) == ('ping{"a": 1}', {"call_not_allowed"})

@@ -162,12 +162,6 @@ def test_a_list_that_was_cut_off_before_its_first_call(text: str) -> None:
     assert (message.content, kinds(message)) == (text, ["truncated_call"])
 
 
-def test_nothing_is_a_call_when_tools_are_not_to_be_used() -> None:
-    message = parse(f"{ONE} {CALLS}{ONE}{CALLS_END}", tool_choice="none")
-    assert (message.content, calls(message)) == (f"{ONE} {ONE}", [])
-    assert kinds(message) == ["call_not_allowed"]
-
-
 def test_what_is_held_back() -> None:
     reader = FMT.reader(TOOLS)
 

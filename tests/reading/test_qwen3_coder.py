@@ -8,8 +8,6 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd
-from tests.reading.families import tokenizer_of
 
 FMT = dovetail.format("qwen3_coder")
 PROPERTIES = {
@@ -130,36 +128,6 @@ def test_without_tools_text_opens_no_call() -> None:
     for text in (SUBMIT, "<function=>"):
         message = FMT.parse(text, thinking=False)
         assert (message.content, message.calls) == (text, ())
-
-
-def test_the_section_ends_open_reasoning() -> None:
-    message = FMT.parse("hm\n" + section(SUBMIT), TOOLS, thinking=True)
-    assert (message.reasoning, len(message.calls)) == ("hm\n", 1)
-    assert [defect.kind for defect in message.defects] == ["reasoning_not_closed"]
-
-
-def test_a_call_cut_by_length_stays_cut() -> None:
-    text = "<tool_call>\n<function=search>\n<parameter=query>\npar"
-    reader = FMT.reader(TOOLS, thinking=False)
-    events = [*reader.feed(text), *reader.finish("length")]
-    assert [c.arguments for c in dovetail.fold(events).calls] == ['{"query": "par']
-    assert not any(isinstance(event, CallEnd) for event in events)
-
-
-def test_string_values_stream_as_they_come() -> None:
-    reader = FMT.reader(TOOLS, thinking=False)
-    reader.feed("<tool_call>\n<function=search>\n<parameter=query>\n")
-    assert reader.feed("a > b\n") == [CallArguments(0, "a > b")]
-    assert reader.feed("\n</par") == [CallArguments(0, "\\n")]
-    # The next character may begin a control token; none of them can go on what has come of the end tag.
-    assert "".join(e.fragment for e in reader.feed("<") if isinstance(e, CallArguments)) == "\\n</par"
-
-
-def test_with_ids_only_control_tokens_open_a_section() -> None:
-    tokenizer = tokenizer_of("qwen3_coder")
-    reader = FMT.reader(TOOLS, thinking=False, tokenizer=tokenizer)
-    message = dovetail.fold(reader.feed("", tokenizer.encode("a <tool_call></tool_call>")) + reader.finish())
-    assert (message.content, message.defects) == ("a <tool_call></tool_call>", ())
 
 
 def test_written_as_the_template_does() -> None:
