@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail.checkpoints.drafter import Drafter, mtp_drafter, read_drafter
 from dovetail.checkpoints.target import Target, read_target
@@ -21,6 +23,7 @@ from dovetail.engine.config import (
 )
 from dovetail.errors import CheckpointError
 from tests.checkpoints.configs import KIMI_EAGLE3, KIMI_EAGLE3_MLA, KIMI_K2, QWEN3_8B, QWEN3_8B_EAGLE3, Config, write
+from tests.checkpoints.test_target import JSON
 
 CONFIGS = Path("../shared/data/configs")
 PUBLISHED = sorted(str(file.relative_to(CONFIGS)) for file in CONFIGS.rglob("*.json")) if CONFIGS.is_dir() else []
@@ -147,3 +150,29 @@ def test_targets(tmp_path: Path, raw: Config) -> None:
         assert (config.moe_intermediate_size, config.n_shared_experts) == (experts.width, experts.shared)
         assert mtp_config(target, config).target == config
         assert mtp_drafter(target).layers == 1
+
+
+FUZZED: dict[str, Config] = {
+    "kimi": KIMI_K2 | {"quantization_config": None, "routed_scaling_factor": 2.5},
+    "qwen": QWEN3_8B,
+    "speculators": PEAGLE | {"mask_token_id": 1},
+    "mla": KIMI_EAGLE3_MLA,
+}
+
+
+@given(name=st.sampled_from(sorted(FUZZED)), data=st.data())
+def test_any_config_is_a_config_of_the_engine_or_one_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    extra = ["n_group", "topk_group", "rope_scaling", "layer_types", "attention_bias", "eagle_config", "eos_token_id"]
+    field = data.draw(st.sampled_from([*FUZZED[name], *extra]))
+    folder = tmp_path_factory.getbasetemp() / "fuzzed-engine"
+    write(folder, FUZZED[name], **{field: data.draw(JSON)})
+    try:
+        if name in ("kimi", "qwen"):
+            target_config(read_target(str(folder)))
+        else:
+            drafter = read_drafter(str(folder))
+            drafter_config(drafter, made_for(drafter, folder.with_name("fuzzed-engine-target")))
+    except CheckpointError as error:
+        assert "\n" not in error.message

@@ -9,7 +9,7 @@ import msgspec
 
 from dovetail.errors import CheckpointError
 
-_LARGEST = 2**40  # larger numbers are mistakes, and sizes computed from them would be meaningless
+LARGEST = 2**40  # larger numbers are mistakes, and sizes computed from them would be meaningless
 _MOST_LAYERS = 1024  # the largest known model has 126
 
 
@@ -28,7 +28,7 @@ class Fields(msgspec.Struct, frozen=True):
         for name in names:
             value = self.raw.get(name)
             if value is not None:
-                if type(value) is not int or not 0 <= value < _LARGEST:
+                if type(value) is not int or not 0 <= value < LARGEST:
                     raise self.error(f"{name} must be a whole number, found {value!r:.80}")
                 return value
         return None
@@ -45,7 +45,7 @@ class Fields(msgspec.Struct, frozen=True):
         for name in names:
             value = self.raw.get(name)
             if value is not None:
-                if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < _LARGEST:
+                if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < LARGEST:
                     raise self.error(f"{name} must be a number, found {value!r:.80}")
                 return float(value)
         return None
@@ -82,7 +82,7 @@ class Fields(msgspec.Struct, frozen=True):
         items = self.items(*names)
         if items is None:
             return None
-        if not all(type(item) is int and abs(item) < _LARGEST for item in items):
+        if not all(type(item) is int and abs(item) < LARGEST for item in items):
             raise self.error(f"{names[0]} must be a list of whole numbers, found {items!r:.80}")
         return tuple(items)
 

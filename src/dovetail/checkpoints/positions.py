@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.checkpoints.fields import Fields
+from dovetail.checkpoints.fields import LARGEST, Fields
 
 
 class LinearScaling(msgspec.Struct, frozen=True):
@@ -101,7 +101,6 @@ def _scaling(kind: str, block: Fields) -> LinearScaling | Llama3Scaling | Yarn |
 
 #: Rope types under which max_position_embeddings counts the tokens after scaling (vLLM 0.33, config/model.py).
 _COUNTED_AFTER = ("default", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "mrope")
-_LARGEST = 2**40
 
 
 def context_length(fields: Fields, rope: Rope) -> int | None:
@@ -117,7 +116,7 @@ def context_length(fields: Fields, rope: Rope) -> int | None:
         return None
     if rope.type in _COUNTED_AFTER or not rope.factor:
         return positions
-    if not 1 <= positions * rope.factor < _LARGEST:
+    if not 1 <= positions * rope.factor < LARGEST:
         raise fields.error(
             f"the rope's factor {rope.factor:g} makes {positions * rope.factor:g} of {positions} positions, which "
             "cannot be a context length"
