@@ -47,14 +47,14 @@ def with_engine(
 
 
 def test_it_tells_how_far_loading_is(folders: tuple[Path, Path]) -> None:
-    told: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
 
     async def test(engine: EmbeddedEngine) -> None:
-        total = told[-1][1]
-        assert told[-1] == (total, total) and total > 0
-        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        total = steps[-1][1]
+        assert steps[-1] == (total, total) and total > 0
+        assert [done for done, _ in steps] == sorted(done for done, _ in steps)
 
-    with_engine(folders, test, progress=lambda done, total: told.append((done, total)))
+    with_engine(folders, test, progress=lambda done, total: steps.append((done, total)))
 
 
 def test_it_drafts_from_what_a_sequence_says_where_it_has_no_drafter(folders: tuple[Path, Path]) -> None:

@@ -1,5 +1,7 @@
-"""vLLM as an engine: started, watched, started again, stopped. What stands in for `vllm` is a real process that serves
-real HTTP (`vllm_program`); vLLM itself runs in tests/vllm."""
+"""vLLM as an engine: started, watched, restarted and stopped.
+
+`vllm_program` replaces vLLM: a real process that serves real HTTP. vLLM itself runs in tests/vllm.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +32,25 @@ GREEDY = Sampling(temperature=0)
 PROMPT = (1, 2, 3)
 
 
-class Told:
-    """A report that remembers."""
+class RecordingReport:
+    """A report that keeps what it was given."""
 
     def __init__(self) -> None:
         self.phases: list[vllm.Progress] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def progress(self, progress: vllm.Progress, silent: float) -> None:
         self.phases.append(progress)
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
 
 class Setup:
-    """An engine on a `vllm` that does as its runs say."""
+    """An engine whose `vllm` behaves as the `Run`s describe."""
 
     def __init__(self, folder: Path, *script: Run, silence_s: float = 60, hung_s: float = 300) -> None:
-        self.folder, self.told = folder, Told()
+        self.folder, self.report = folder, RecordingReport()
         self.log = folder / "log" / "vllm.log"
         self.log.parent.mkdir()
         self.socket = vllm.Socket()
@@ -57,7 +59,7 @@ class Setup:
         launch = vllm.Launch(arguments=arguments, environment=environment, key="secret", notes=())
         server = Server(vllm.URL, Vocabulary(100, (99,), {}), key="secret", path=self.socket.path)
         self.engine = vllm.VLLMEngine(
-            launch, server, self.socket, self.log, self.told, patience_s=60, silence_s=silence_s, hung_s=hung_s
+            launch, server, self.socket, self.log, self.report, patience_s=60, silence_s=silence_s, hung_s=hung_s
         )
 
     def run(self, test: Callable[[vllm.VLLMEngine], Awaitable[None]]) -> None:
@@ -77,10 +79,10 @@ class Setup:
 
 
 async def ids(engine: Engine, max_tokens: int = 4) -> list[int]:
-    return [id for batch in [b async for b in engine.complete(asked(max_tokens))] for id in batch.ids]
+    return [id for batch in [b async for b in engine.complete(request(max_tokens))] for id in batch.ids]
 
 
-def asked(max_tokens: int) -> Completion:
+def request(max_tokens: int) -> Completion:
     return Completion(PROMPT, max_tokens, GREEDY)
 
 
@@ -90,11 +92,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "FIRST_S", 0.01)
 
 
-def test_it_starts_completes_and_leaves_nothing(tmp_path: Path) -> None:
+def test_it_starts_completes_and_leaves_no_process(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
 
     async def test(engine: vllm.VLLMEngine) -> None:
@@ -107,13 +109,13 @@ def test_it_starts_completes_and_leaves_nothing(tmp_path: Path) -> None:
     setup.run(test)
     assert [run["key"] for run in runs(tmp_path)] == ["secret"]
     assert "secret" not in " ".join(runs(tmp_path)[0]["words"])
-    assert setup.told.said == []
-    assert setup.told.phases[-1].phase == "ready"
+    assert setup.report.messages == []
+    assert setup.report.phases[-1].phase == "ready"
     assert LOADING[0] in setup.log.read_text()
     assert setup.log.stat().st_mode & 0o777 == 0o600
 
 
-#: Another user, who wants to listen at a path, then to ask who listens there.
+#: Another user tries to listen on a path, and to connect to it.
 STRANGER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
@@ -128,7 +130,7 @@ for do in "bind", "connect":
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("listens", [False, True])
-def test_its_socket_is_nobody_elses(listens: bool) -> None:
+def test_other_users_cannot_use_its_socket(listens: bool) -> None:
     where = vllm.Socket()
     where.open()
     assert Path(where.path).parent.stat().st_mode & 0o777 == 0o700
@@ -137,8 +139,8 @@ def test_its_socket_is_nobody_elses(listens: bool) -> None:
             own.bind(where.path)
             own.listen()
         python = [sys.executable, "-I", "-S", "-c", STRANGER, where.path]
-        said = subprocess.run(python, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == ["Permission denied"] * 2
+        messages = subprocess.run(python, capture_output=True, text=True, check=True).stdout
+    assert messages.splitlines() == ["Permission denied"] * 2
     where.close()
     assert not Path(where.path).parent.exists()
 
@@ -187,7 +189,7 @@ def test_a_socket_s_folder_may_have_gone(tmp_path: Path, monkeypatch: pytest.Mon
         where.open()
 
 
-def test_a_socket_is_where_nobody_else_can_put_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_is_not_where_others_could_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     above = tmp_path / "above"
     (above / "own").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(above / "own"))
@@ -230,16 +232,16 @@ def test_an_engine_that_dies_while_loading_says_why(tmp_path: Path) -> None:
     assert message.startswith("vLLM ended while starting, exit code 1: ValueError: Available memory on node 0")
     assert "Not enough memory: use less" in message
     assert message.endswith(f"Its whole log is {setup.log}")
-    assert "cpu_worker.py" in setup.told.said[0]
+    assert "cpu_worker.py" in setup.report.messages[0]
     setup.nothing_left()
 
 
-def test_one_that_cannot_be_run_says_so(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     (tmp_path / "vllm").chmod(0o644)
     with pytest.raises(EngineError, match=r"exit code 127.* Its whole log is") as raised:
         asyncio.run(setup.engine.start())
-    assert "Permission denied" in setup.told.said[0], raised.value
+    assert "Permission denied" in setup.report.messages[0], raised.value
 
 
 def test_a_child_that_writes_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_a_child_that_writes_nothing_for_too_long_is_ended(tmp_path: Path) -> No
     setup.nothing_left()
 
 
-def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(silent=True))
 
     async def main() -> None:
@@ -269,7 +271,7 @@ def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
     async def test(engine: vllm.VLLMEngine) -> None:
         seen: list[int] = []
         with pytest.raises(EngineError, match="the engine died while it answered, and is being started again"):
-            async for batch in engine.complete(asked(50)):
+            async for batch in engine.complete(request(50)):
                 seen += batch.ids
         assert seen == [10, 11, 12]
         # What comes while it is away waits.
@@ -279,15 +281,15 @@ def test_a_crash_ends_what_had_begun_and_nothing_else(tmp_path: Path) -> None:
     setup.run(test)
     assert len(runs(tmp_path)) == 2
     assert len({run["words"][-1] for run in runs(tmp_path)}) == 1, "the same socket"
-    assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in setup.told.said[-2]
-    assert "vLLM is back" in setup.told.said[-1]
+    assert "vLLM died. vLLM ended while serving, killed (SIGKILL)" in setup.report.messages[-2]
+    assert "vLLM is back" in setup.report.messages[-1]
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
 def test_it_comes_back_where_its_folder_was_cleaned_away(tmp_path: Path, cleaned: bool) -> None:
-    """Something may clean up below /tmp while it is away."""
+    """/tmp may be cleaned up during a restart."""
     setup = Setup(tmp_path, Run(), Run())
-    say, folder = setup.told.say, Path(setup.socket.path).parent
+    say, folder = setup.report.say, Path(setup.socket.path).parent
 
     def clean(text: str) -> None:
         if text.startswith("vLLM died"):
@@ -298,14 +300,14 @@ def test_it_comes_back_where_its_folder_was_cleaned_away(tmp_path: Path, cleaned
 
     async def test(engine: vllm.VLLMEngine) -> None:
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGKILL)
-        await until(lambda: "vLLM is back" in "".join(setup.told.said))
+        await until(lambda: "vLLM is back" in "".join(setup.report.messages))
         assert await ids(engine) == [10, 11, 12, 13]
 
-    setup.told.say = clean  # type: ignore[method-assign]
+    setup.report.say = clean  # type: ignore[method-assign]
     setup.run(test)
 
 
-def test_what_had_received_nothing_is_sent_again(tmp_path: Path) -> None:
+def test_a_request_that_received_nothing_is_sent_again(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0), Run())
 
     async def test(engine: vllm.VLLMEngine) -> None:
@@ -331,7 +333,7 @@ def test_a_request_that_kills_it_is_sent_twice_and_its_prompt_three_times(tmp_pa
     assert len(runs(tmp_path)) <= 4
 
 
-def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_an_engine_that_dies_five_times_is_given_up(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=0), Run(log=("ValueError: no more",), dies=3))
 
     async def test(engine: vllm.VLLMEngine) -> None:
@@ -339,14 +341,14 @@ def test_one_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
             await ids(engine)
         assert engine.gave_up is not None
         error = await engine.gave_up
-        assert error.private  # it has words of the log
+        assert error.private  # it quotes the log
         assert error.message.startswith(f"vLLM died {restarts.MOST} times, the last time: vLLM ended while")
 
     setup.run(test)
     assert len(runs(tmp_path)) == restarts.MOST
 
 
-def test_one_that_cannot_be_started_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_restarted_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(tmp_path, Run(dies_after=1))
 
     async def test(engine: vllm.VLLMEngine) -> None:
@@ -365,15 +367,14 @@ def test_one_that_cannot_be_started_again_is_given_up(tmp_path: Path, monkeypatc
     assert len(runs(tmp_path)) == 1
 
 
-def test_one_that_nobody_keeps_is_given_up(tmp_path: Path) -> None:
-    """Whatever ended its keeper."""
+def test_an_engine_whose_keeper_failed_is_given_up(tmp_path: Path) -> None:
     setup = Setup(tmp_path, Run(dies_after=1))
 
     async def test(engine: vllm.VLLMEngine) -> None:
         def say(text: str) -> None:
             raise RuntimeError("nobody listens")
 
-        setup.told.say = say  # type: ignore[method-assign]
+        setup.report.say = say  # type: ignore[method-assign]
         with pytest.raises(EngineError):
             await ids(engine)
         assert engine.gave_up is not None
@@ -382,31 +383,31 @@ def test_one_that_nobody_keeps_is_given_up(tmp_path: Path) -> None:
     setup.run(test)
 
 
-def test_its_output_is_read_whoever_hears_it(tmp_path: Path) -> None:
+def test_its_output_is_read_even_if_the_report_fails(tmp_path: Path) -> None:
     lines = (*LOADING, *("x" * 1000 for _ in range(200)), "the end")
     setup = Setup(tmp_path, Run(log=lines))
 
     def fail(progress: vllm.Progress, silent: float) -> None:
-        if progress.phase == "load" and not silent:  # as a line says it
+        if progress.phase == "load" and not silent:  # not from the polling
             raise UnicodeEncodeError("ascii", "…", 0, 1, "ordinal not in range(128)")
 
     async def test(engine: vllm.VLLMEngine) -> None:
         assert await ids(engine) == [10, 11, 12, 13]
 
-    setup.told.progress = fail  # type: ignore[method-assign]
+    setup.report.progress = fail  # type: ignore[method-assign]
     setup.run(test)
     assert "the end" in setup.log.read_text()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="whom a leash leaves is looked for in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are found in /proc")
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_leash_that_is_killed_leaves_nothing_and_is_a_death(tmp_path: Path, stubborn: bool) -> None:
+def test_a_killed_supervisor_leaves_no_process_and_is_a_death(tmp_path: Path, stubborn: bool) -> None:
     setup = Setup(tmp_path, Run(stubborn=stubborn), Run())
 
     async def test(engine: vllm.VLLMEngine) -> None:
         first = runs(tmp_path)[0]["pids"]
         os.kill(int(Path(f"/proc/{first[0]}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-        await until(lambda: "vLLM is back" in "".join(setup.told.said))
+        await until(lambda: "vLLM is back" in "".join(setup.report.messages))
         assert not any(map(alive, first))
         assert await ids(engine) == [10, 11, 12, 13]
 
@@ -414,7 +415,7 @@ def test_a_leash_that_is_killed_leaves_nothing_and_is_a_death(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("delay", [0, 0.01, 0.1, 0.4])
-def test_one_that_is_stopped_while_it_starts_leaves_nothing(tmp_path: Path, delay: float) -> None:
+def test_a_stop_during_the_start_leaves_no_process(tmp_path: Path, delay: float) -> None:
     setup = Setup(tmp_path, Run(log=LOADING * 10))
 
     async def main() -> None:
@@ -430,7 +431,7 @@ def test_one_that_is_stopped_while_it_starts_leaves_nothing(tmp_path: Path, dela
     setup.nothing_left()
 
 
-def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_engine_is_ended_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.backends.remote import http
     from dovetail.backends.vllm import child
 
@@ -440,15 +441,15 @@ def test_one_that_hangs_is_ended_and_started_again(tmp_path: Path, monkeypatch: 
 
     async def test(engine: vllm.VLLMEngine) -> None:
         os.kill(runs(tmp_path)[0]["pids"][0], signal.SIGSTOP)
-        await until(lambda: "vLLM is back" in "".join(setup.told.said))
-        assert "vLLM died. vLLM did not answer for 1 s and was ended" in setup.told.said[0]
+        await until(lambda: "vLLM is back" in "".join(setup.report.messages))
+        assert "vLLM died. vLLM did not answer for 1 s and was ended" in setup.report.messages[0]
         assert await ids(engine) == [10, 11, 12, 13]
 
     setup.run(test)
     assert len(runs(tmp_path)) == 2
 
 
-def test_stopping_ends_who_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_kills_a_process_that_ignores_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.backends.vllm import child
 
     monkeypatch.setattr(child, "GRACE_S", 0.3)
@@ -465,7 +466,7 @@ def test_stopping_ends_who_does_not_listen(tmp_path: Path, monkeypatch: pytest.M
     setup.run(test)
 
 
-#: Starts an engine, and waits for its own end.
+#: Starts an engine and sleeps.
 OWNER = """
 import asyncio, sys
 from pathlib import Path
@@ -485,7 +486,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_an_owner_that_dies_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_owner_that_dies_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
@@ -500,7 +501,7 @@ def test_an_owner_that_dies_leaves_nothing(tmp_path: Path, number: signal.Signal
         time.sleep(0.05)
 
 
-def test_an_owner_that_is_killed_while_vllm_is_away_leaves_nothing(tmp_path: Path) -> None:
+def test_an_owner_that_is_killed_during_a_restart_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
@@ -531,12 +532,12 @@ def supervisor_of(pid: int) -> int | None:
 # --- the probe --------------------------------------------------------------------------------------------------------
 
 
-def test_a_probe_sees_that_something_is_drafted(tmp_path: Path) -> None:
+def test_a_probe_counts_draft_tokens(tmp_path: Path) -> None:
     async def test(engine: vllm.VLLMEngine) -> None:
-        found = await vllm.probe(engine, PROMPT, "eagle3")
-        assert found.warning is None
-        assert found.drafted >= 3 * vllm.PROBE_TOKENS
-        assert found.accepted > 0
+        finding = await vllm.probe(engine, PROMPT, "eagle3")
+        assert finding.warning is None
+        assert finding.drafted >= 3 * vllm.PROBE_TOKENS
+        assert finding.accepted > 0
 
     Setup(tmp_path).run(test)
 
@@ -545,7 +546,7 @@ def test_a_probe_sees_that_something_is_drafted(tmp_path: Path) -> None:
     ("drafts", "method", "warning"),
     [(None, "eagle3", "no counters of drafted tokens"), (0, "eagle3", "drafted none"), (0, "ngram", "found nothing")],
 )
-def test_a_probe_says_why_nothing_is(
+def test_a_probe_warns_why_nothing_is_drafted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafts: int | None, method: str, warning: str
 ) -> None:
     from dovetail.backends.vllm import probing
@@ -571,7 +572,7 @@ def test_the_program_is_found_and_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert vllm.find(None) == str(path)
 
 
-def test_none_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(PlanError, match=r"vLLM was found neither.*pip install 'dovetail\[vllm\]'.*--vllm"):
@@ -588,9 +589,9 @@ def test_a_log_is_kept_beside_the_next(tmp_path: Path) -> None:
     from dovetail.backends.vllm.launching import open_log
 
     log = tmp_path / "vllm.log"
-    for said in (b"one", b"two", b"three"):
+    for messages in (b"one", b"two", b"three"):
         with open_log(log) as file:
-            file.write(said)
+            file.write(messages)
     assert (log.read_bytes(), (tmp_path / "vllm.log.1").read_bytes()) == (b"three", b"two")
     with pytest.raises(PlanError, match="cannot be written"):
         open_log(tmp_path / "no" / "such" / "folder")

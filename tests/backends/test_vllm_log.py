@@ -17,7 +17,7 @@ WORKER = "(Worker pid=19183) INFO 11-22 07:55:41 "
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (WORKER + "[cpu_model_runner.py:68] Starting to load model /models/target...", Progress("load")),
         (WORKER + "[gpu_model_runner.py:5071] Loading drafter model...", Progress("load")),
@@ -49,8 +49,8 @@ WORKER = "(Worker pid=19183) INFO 11-22 07:55:41 "
         ("", None),
     ],
 )
-def test_lines_say_how_far_it_is(line: str, said: Progress | None) -> None:
-    assert progress(line) == said
+def test_lines_say_how_far_it_is(line: str, expected: Progress | None) -> None:
+    assert progress(line) == expected
 
 
 def test_colours_are_not_in_the_way() -> None:
@@ -82,24 +82,24 @@ def log(name: str) -> list[str]:
 
 def test_the_error_is_that_of_the_process_that_failed_first() -> None:
     """The worker's own, and not what three processes made of it."""
-    found = failure(log("not_enough_memory"))
-    assert found is not None
-    assert found.error == (
+    diagnosis = failure(log("not_enough_memory"))
+    assert diagnosis is not None
+    assert diagnosis.error == (
         "ValueError: Available memory on node 0 (17.5/23.54 GiB) on kv cache allocation is less than requested memory "
         "for kv (900.0 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by "
         "other processes."
     )
-    assert found.lines[-1] == found.error
-    assert 'cpu_worker.py", line 219' in found.lines[0]
-    assert not found.drafter
-    assert (advice(found.error) or "").startswith("not enough memory: ")
+    assert diagnosis.lines[-1] == diagnosis.error
+    assert 'cpu_worker.py", line 219' in diagnosis.lines[0]
+    assert not diagnosis.drafter
+    assert (advice(diagnosis.error) or "").startswith("not enough memory: ")
 
 
 def test_an_option_that_vllm_does_not_know_is_named() -> None:
-    found = failure(log("unknown_option"))
-    assert found is not None
-    assert found.error == "unrecognized arguments: --enforce-eagr"
-    assert unknown(found.error) == ["--enforce-eagr"]
+    diagnosis = failure(log("unknown_option"))
+    assert diagnosis is not None
+    assert diagnosis.error == "unrecognized arguments: --enforce-eagr"
+    assert unknown(diagnosis.error) == ["--enforce-eagr"]
     assert nearest("--enforce-eagr", ["--enforce-eager", "--block-size"]) == "did you mean --enforce-eager?"
     assert nearest("--xyz", ["--enforce-eager"]) is None
 
@@ -122,10 +122,10 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
 
 
 def test_of_errors_that_led_to_one_another_the_last_is_told() -> None:
-    found = failure(CHAINED.splitlines())
-    assert found is not None
-    assert found.error == "Invalid repository ID or local directory specified: 'org/nothing'."
-    assert (advice(found.error) or "").startswith("no such model")
+    diagnosis = failure(CHAINED.splitlines())
+    assert diagnosis is not None
+    assert diagnosis.error == "Invalid repository ID or local directory specified: 'org/nothing'."
+    assert (advice(diagnosis.error) or "").startswith("no such model")
 
 
 def test_processes_that_write_at_once_are_told_apart() -> None:
@@ -138,9 +138,9 @@ def test_processes_that_write_at_once_are_told_apart() -> None:
         two + "RuntimeError: cancelled because another worker failed; see root cause above",
         one + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.",
     ]
-    found = failure(lines)
-    assert found is not None
-    assert found.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+    diagnosis = failure(lines)
+    assert diagnosis is not None
+    assert diagnosis.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
 
 
 def test_what_fails_while_the_drafter_loads_is_the_drafters() -> None:
@@ -149,17 +149,17 @@ def test_what_fails_while_the_drafter_loads_is_the_drafters() -> None:
         "(Worker pid=19183) ERROR 11-22 07:55:41 [m.py:1] Traceback (most recent call last):",
         "(Worker pid=19183) ERROR 11-22 07:55:41 [m.py:1] AssertionError: Attempted to load weight ([64]) into ([32])",
     ]
-    found = failure(lines)
-    assert found is not None and found.drafter
-    assert "--drafter none" in (advice(found.error, drafter=True) or "")
+    diagnosis = failure(lines)
+    assert diagnosis is not None and diagnosis.drafter
+    assert "--drafter none" in (advice(diagnosis.error, drafter=True) or "")
 
 
 def test_without_a_traceback_the_last_error_is_told() -> None:
     line = "(APIServer pid=1) ERROR 11-22 07:55:41 [a.py:1] something is off"
-    found = failure(["RuntimeError: broken", line, "two"])
-    assert found is not None and found.error == "RuntimeError: broken"
-    found = failure(["one", line, "two"])
-    assert found is not None and found.error == "something is off"
+    diagnosis = failure(["RuntimeError: broken", line, "two"])
+    assert diagnosis is not None and diagnosis.error == "RuntimeError: broken"
+    diagnosis = failure(["one", line, "two"])
+    assert diagnosis is not None and diagnosis.error == "something is off"
     assert failure(["one", "two"]) is None
     assert last(["one", "", line]) == ("one", "something is off")
 

@@ -1,4 +1,4 @@
-"""Whatever ends the owner of a leash, what is on it ends, with all its descendants; and the other way round."""
+"""The supervisor ends its program with all descendants when the owner dies, and exits when the program does."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dovetail.backends.vllm import supervisor
 from tests.backends.vllm_program import alive
 
 PATIENCE_S = 30.0
-#: Of programs that listen on none.
+#: For programs that do not listen.
 NO_SOCKET = Path("/no/such/socket")
-Leash = Callable[..., "subprocess.Popen[bytes]"]
+Supervised = Callable[..., "subprocess.Popen[bytes]"]
 #: A process with a child in a session of its own, which has one too; all write their ids into a file.
 FAMILY = """
 import os, signal, subprocess, sys, time
@@ -40,7 +40,7 @@ def words(*argv: str, pause: float = 0, grace: float = 5, socket: Path = NO_SOCK
 
 
 @pytest.fixture
-def held() -> Iterator[Leash]:
+def supervised() -> Iterator[Supervised]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -84,19 +84,19 @@ def gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize(("code", "seen"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_its_exit_code_is_the_programs(held: Leash, code: str, seen: int) -> None:
-    assert held(sys.executable, "-c", code).wait(PATIENCE_S) == seen
+def test_its_exit_code_is_the_programs(supervised: Supervised, code: str, seen: int) -> None:
+    assert supervised(sys.executable, "-c", code).wait(PATIENCE_S) == seen
 
 
-def test_what_cannot_be_run_is_said(held: Leash) -> None:
-    process = held("/no/such/program")
+def test_a_program_that_cannot_be_run_is_reported(supervised: Supervised) -> None:
+    process = supervised("/no/such/program")
     assert process.wait(PATIENCE_S) == 127
     assert process.stdout is not None
     assert process.stdout.read() == b"/no/such/program cannot be run: No such file or directory\n"
 
 
-def test_closing_the_pipe_ends_all(held: Leash, tmp_path: Path) -> None:
-    process = held(*family(tmp_path))
+def test_closing_the_pipe_ends_all(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(*family(tmp_path))
     everybody = pids(tmp_path)
     assert process.stdin is not None
     process.stdin.close()
@@ -104,8 +104,8 @@ def test_closing_the_pipe_ends_all(held: Leash, tmp_path: Path) -> None:
     assert gone(everybody)
 
 
-def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
-    process = held(*family(tmp_path, "stubborn"), grace=0.2)
+def test_processes_that_ignore_sigterm_are_killed(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(*family(tmp_path, "stubborn"), grace=0.2)
     everybody = pids(tmp_path)
     assert process.stdin is not None
     process.stdin.close()
@@ -113,15 +113,15 @@ def test_who_does_not_listen_is_killed(held: Leash, tmp_path: Path) -> None:
     assert gone(everybody)
 
 
-def test_an_owner_that_is_gone_before_it_begins_is_no_exception() -> None:
-    """The program listens from its first moment on."""
+def test_an_owner_that_died_before_the_start() -> None:
+    """The program handles SIGTERM from its first moment on."""
     for _ in range(10):
         done = subprocess.run(words("sleep", "600", grace=2), stdin=subprocess.DEVNULL, check=False)
         assert done.returncode == 128 + signal.SIGTERM
 
 
-def test_descendants_end_with_the_program(held: Leash, tmp_path: Path) -> None:
-    process = held(*family(tmp_path, "stubborn"))
+def test_descendants_end_with_the_program(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(*family(tmp_path, "stubborn"))
     everybody = pids(tmp_path)
     child = next(int(line) for line in children(process.pid))
     os.kill(child, signal.SIGKILL)
@@ -133,16 +133,16 @@ def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_a_signal_to_the_leash_ends_all(held: Leash, tmp_path: Path) -> None:
-    process = held(*family(tmp_path))
+def test_a_signal_to_the_supervisor_ends_all(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(*family(tmp_path))
     everybody = pids(tmp_path)
     process.terminate()
     process.wait(PATIENCE_S)
     assert gone(everybody)
 
 
-def test_a_leash_that_is_killed_takes_the_program_with_it(held: Leash, tmp_path: Path) -> None:
-    process = held(sys.executable, "-c", FAMILY, str(tmp_path / "pids"), "0")
+def test_the_program_ends_with_a_killed_supervisor(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(sys.executable, "-c", FAMILY, str(tmp_path / "pids"), "0")
     everybody = pids(tmp_path, 1)
     process.kill()
     until(lambda: gone(everybody))
@@ -157,13 +157,13 @@ time.sleep(600)
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Path:
-    """A socket, as far as a leash is concerned, in a folder of its own."""
+    """A file in place of a socket, in a folder of its own."""
     (tmp_path / "socket").mkdir()
     (tmp_path / "socket" / "vllm").touch()
     return tmp_path / "socket" / "vllm"
 
 
-def test_an_owner_that_is_killed_leaves_nothing(tmp_path: Path, listening: Path) -> None:
+def test_an_owner_that_is_killed_leaves_no_process(tmp_path: Path, listening: Path) -> None:
     argv = words(*family(tmp_path), socket=listening)
     with subprocess.Popen([sys.executable, "-c", OWNER, *argv]) as owner:
         everybody = pids(tmp_path)
@@ -186,16 +186,14 @@ def test_an_owner_that_is_killed_in_the_pause_leaves_nothing_and_nothing_begins(
     assert not (tmp_path / "pids").exists()
 
 
-def test_an_owner_that_was_gone_before_it_began_leaves_no_socket(listening: Path) -> None:
-    """Whoever its parent is by then."""
+def test_an_owner_that_died_before_the_start_leaves_no_socket(listening: Path) -> None:
     done = subprocess.run(words("sleep", "600", socket=listening), stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 128 + signal.SIGTERM
     assert not listening.parent.exists()
 
 
-def test_an_owner_that_lives_keeps_the_sockets_folder(held: Leash, listening: Path) -> None:
-    """For the next program."""
-    assert held("true", socket=listening).wait(PATIENCE_S) == 0
+def test_the_socket_stays_while_the_owner_lives(supervised: Supervised, listening: Path) -> None:
+    assert supervised("true", socket=listening).wait(PATIENCE_S) == 0
     assert listening.exists()
 
 
@@ -208,9 +206,9 @@ def test_what_cannot_be_removed_is_left(listening: Path) -> None:
     assert [file.name for file in listening.parent.iterdir()] == ["more"]
 
 
-def test_a_pause_has_an_end_and_closing_the_pipe_is_one(held: Leash, tmp_path: Path) -> None:
-    assert held("true", pause=0.1).wait(PATIENCE_S) == 0
-    process = held(*family(tmp_path), pause=600)
+def test_a_pause_has_an_end_and_closing_the_pipe_is_one(supervised: Supervised, tmp_path: Path) -> None:
+    assert supervised("true", pause=0.1).wait(PATIENCE_S) == 0
+    process = supervised(*family(tmp_path), pause=600)
     until(lambda: b"supervisor.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
     assert process.stdin is not None
     process.stdin.close()
@@ -218,8 +216,8 @@ def test_a_pause_has_an_end_and_closing_the_pipe_is_one(held: Leash, tmp_path: P
     assert not (tmp_path / "pids").exists()
 
 
-def test_the_program_is_in_no_terminals_foreground(held: Leash, tmp_path: Path) -> None:
-    process = held(*family(tmp_path))
+def test_the_program_is_in_no_terminals_foreground(supervised: Supervised, tmp_path: Path) -> None:
+    process = supervised(*family(tmp_path))
     main = next(pid for pid in pids(tmp_path) if pid in map(int, children(process.pid)))
     assert os.getpgid(main) == main
     assert os.getsid(main) == process.pid != os.getsid(0)

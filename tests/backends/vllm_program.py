@@ -40,7 +40,7 @@ class Run:
     `dies_after`: killed by itself once it has sent so many tokens. `stubborn`: does not listen to SIGTERM. `silent`:
     neither serves nor ends. `drafts`: draft tokens counted for each token, None for no such counters; none are where a
     request has `below` tokens or more. `tokens`: the ids of whatever it is to tokenize (None: it does not say).
-    `held`: whether grammars are heeded.
+    `constrained`: whether grammars are applied.
     """
 
     log: tuple[str, ...] = LOADING
@@ -53,7 +53,7 @@ class Run:
     model: str | None = None
     context: int = 256
     tokens: tuple[int, ...] | None = None
-    held: bool = True
+    constrained: bool = True
     #: As in `vllm_refusal`.
     backend: str = "xgrammar"
 
@@ -63,10 +63,10 @@ def write(folder: Path, *runs: Run, version: str = "0.33.0") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "vllm"
     root = Path(__file__).parents[2]
-    said = json.dumps({"folder": str(folder), "version": version, "runs": [asdict(run) for run in runs or (Run(),)]})
+    script = json.dumps({"folder": str(folder), "version": version, "runs": [asdict(run) for run in runs or (Run(),)]})
     program.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
-        f"from tests.backends.vllm_program import main\nmain({said!r})\n"
+        f"from tests.backends.vllm_program import main\nmain({script!r})\n"
     )
     program.chmod(0o755)
     return program
@@ -84,8 +84,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def main(said: str) -> None:
-    behaviour, words = json.loads(said), sys.argv[1:]
+def main(script: str) -> None:
+    behaviour, words = json.loads(script), sys.argv[1:]
     if "--version" in words:
         print(behaviour["version"])
         return
@@ -129,12 +129,12 @@ def vllm_refusal(body: dict[str, Any], backend: str) -> tuple[int, bytes]:
     `backend` is xgrammar, guidance, or guidance with a tokenizer that is `slow` to it.
     """
     outputs = body.get("structured_outputs", {})
-    said = "Token id 2147483647 is out of vocabulary"
+    script = "Token id 2147483647 is out of vocabulary"
     if outputs and backend == "slow":
-        said = "The 'guidance' structured output backend only supports fast Hugging Face tokenizers"
+        script = "The 'guidance' structured output backend only supports fast Hugging Face tokenizers"
     elif "structural_tag" in outputs and backend == "guidance":
-        said = "Invalid grammar specification: 'triggers'"
-    error = {"message": said, "type": "BadRequestError", "param": None, "code": 400}
+        script = "Invalid grammar specification: 'triggers'"
+    error = {"message": script, "type": "BadRequestError", "param": None, "code": 400}
     return 400, json.dumps({"error": error}).encode()
 
 
@@ -194,7 +194,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        held = self._held(body)
+        constrained = self._constrained(body)
         for i in range(body["max_tokens"]):
             if self.run["dies_after"] == i:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -204,7 +204,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             choice = {
                 "index": 0,
                 "text": "",
-                "token_ids": [held or 10 + i % 50],
+                "token_ids": [constrained or 10 + i % 50],
                 "finish_reason": "length" if last else None,
             }
             self._event({"id": "cmpl-1", "choices": [choice]})
@@ -213,10 +213,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._event({"id": "cmpl-1", "choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def _held(self, body: dict[str, Any]) -> int | None:
+    def _constrained(self, body: dict[str, Any]) -> int | None:
         """The token that its grammar ends in, if grammars are heeded."""
         outputs = body.get("structured_outputs", {})
-        if not outputs or not self.run["held"]:
+        if not outputs or not self.run["constrained"]:
             return None
         if self.run["backend"] == "guidance":
             # The end of the turn is behind it.

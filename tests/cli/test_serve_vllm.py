@@ -155,7 +155,7 @@ def test_the_guidance_backend_is_checked_at_the_start(pair: Path, tmp_path: Path
     [
         (Run(backend="slow"), "'guidance' structured output backend only supports fast Hugging Face tokenizers (--"),
         (
-            Run(backend="guidance", held=False),
+            Run(backend="guidance", constrained=False),
             "it did not enforce the grammar of a probe; set --grammar-backend xgrammar",
         ),
     ],
@@ -170,7 +170,7 @@ def test_a_guidance_backend_that_enforces_nothing_is_refused(
 
 def test_a_restarted_vllm_is_not_checked_again(pair: Path, tmp_path: Path) -> None:
     """It is started with the same words, and requests wait for it."""
-    served = Served(tmp_path, Run(backend="guidance"), Run(backend="guidance", held=False))
+    served = Served(tmp_path, Run(backend="guidance"), Run(backend="guidance", constrained=False))
     with served.running(pair / "target", "--grammar-backend", "guidance") as child:
         os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
         while httpx.get(f"{served.url}/health", timeout=60).status_code == 200:
@@ -491,7 +491,7 @@ def test_serve_attaches_to_a_running_server(pair: Path, tmp_path: Path) -> None:
 
 
 def test_a_server_that_enforces_no_schemas_is_refused(pair: Path, tmp_path: Path) -> None:
-    code, printed = attached(pair, tmp_path, Run(held=False))
+    code, printed = attached(pair, tmp_path, Run(constrained=False))
     assert code == 2
     assert "does not enforce the schemas of calls: it was started with a reasoning parser" in printed
 
@@ -504,7 +504,7 @@ def test_a_server_with_the_guidance_backend_is_checked(pair: Path, tmp_path: Pat
 
 
 def test_every_server_is_checked(pair: Path, tmp_path: Path) -> None:
-    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(held=False)) as two:
+    with server(tmp_path / "one", Run()) as one, server(tmp_path / "two", Run(constrained=False)) as two:
         (tmp_path / "key").write_text("theirs")
         options = ["--engine", f"{one},{two}", "--engine-api-key-file", tmp_path / "key", "--port", free_port()]
         command = [sys.executable, "-m", "dovetail", "serve", pair / "target", *options]
@@ -515,7 +515,10 @@ def test_every_server_is_checked(pair: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("run", "complaint"),
-    [(Run(held=False), "does not enforce the schemas of calls"), (Run(tokens=(1, 2)), "control tokens have other ids")],
+    [
+        (Run(constrained=False), "does not enforce the schemas of calls"),
+        (Run(tokens=(1, 2)), "control tokens have other ids"),
+    ],
 )
 def test_a_server_that_joins_later_is_checked(pair: Path, tmp_path: Path, run: Run, complaint: str) -> None:
     late, port = free_port(), free_port()

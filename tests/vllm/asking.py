@@ -30,7 +30,7 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name}, {'thinking' if thinking else 'at once'}", request | ({"tools": tools} if tools else {})
 
 
-def texts(*said: str, max_tokens: int) -> dict[str, dict[str, Any]]:
+def texts(*prompts: str, max_tokens: int) -> dict[str, dict[str, Any]]:
     """Of a model that understands nothing, greedy."""
     return {
         content: {
@@ -39,7 +39,7 @@ def texts(*said: str, max_tokens: int) -> dict[str, dict[str, Any]]:
             "temperature": 0,
             "max_tokens": max_tokens,
         }
-        for content in said
+        for content in prompts
     }
 
 
@@ -64,8 +64,8 @@ def ids(url: str, asked: dict[str, dict[str, Any]], *, strict: str = "off") -> A
         body = request | {"dovetail": {"return_token_ids": True, "strict": strict}}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
-        told = answer.json()["choices"][0]["message"]["dovetail"]
-        return told["prompt_token_ids"], told["token_ids"]
+        record = answer.json()["choices"][0]["message"]["dovetail"]
+        return record["prompt_token_ids"], record["token_ids"]
 
     with ThreadPoolExecutor(len(asked)) as pool:
         return dict(zip(asked, pool.map(ask, asked.values()), strict=True))

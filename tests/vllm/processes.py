@@ -43,10 +43,10 @@ def running(ancestor: int | None = None) -> dict[int, str]:
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
                 if state != "Z":
                     parents[int(folder.name)] = int(parent)
-    found = [ancestor or os.getpid()]
-    for pid in found:  # which grows
-        found += [each for each, parent in parents.items() if parent == pid]
-    return {pid: _command(pid) for pid in found[1:]}
+    family = [ancestor or os.getpid()]
+    for pid in family:  # which grows
+        family += [each for each, parent in parents.items() if parent == pid]
+    return {pid: _command(pid) for pid in family[1:]}
 
 
 def _command(pid: int) -> str:

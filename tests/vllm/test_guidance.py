@@ -89,8 +89,8 @@ def test_what_a_tag_would_leave_out_is_kept(server: Process) -> None:
 
 def test_the_header_lists_what_the_lark_leaves_out(server: Process) -> None:
     answer = asked(server, LEFT, KEPT)
-    told = "tools[0].function.parameters#/properties/numbers/uniqueItems"
-    assert answer.headers["x-dovetail-unenforced"] == told
+    expected = "tools[0].function.parameters#/properties/numbers/uniqueItems"
+    assert answer.headers["x-dovetail-unenforced"] == expected
 
 
 def test_what_vllms_llguidance_cannot_take_is_refused_before_it_sees_it(server: Process) -> None:

@@ -75,7 +75,7 @@ def killed_while_it_loads(program: Path, folder: Path) -> None:
         family = server.family()
     finally:
         server.kill()
-    assert len(family) > 2, "the leash, the API server, the engine's core, a worker"
+    assert len(family) > 2, "the supervisor, the API server, the engine's core, a worker"
     nothing_left(family)
 
 

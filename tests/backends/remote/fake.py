@@ -25,10 +25,10 @@ def completion(max_tokens: int = 8, prompt: Sequence[int] = PROMPT, **fields: An
 
 def continuation(prompt: Sequence[int], max_tokens: int) -> list[int]:
     """The model: never says EOS."""
-    said = list(prompt)
+    ids = list(prompt)
     for _ in range(max_tokens):
-        said.append(3 + (sum(said) * 31 + len(said)) % 97)
-    return said[len(prompt) :]
+        ids.append(3 + (sum(ids) * 31 + len(ids)) % 97)
+    return ids[len(prompt) :]
 
 
 async def whole(server: Server, asked: Completion) -> list[TokenBatch]:
@@ -230,14 +230,14 @@ def answered(
     **pages: Any,
 ) -> list[TokenBatch]:
     """What becomes of one completion with the fields `asked`; `gauges` is given the server's at its end."""
-    found: list[TokenBatch] = []
+    batches: list[TokenBatch] = []
 
     async def main() -> None:
         async with Fake(owner, answer, **pages) as fake:
             server = fake.server()
             try:
                 await server.open()
-                found.extend(await whole(server, completion(**asked or {})))
+                batches.extend(await whole(server, completion(**asked or {})))
                 if check is not None:
                     check(fake)
                 if gauges is not None:
@@ -246,4 +246,4 @@ def answered(
                 await server.close()
 
     run(main)
-    return found
+    return batches

@@ -1,4 +1,4 @@
-"""Several servers as one engine: who gets what, and what becomes of requests when servers come and go."""
+"""Several servers as one engine: how requests are distributed, and what happens when servers come and go."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_load_is_spread_and_conversations_stay() -> None:
     with_servers([Fake(), Fake()], test)
 
 
-def test_a_much_fuller_server_is_passed_over() -> None:
+def test_a_much_fuller_server_is_skipped() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         tasks = [asyncio.create_task(answered(engine, completion(10**6, prompt(1)))) for _ in range(7)]
         await until(lambda: sum(fake.running for fake in fakes) == 7)
@@ -139,7 +139,7 @@ def test_a_request_that_received_nothing_is_sent_elsewhere() -> None:
     with_servers([Fake(answer=broken), Fake()], test)
 
 
-def test_a_request_that_received_nothing_waits_for_the_servers_return() -> None:
+def test_a_request_that_received_nothing_waits_until_the_server_is_back() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         (fake,) = fakes
         usual, fake.answer = fake.answer, nothing
@@ -172,7 +172,7 @@ def test_a_request_that_has_begun_ends_with_a_clean_error() -> None:
     with_servers([Fake(answer=endless)], test)
 
 
-def test_patience_has_an_end() -> None:
+def test_a_request_waits_for_a_limited_time() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         await fakes[0].stop()
         waiting = asyncio.create_task(answered(engine))
@@ -185,7 +185,7 @@ def test_patience_has_an_end() -> None:
     with_servers([Fake()], test, patience_s=0.5, most_waiting=1)
 
 
-def test_a_request_that_kills_is_not_sent_for_ever() -> None:
+def test_a_request_is_sent_at_most_twice() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         with pytest.raises(EngineError, match="sent 2 times without an answer"):
             await answered(engine)
@@ -194,7 +194,7 @@ def test_a_request_that_kills_is_not_sent_for_ever() -> None:
     with_servers([Fake(answer=broken) for _ in range(3)], test)
 
 
-def test_one_broken_answer_is_no_lost_server() -> None:
+def test_a_broken_connection_does_not_mean_a_lost_server() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         (fake,) = fakes
         usual = vllm_answer
@@ -267,7 +267,7 @@ def test_all_requests_of_one_death_are_sent_again() -> None:
     with_servers([Fake()], test)
 
 
-def test_an_answer_that_fails_on_a_server_that_is_well_is_the_answer() -> None:
+def test_an_error_of_a_healthy_server_is_not_retried() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         for fake in fakes:
             fake.pages["/v1/completions"] = (500, b"no")
@@ -278,7 +278,7 @@ def test_an_answer_that_fails_on_a_server_that_is_well_is_the_answer() -> None:
     with_servers([Fake(), Fake()], test)
 
 
-def test_a_server_that_is_only_slow_is_busy_and_not_lost() -> None:
+def test_a_slow_server_is_busy_and_not_lost() -> None:
     async def commenting(body: dict[str, Any]) -> AsyncIterator[bytes]:
         while True:
             yield b": waiting\n\n"
@@ -297,7 +297,7 @@ def test_a_server_that_is_only_slow_is_busy_and_not_lost() -> None:
         run(functools.partial(main, each))
 
 
-def test_whatever_a_server_sends_it_is_watched_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_watch_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         (server,) = engine.servers
 
@@ -314,7 +314,7 @@ def test_whatever_a_server_sends_it_is_watched_on(caplog: pytest.LogCaptureFixtu
     with_servers([Fake()], test)
 
 
-def test_a_late_one_with_too_small_a_context_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_server_with_a_smaller_context_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with Fake(context=512) as here, Fake(context=64) as late:
             await late.stop()
@@ -329,7 +329,7 @@ def test_a_late_one_with_too_small_a_context_is_left_out(caplog: pytest.LogCaptu
     run(main)
 
 
-def test_a_full_server_is_passed_over_and_full_ones_are_said() -> None:
+def test_a_full_server_is_skipped_and_all_full_is_busy() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         fakes[0].pages["/v1/completions"] = (429, b"full")
         assert await answered(engine) == continuation(PROMPT, 8)
@@ -351,7 +351,7 @@ def test_a_refusal_is_not_sent_again() -> None:
     with_servers([Fake(), Fake()], test)
 
 
-def test_one_that_is_down_at_the_start_joins_later() -> None:
+def test_a_server_that_is_down_at_the_start_joins_later() -> None:
     async def main() -> None:
         async with Fake() as here, Fake() as late:
             await late.stop()
@@ -364,13 +364,13 @@ def test_one_that_is_down_at_the_start_joins_later() -> None:
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
             for number in range(4):
                 await answered(engine, completion(2, prompt(5 + number)))
-            assert len(late.asked) == 2  # not all, until it has had as many as the other
+            assert len(late.asked) == 2  # not all requests until the totals are equal
             await engine.stop()
 
     run(main)
 
 
-def test_each_is_tried_out_when_it_is_first_found_well(
+def test_a_server_is_checked_each_time_it_becomes_healthy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.01)
@@ -401,15 +401,17 @@ def test_each_is_tried_out_when_it_is_first_found_well(
             for number in range(4):
                 await answered(engine, completion(2, prompt(number)))
             assert len(here.asked) == 1 + 4
+            await late.stop()  # so that no check is under way
             good.add(late.name)
-            late.pages["/v1/models"] = models  # what never served has promised nothing
+            late.pages["/v1/models"] = models  # a server that never served has promised no model
+            await late.start()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
             tries = len(tried)
             await late.stop()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
             await late.start()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
-            assert tried[tries:] == [late.name], "it may have been started with other words"
+            assert tried[tries:] == [late.name], "it may have been started with other options"
             good.remove(late.name)
             await late.stop()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
@@ -421,7 +423,7 @@ def test_each_is_tried_out_when_it_is_first_found_well(
     run(main)
 
 
-def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_later() -> None:
+def test_at_the_start_a_failed_check_is_an_error_and_a_full_server_joins_later() -> None:
     full = [True]
 
     async def check(server: Server) -> None:
@@ -449,7 +451,7 @@ def test_one_that_is_no_good_at_the_start_fails_it_and_one_that_is_full_joins_la
 @pytest.mark.parametrize(
     ("full", "why"), [(True, "accepts no more requests now: full"), (False, "closed the connection")]
 )
-def test_one_that_cannot_be_tried_out_is_said_once_and_joins_later(
+def test_a_check_that_cannot_run_is_logged_once_and_repeated(
     full: bool, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.02)
@@ -471,8 +473,8 @@ def test_one_that_cannot_be_tried_out_is_said_once_and_joins_later(
             await engine.start()
             await late.start()
             await until(lambda: tried.count(late.name) == 3)
-            said = [record.message for record in caplog.records if f"{late.name} is left out: " in record.message]
-            assert len(said) == 1 and f"{late.name} cannot be tried out: " in said[0] and why in said[0]
+            messages = [record.message for record in caplog.records if f"{late.name} is left out: " in record.message]
+            assert len(messages) == 1 and f"{late.name} cannot be tried out: " in messages[0] and why in messages[0]
             late.answer = vllm_answer
             late.pages.pop("/v1/completions", None)
             await until(lambda: len(engine.servers) == 2)
@@ -481,7 +483,7 @@ def test_one_that_cannot_be_tried_out_is_said_once_and_joins_later(
     run(main)
 
 
-def test_a_start_that_is_given_up_closes_its_servers() -> None:
+def test_a_cancelled_start_closes_its_servers() -> None:
     async def check(server: Server) -> None:
         await whole(server, completion(10**6))
 
@@ -547,7 +549,7 @@ def test_stopping_ends_what_runs_and_what_waits() -> None:
     run(main)
 
 
-def test_the_servers_numbers_have_their_names() -> None:
+def test_the_counters_of_several_servers_are_labelled() -> None:
     page = (200, b'vllm:num_requests_running 2\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 3\n')
 
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:

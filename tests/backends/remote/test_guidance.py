@@ -60,7 +60,7 @@ def test_masks_are_those_of_our_matcher(name: str, tmp_path: Path) -> None:
             taken -= back
 
 
-def written(schema: Any) -> str:
+def lark_of(schema: Any) -> str:
     return guidance.write(Grammar(JsonSchema(schema, ORIGIN)), VOCABULARY)
 
 
@@ -77,7 +77,7 @@ def many(objects: int, count: int) -> list[dict[str, Any]]:
     return [keys(count, start=f"k{i}_") for i in range(objects)]
 
 
-def held(key: str, inner: dict[str, Any]) -> dict[str, Any]:
+def nested(key: str, inner: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: inner}, "required": [key], "additionalProperties": False}
 
 
@@ -93,7 +93,7 @@ TOO_MANY: list[Any] = [
     {"allOf": many(3, 400)},
     {**REFERRED, "$defs": {"a": keys(400)}, **keys(400, start="k")},
     {**keys(200), "anyOf": [{"properties": {f"z{i}": {}}} for i in range(20)]},
-    {"anyOf": [held("a", inner) for inner in many(3, 300)]},
+    {"anyOf": [nested("a", inner) for inner in many(3, 300)]},
     {"anyOf": many(200, 2)},
     {"anyOf": [{"type": "array", "items": {"const": i}} for i in range(600)]},
 ]
@@ -122,7 +122,7 @@ TOO_MANY: list[Any] = [
 )
 def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer: str) -> None:
     with pytest.raises(SchemaRefused) as caught:
-        written(schema)
+        lark_of(schema)
     assert f"{ORIGIN} cannot be enforced by vLLM's guidance backend: {pointer}" in caught.value.message
     assert caught.value.param == ORIGIN
 
@@ -137,7 +137,7 @@ def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer:
         keys(MOST),
         keys(MOST + 2, "p0", "p1"),
         {"anyOf": many(9, 50)},
-        {"anyOf": [held(f"a{i}", inner) for i, inner in enumerate(many(12, 50))]},
+        {"anyOf": [nested(f"a{i}", inner) for i, inner in enumerate(many(12, 50))]},
         {"$defs": {"a": {**keys(3), "anyOf": [{"items": REFERRED}, REFERRED]}}, "anyOf": [REFERRED, *many(1, 300)]},
         {"anyOf": [{"const": f"v{i}"} for i in range(1_900)]},
         {"properties": {"maxItems": {"type": "null"}, "properties": {"type": "null"}}, "required": 7},
@@ -145,7 +145,7 @@ def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer:
     ],
 )
 def test_what_is_within_is_written(schema: Any) -> None:
-    assert "%json" in written(schema)
+    assert "%json" in lark_of(schema)
 
 
 def test_every_tool_of_a_request_counts() -> None:

@@ -35,14 +35,14 @@ llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 120
 """
 
 
-def said(ids: Sequence[int], predicted: int, content: str = "x", **fields: Any) -> bytes:
+def event_of(ids: Sequence[int], predicted: int, content: str = "x", **fields: Any) -> bytes:
     known = {"index": 0, "content": content, "tokens": list(ids), "stop": False, "id_slot": -1}
     return sse(known | {"tokens_predicted": predicted, "tokens_evaluated": 3} | fields)
 
 
 def ending(predicted: int, stop_type: str, **fields: Any) -> bytes:
     timings = {"cache_n": 2, "prompt_n": 1, "predicted_n": predicted} | fields
-    return said([], predicted, "", stop=True, stop_type=stop_type, truncated=False, timings=timings)
+    return event_of([], predicted, "", stop=True, stop_type=stop_type, truncated=False, timings=timings)
 
 
 def saying(*pieces: bytes) -> Answer:
@@ -54,9 +54,9 @@ def saying(*pieces: bytes) -> Answer:
 
 
 async def counting(body: dict[str, Any]) -> AsyncIterator[bytes]:
-    yield said([0], 0, "", prompt_progress={})  # ids of an event about the prompt are none
+    yield event_of([0], 0, "", prompt_progress={})  # ids of an event about the prompt are none
     for at, token in enumerate(continuation(body["prompt"], body["n_predict"])):
-        yield said([token], at + 1)
+        yield event_of([token], at + 1)
     yield ending(body["n_predict"], "limit", draft_n=6, draft_n_accepted=4)
 
 
@@ -92,7 +92,7 @@ def test_what_is_asked() -> None:
 
     grammar = Grammar(Concat((ExactText("yes"), ControlToken("[end]"))))
     fields = {"sampling": Sampling(0, seed=-1), "grammar": grammar}
-    assert answered("llamacpp", saying(said([EOS], 1, ""), ending(1, "eos")), fields, check)[-1].finish == "stop"
+    assert answered("llamacpp", saying(event_of([EOS], 1, ""), ending(1, "eos")), fields, check)[-1].finish == "stop"
     with pytest.raises(InvalidRequest, match="cannot constrain"):
         answered("llamacpp", counting, {"grammar": Grammar(ControlToken("[other]"))})
 
@@ -129,7 +129,7 @@ def test_a_server_that_closes_its_connections_is_not_lost() -> None:
 
 
 def test_ids_that_are_left_out_are_found_in_the_text() -> None:
-    answer = saying(said([10], 1), said([22], 3, " 😂"), ending(3, "limit"))
+    answer = saying(event_of([10], 1), event_of([22], 3, " 😂"), ending(3, "limit"))
 
     def tokenize(body: dict[str, Any]) -> object:
         assert body == {"content": " 😂", "add_special": False, "parse_special": False}
@@ -141,7 +141,7 @@ def test_ids_that_are_left_out_are_found_in_the_text() -> None:
 
 
 def test_ids_that_are_left_out_may_be_another_spelling() -> None:
-    answer = saying(said([10], 1), said([22], 4, "😂"), ending(4, "limit"))
+    answer = saying(event_of([10], 1), event_of([22], 4, "😂"), ending(4, "limit"))
 
     def detokenize(body: dict[str, Any]) -> object:
         return {"content": "😂" if body["tokens"] in ([20], [20, 21]) else "other"}
@@ -160,7 +160,7 @@ def test_ids_that_are_left_out_may_be_another_spelling() -> None:
 
 
 def test_bytes_that_are_no_character_are_left_out() -> None:
-    answer = saying(said([10], 1), said([11], 3, "\ufffda"), ending(3, "limit"))
+    answer = saying(event_of([10], 1), event_of([11], 3, "\ufffda"), ending(3, "limit"))
     assert ids_of(answered("llamacpp", answer, tokenize={"tokens": [1, 2, 3, 11]})) == [10, 11]
 
 
@@ -169,18 +169,18 @@ def test_bytes_that_are_no_character_are_left_out() -> None:
 )
 def test_what_the_last_event_leaves_out_is_not_missed(predicted: int, stop_type: str, finish: str) -> None:
     """An end token behind half a character, and a character that the limit cut."""
-    batches = answered("llamacpp", saying(said([10], 1), ending(predicted, stop_type)))
+    batches = answered("llamacpp", saying(event_of([10], 1), ending(predicted, stop_type)))
     assert ids_of(batches) == [10] and batches[-1].finish == finish
 
 
 def test_what_was_drafted_is_told_after_the_end_of_the_turn() -> None:
     batches = answered(
-        "llamacpp", saying(said([10], 1), said([EOS], 2, ""), ending(2, "eos", draft_n=4, draft_n_accepted=1))
+        "llamacpp", saying(event_of([10], 1), event_of([EOS], 2, ""), ending(2, "eos", draft_n=4, draft_n_accepted=1))
     )
     last = batches[-1]
     assert (last.ids, last.finish, last.cached, last.drafted, last.accepted) == ((EOS,), "stop", 2, 4, 1)
     # One that goes on does not know this end of a turn, and is not read further.
-    batches = answered("llamacpp", saying(said([10], 1), *(said([EOS], at, "") for at in range(2, 8))))
+    batches = answered("llamacpp", saying(event_of([10], 1), *(event_of([EOS], at, "") for at in range(2, 8))))
     assert (ids_of(batches), batches[-1].finish) == ([10, EOS], "stop")
 
 
@@ -192,7 +192,7 @@ def test_log_probabilities_are_not_streamed() -> None:
             {"id": 10, "logprob": -1.0, "top_logprobs": top},
             {"id": 11, "logprob": -2.0, "top_logprobs": top},
         ]
-        event = said([10, 11], 2, stop=True, stop_type="limit", completion_probabilities=probabilities)
+        event = event_of([10, 11], 2, stop=True, stop_type="limit", completion_probabilities=probabilities)
         yield event.removeprefix(b"data: ").strip()
 
     (batch,) = answered("llamacpp", answer, {"logprobs": 2})
@@ -209,7 +209,7 @@ def test_log_probabilities_are_not_streamed() -> None:
     ],
 )
 def test_log_probabilities_that_are_not_told(probabilities: list[object]) -> None:
-    event = said([10], 1, stop=True, stop_type="limit", completion_probabilities=probabilities)
+    event = event_of([10], 1, stop=True, stop_type="limit", completion_probabilities=probabilities)
     with pytest.raises(InvalidRequest, match="does not report all log probabilities"):
         answered("llamacpp", saying(event.removeprefix(b"data: ").strip()), {"logprobs": 0})
 
@@ -255,7 +255,7 @@ def test_a_router_is_none() -> None:
     [
         (ending(0, "none"), "ended the answer: none"),
         (sse({"error": {"message": "Context size has been exceeded.", "code": 500}}), "Context size"),
-        (said([10], 1), "before the last token"),
+        (event_of([10], 1), "before the last token"),
     ],
 )
 def test_what_may_be_said_instead(piece: bytes, message: str) -> None:

@@ -76,10 +76,10 @@ class Real:
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    found = os.environ.get("DOVETAIL_LLAMA_SERVER")
-    if not found:
+    results = os.environ.get("DOVETAIL_LLAMA_SERVER")
+    if not results:
         pytest.skip("DOVETAIL_LLAMA_SERVER does not name a llama-server")
-    return found
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def _ascii_only(head: torch.Tensor, tokenizer: Tokenizer) -> None:
             head[token] = 0
 
 
-def _script(tensors: dict[str, torch.Tensor], said: list[int]) -> None:
+def _script(tensors: dict[str, torch.Tensor], answer_of: list[int]) -> None:
     """Each token of `said` is followed by the next, and the last and all others by the first."""
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -122,9 +122,9 @@ def _script(tensors: dict[str, torch.Tensor], said: list[int]) -> None:
     embeddings = torch.eye(size, width)
     tensors["model.embed_tokens.weight"] = embeddings.clone()
     head = tensors["lm_head.weight"].zero_()
-    follows = dict(zip(said, [*said[1:], said[0]], strict=True))
+    follows = dict(zip(answer_of, [*answer_of[1:], answer_of[0]], strict=True))
     for token in range(size):
-        head[follows.get(token, said[0])] += embeddings[token]
+        head[follows.get(token, answer_of[0])] += embeddings[token]
 
 
 @pytest.fixture(params=["alone", "with a draft model"])
@@ -148,14 +148,14 @@ async def attached(real: Real, folder: Path) -> AsyncIterator[RemoteEngine]:
         await engine.stop()
 
 
-async def said(engine: RemoteEngine, completion: Completion) -> list[TokenBatch]:
+async def answer_of(engine: RemoteEngine, completion: Completion) -> list[TokenBatch]:
     return [batch async for batch in engine.complete(completion)]
 
 
 def embedded(folder: Path, completions: list[Completion]) -> list[list[int]]:
     core = LLMCore.load(folder, None, dovetail.tokenizer(folder), EngineSettings(draft_tokens=0, threads=1))
-    found = run_core(core, {str(at): each for at, each in enumerate(completions)})
-    return [found[str(at)] for at in range(len(completions))]
+    results = run_core(core, {str(at): each for at, each in enumerate(completions)})
+    return [results[str(at)] for at in range(len(completions))]
 
 
 def test_greedy_ids_are_those_of_the_embedded_engine(real: Real, folders: dict[str, Path]) -> None:
@@ -167,10 +167,10 @@ def test_greedy_ids_are_those_of_the_embedded_engine(real: Real, folders: dict[s
 
     async def main() -> None:
         async with attached(real, folder) as engine:
-            found = await asyncio.gather(*(said(engine, each) for each in asked))
-            assert [ids_of(batches) for batches in found] == embedded(folder, asked)
+            results = await asyncio.gather(*(answer_of(engine, each) for each in asked))
+            assert [ids_of(batches) for batches in results] == embedded(folder, asked)
             assert engine.gauges()["resent_total"] == 0
-            drafted = sum(batch.drafted or 0 for batches in found for batch in batches)
+            drafted = sum(batch.drafted or 0 for batches in results for batch in batches)
             assert (drafted > 0) == real.drafts
             await until(lambda: engine.gauges()["drafted_total"] == drafted)
 
@@ -185,9 +185,9 @@ def test_log_probabilities(real: Real, folders: dict[str, Path]) -> None:
         async with attached(real, folder) as engine:
             if real.drafts:
                 with pytest.raises(InvalidRequest, match="does not report all log probabilities"):
-                    await said(engine, asked)
+                    await answer_of(engine, asked)
                 return
-            (batch,) = await said(engine, asked)
+            (batch,) = await answer_of(engine, asked)
             assert len(batch.ids) == 12
             core = LLMCore.load(folder, None, dovetail.tokenizer(folder), EngineSettings(draft_tokens=0, threads=1))
             core.add("", asked)
@@ -209,14 +209,14 @@ def test_the_rest(real: Real, folders: dict[str, Path]) -> None:
     async def main() -> None:
         async with attached(real, folders["random"]) as engine:
             seeded = Completion(prompt, 8, Sampling(1.0, seed=2**40))
-            first, second = await said(engine, seeded), await said(engine, seeded)
+            first, second = await answer_of(engine, seeded), await answer_of(engine, seeded)
             assert ids_of(first) == ids_of(second)
             with pytest.raises(ContextExceeded):
-                await said(engine, Completion(prompt * 400, 5, greedy))
+                await answer_of(engine, Completion(prompt * 400, 5, greedy))
             with pytest.raises(InvalidRequest, match="invalid tokens"):
-                await said(engine, Completion((100_000,), 5, greedy))
+                await answer_of(engine, Completion((100_000,), 5, greedy))
             with pytest.raises(InvalidRequest, match=r"llguidance|may abort"):
-                await said(engine, Completion(prompt, 5, greedy, grammar=Grammar(ExactText("yes"))))
+                await answer_of(engine, Completion(prompt, 5, greedy, grammar=Grammar(ExactText("yes"))))
             async with aclosing(engine.complete(Completion(prompt, 400, Sampling(1.0)))) as stream:
                 await anext(stream)
             await until(lambda: not any(slot["is_processing"] for slot in real.page("/slots")))
@@ -233,7 +233,7 @@ def test_characters_of_several_tokens(program: str, folders: dict[str, Path]) ->
     async def main() -> None:
         async with attached(real, folder) as engine:
             for count in range(1, 2 * len(script)):
-                batches = await said(engine, Completion((script[-1],), count, Sampling(temperature=0)))
+                batches = await answer_of(engine, Completion((script[-1],), count, Sampling(temperature=0)))
                 ids, whole = ids_of(batches), (script * 2)[:count]
                 # A character that the limit cuts is left out.
                 assert ids == whole[: len(ids)] and len(ids) > count - 4
@@ -257,7 +257,7 @@ def test_a_server_that_is_killed_and_comes_back(program: str, folders: dict[str,
             with pytest.raises(EngineError, match="after the answer had begun"):
                 async for _ in engine.complete(asked):
                     real.kill()
-            again = asyncio.ensure_future(said(engine, asked))
+            again = asyncio.ensure_future(answer_of(engine, asked))
             await until(lambda: not engine.gauges()["up"])
             real.start()
             assert (await again)[-1].finish == "length"

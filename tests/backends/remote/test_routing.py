@@ -16,13 +16,13 @@ _prompts = st.lists(st.integers(0, 1), max_size=9)
 
 def naive(sent: Sequence[tuple[list[int], str]], prompt: list[int]) -> list[str]:
     """For each length in whole blocks, from the longest: who was last sent a prompt that begins so."""
-    found: list[str] = []
+    servers_in_order: list[str] = []
     for blocks in range(len(prompt) // BLOCK, 0, -1):
         start = prompt[: blocks * BLOCK]
         servers = [server for earlier, server in sent if earlier[: blocks * BLOCK] == start]
-        if servers and servers[-1] not in found:
-            found.append(servers[-1])
-    return found
+        if servers and servers[-1] not in servers_in_order:
+            servers_in_order.append(servers[-1])
+    return servers_in_order
 
 
 @given(st.lists(st.tuples(_prompts, st.sampled_from(SERVERS)), max_size=20), _prompts)
@@ -45,8 +45,8 @@ def test_what_was_used_last_is_kept() -> None:
     affinity = Affinity(2, BLOCK)
     for prompt, server in [([1, 1], "a"), ([2, 2], "b"), ([1, 1], "a"), ([3, 3], "c")]:
         affinity.remember(affinity.prefixes(prompt), server)
-    found = [list(affinity.candidates(affinity.prefixes([each, each]))) for each in (1, 2, 3)]
-    assert found == [["a"], [], ["c"]]
+    servers_in_order = [list(affinity.candidates(affinity.prefixes([each, each]))) for each in (1, 2, 3)]
+    assert servers_in_order == [["a"], [], ["c"]]
 
 
 _loads = st.dictionaries(

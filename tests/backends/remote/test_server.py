@@ -208,8 +208,8 @@ def test_the_vocabulary_is_the_checkpoints(tmp_path: Path, small_tokenizer: Toke
             (tmp_path / "generation_config.json").write_text(json.dumps(generation))
 
     declare(vocab_size=size, eos_token_id=1)
-    found = read_vocabulary(tmp_path, small_tokenizer)
-    assert (found.size, found.eos_ids, found.control) == (size, (1,), small_tokenizer.control)
+    vocabulary = read_vocabulary(tmp_path, small_tokenizer)
+    assert (vocabulary.size, vocabulary.eos_ids, vocabulary.control) == (size, (1,), small_tokenizer.control)
     declare({"eos_token_id": [1, 2]}, vocab_size=size, eos_token_id=1)
     assert read_vocabulary(tmp_path, small_tokenizer).eos_ids == (1, 2)
     declare(text_config={"vocab_size": size, "eos_token_id": 3})

@@ -23,7 +23,7 @@ _TOLD = {"speculative_decoding": {"num_draft_tokens": 9, "num_accepted_draft_tok
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         (500, (500, "the engine failed; ")),
         (503, (503, "the engine takes no ")),
@@ -31,7 +31,7 @@ _TOLD = {"speculative_decoding": {"num_draft_tokens": 9, "num_accepted_draft_tok
     ],
 )
 def test_clients_are_not_told_what_servers_say_of_themselves(
-    small_tokenizer: Tokenizer, status: int, told: tuple[int, str], caplog: pytest.LogCaptureFixture
+    small_tokenizer: Tokenizer, status: int, expected: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with Fake(context=4096) as fake:
@@ -46,7 +46,7 @@ def test_clients_are_not_told_what_servers_say_of_themselves(
                 response = await client.post("/v1/chat/completions", json=body)
             await engine.stop()
         message = response.json()["error"]["message"]
-        assert (response.status_code, message[: len(told[1])]) == told
+        assert (response.status_code, message[: len(expected[1])]) == expected
         assert status == 400 or ("secret" not in message and fake.name not in message)
         assert status != 500 or f"{fake.name} failed with HTTP status 500: secret at 10.0.0.7" in caplog.text
 
@@ -87,11 +87,11 @@ def test_what_is_told_after_a_stop_string_is_not_made_up(small_tokenizer: Tokeni
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("metrics", "told", "speculation"),
+    ("metrics", "expected", "speculation"),
     [(b"", None, (0, 0)), (_SPECULATES, _TOLD, (9, 5)), (_SPECULATES, None, None)],
 )
 def test_a_call(
-    small_tokenizer: Tokenizer, stream: bool, metrics: bytes, told: object, speculation: tuple[int, int] | None
+    small_tokenizer: Tokenizer, stream: bool, metrics: bytes, expected: object, speculation: tuple[int, int] | None
 ) -> None:
     call = Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}')
     ids = ids_of(Message(content="ok", calls=(call,)), small_tokenizer)
@@ -100,7 +100,7 @@ def test_a_call(
         assert json.loads(body["structured_outputs"]["structural_tag"])["type"] == "structural_tag"
         for at in range(0, len(ids), 4):
             yield sse(vllm_chunk(ids[at : at + 4], "stop" if at + 4 >= len(ids) else None))
-        yield sse({"choices": [], "usage": {}, "metrics": told}, b"[DONE]")
+        yield sse({"choices": [], "usage": {}, "metrics": expected}, b"[DONE]")
 
     async def main() -> None:
         async with Fake(answer=answer, context=4096, metrics=(200, metrics)) as fake:
@@ -127,7 +127,7 @@ def test_a_call(
             usage = response.json()["usage"]
         assert json.loads(arguments) == {"city": "Paris"}
         assert usage["completion_tokens"] == len(ids)
-        said = usage.get("speculation")
-        assert speculation == (None if said is None else (said["drafted"], said["accepted"]))
+        reported = usage.get("speculation")
+        assert speculation == (None if reported is None else (reported["drafted"], reported["accepted"]))
 
     run(main)

@@ -51,19 +51,19 @@ def saying(*pieces: bytes) -> Answer:
 
 
 def answered(*pieces: bytes, metrics: bytes = b"", **fields: Any) -> list[TokenBatch]:
-    found: list[TokenBatch] = []
+    batches: list[TokenBatch] = []
 
     async def main() -> None:
         async with Fake(answer=saying(*pieces), metrics=(200, metrics)) as fake:
             server = fake.server()
             try:
                 await server.open()
-                found.extend(await whole(server, completion(**fields)))
+                batches.extend(await whole(server, completion(**fields)))
             finally:
                 await server.close()
 
     run(main)
-    return found
+    return batches
 
 
 def test_the_ids_come_as_they_are_made() -> None:
@@ -227,8 +227,8 @@ def test_one_without_a_tokenizer_is_sent_no_such_token(page: tuple[int, bytes]) 
 
 def test_a_response_format_goes_the_same_way() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    grammar = dovetail.format("hermes").grammar(response_format=wanted)
+    response_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    grammar = dovetail.format("hermes").grammar(response_format=response_format)
 
     async def main() -> None:
         async with Fake() as fake:
@@ -263,7 +263,7 @@ def test_an_end_token_ends_the_answer_whatever_the_server_makes_of_it() -> None:
 
 
 def test_log_probabilities_have_ids() -> None:
-    said = {
+    logprobs = {
         "tokens": ["token_id:10", "token_id:11"],
         "token_logprobs": [-3.0, -0.5],
         "top_logprobs": [
@@ -272,30 +272,30 @@ def test_log_probabilities_have_ids() -> None:
         ],
         "text_offset": [0, 1],
     }
-    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=said)), logprobs=2)
+    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=logprobs)), logprobs=2)
     assert batch.logprobs == (
         TokenLogprob(10, -3.0, ((4, -0.1), (5, -2.0))),
         TokenLogprob(11, -0.5, ((11, -0.5), (9, -1.0))),
     )
-    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=said)), logprobs=0)
+    (batch,) = answered(sse(vllm_chunk([10, 11], "length", logprobs=logprobs)), logprobs=0)
     assert batch.logprobs == (TokenLogprob(10, -3.0), TokenLogprob(11, -0.5))
 
 
 def test_what_was_drafted_is_said_or_not_known() -> None:
     end = sse(vllm_chunk([10, 11], "length"))
-    told = {**_USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 4}}}
-    assert [(b.drafted, b.accepted) for b in answered(end, sse(told), metrics=_SPECULATES)] == [(6, 4)]
+    event = {**_USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 4}}}
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(event), metrics=_SPECULATES)] == [(6, 4)]
     assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE), metrics=_SPECULATES)] == [(None, 0)]
     assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE))] == [(0, 0)]
     # With the last batch and not before.
-    batches = answered(sse(vllm_chunk([10])), sse(vllm_chunk([11], "length"), told), metrics=_SPECULATES)
+    batches = answered(sse(vllm_chunk([10])), sse(vllm_chunk([11], "length"), event), metrics=_SPECULATES)
     assert [(b.drafted, b.cached) for b in batches] == [(None, None), (6, 2)]
     # Less than nothing is not believed.
-    told = {
+    event = {
         "choices": [],
         "metrics": {"speculative_decoding": {"num_draft_tokens": -6, "num_accepted_draft_tokens": 4}},
     }
-    assert [(b.drafted, b.accepted) for b in answered(end, sse(told), metrics=_SPECULATES)] == [(None, 0)]
+    assert [(b.drafted, b.accepted) for b in answered(end, sse(event), metrics=_SPECULATES)] == [(None, 0)]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -
 
 
 @pytest.mark.parametrize(
-    "said",
+    "logprobs",
     [
         None,
         {"tokens": [], "token_logprobs": [], "top_logprobs": []},
@@ -335,9 +335,9 @@ def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -
         {"tokens": ["token_id:10"], "token_logprobs": [None], "top_logprobs": [None]},
     ],
 )
-def test_log_probabilities_that_are_none_are_an_error(said: object) -> None:
+def test_log_probabilities_that_are_none_are_an_error(logprobs: object) -> None:
     with pytest.raises(EngineError, match="an event that cannot be read"):
-        answered(sse(vllm_chunk([10], "length", logprobs=said)), logprobs=1)
+        answered(sse(vllm_chunk([10], "length", logprobs=logprobs)), logprobs=1)
 
 
 @pytest.mark.parametrize(

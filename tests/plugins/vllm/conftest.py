@@ -30,8 +30,9 @@ def pythons() -> list[str]:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DOVETAIL_", "VLLM_", "PYTHON"))}
-    return kept | {"PYTHONPATH": str(ROOT / "src"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | variables
+    dropped = ("DOVETAIL_", "VLLM_", "PYTHON")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return inherited | {"PYTHONPATH": str(ROOT / "src"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | variables
 
 
 def cache_in(folder: Path, python: str) -> Path:
@@ -68,7 +69,7 @@ class Inside:
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the worker has ended: what it said is above"
+        assert line, "the worker has ended: its output is above"
         return json.loads(line)
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def checkpoint(name: str, folder: Path, base: Path | None = None, special: Container[str] | None = None) -> Path:
     """Write a tokenizer: `base` (a tokenizer.json), else a small one that is trained, and the family's control tokens.
 
-    `special` are those that vLLM leaves out of texts unless it is told; None: all.
+    `special`: the control tokens that vLLM removes from texts by default; None for all.
     """
     if base is not None:
         bpe = Library.from_file(str(base))

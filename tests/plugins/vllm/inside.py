@@ -107,11 +107,11 @@ class Folded:
         for call in delta.tool_calls or ():
             while len(self.calls) <= call.index:
                 self.calls.append({"id": None, "name": "", "arguments": ""})
-            kept = self.calls[call.index]
-            kept["id"] = kept["id"] or call.id
+            entry = self.calls[call.index]
+            entry["id"] = entry["id"] or call.id
             if call.function is not None:
-                kept["name"] += call.function.name or ""
-                kept["arguments"] += call.function.arguments or ""
+                entry["name"] += call.function.name or ""
+                entry["arguments"] += call.function.arguments or ""
 
     def answer(self) -> dict[str, Any]:
         return {"content": self.content, "reasoning": self.reasoning, "calls": self.calls}
@@ -161,11 +161,11 @@ def apart(job: dict[str, Any]) -> dict[str, Any]:
     reasoning_parser = ReasoningParserManager.get_reasoning_parser(job["reasoning_parser"])(tokenizer)
     reasoning_parser.set_prompt_token_ids(job["prompt"])
     reasoning, content = reasoning_parser.extract_reasoning(job["text"], request)
-    found = ToolParserManager.get_tool_parser(job["tool_parser"])(tokenizer, request.tools).extract_tool_calls(
+    parsed = ToolParserManager.get_tool_parser(job["tool_parser"])(tokenizer, request.tools).extract_tool_calls(
         content or "", request
     )
-    calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in found.tool_calls]
-    return {"content": found.content or "", "reasoning": reasoning or "", "calls": calls}
+    calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in parsed.tool_calls]
+    return {"content": parsed.content or "", "reasoning": reasoning or "", "calls": calls}
 
 
 def engine(job: dict[str, Any]) -> dict[str, Any]:

@@ -108,13 +108,13 @@ KIMI = "functions.get_weather:0"
 CALLED = Message("Let me look.", "They ask of Paris.", (Call(KIMI, "get_weather", '{"city": "Paris"}'),))
 
 
-def written(name: str, folder: Path, message: Message = CALLED) -> list[int]:
+def ids_written(name: str, folder: Path, message: Message = CALLED) -> list[int]:
     return families.format_of(name).write(message, thinking=True).ids(tokenizer_in(folder))
 
 
 def test_ids_of_calls_are_the_models_own(inside: Inside, folders: dict[str, Path]) -> None:
     folder = folders["kimi_k25"]
-    answer = inside.ask("streamed", **job("kimi_k25", folder, [written("kimi_k25", folder)], True, ended=True))
+    answer = inside.ask("streamed", **job("kimi_k25", folder, [ids_written("kimi_k25", folder)], True, ended=True))
     assert answer["calls"] == [{"id": KIMI, "name": "get_weather", "arguments": '{"city": "Paris"}'}]
 
 
@@ -123,7 +123,7 @@ def test_ids_of_calls_are_the_models_own(inside: Inside, folders: dict[str, Path
 )
 def test_a_forced_call_is_read_like_any_other(inside: Inside, folders: dict[str, Path], choice: Any) -> None:
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [[t] for t in written("kimi_k25", folder)], True, ended=True)
+    asked = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
     for do in ("streamed", "whole"):
         read = inside.ask(do, **asked, fields={"tool_choice": choice})
         assert nameless(read) == plain(CALLED)
@@ -132,7 +132,7 @@ def test_a_forced_call_is_read_like_any_other(inside: Inside, folders: dict[str,
 @families_all
 def test_without_a_choice_of_tools_a_call_is_content(inside: Inside, folders: dict[str, Path], name: str) -> None:
     folder, fmt = folders[name], families.format_of(name)
-    ids = written(name, folder)
+    ids = ids_written(name, folder)
     reader = fmt.reader(TOOLS, thinking=opened(name, True), tool_choice="none", tokenizer=tokenizer_in(folder))
     expected = plain(dovetail.fold([*reader.feed("", ids[:-1]), *reader.finish()]))
     asked = job(name, folder, [[t] for t in ids], opened(name, True), ended=True, fields={"tool_choice": "none"})
@@ -143,7 +143,7 @@ def test_without_a_choice_of_tools_a_call_is_content(inside: Inside, folders: di
 def test_one_flag_is_enough_for_what_it_names(inside: Inside, folders: dict[str, Path]) -> None:
     """The tool parser's alone reads reasoning too; to the reasoning parser's alone a call is content."""
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [[t] for t in written("kimi_k25", folder)], True, ended=True)
+    asked = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
     assert nameless(inside.ask("streamed", **asked | {"reasoning_parser": None})) == plain(CALLED)
     alone = inside.ask("streamed", **asked | {"tool_parser": None})
     assert (alone["reasoning"], alone["calls"]) == (CALLED.reasoning, [])
@@ -152,7 +152,7 @@ def test_one_flag_is_enough_for_what_it_names(inside: Inside, folders: dict[str,
 
 def test_reasoning_that_is_not_wanted_is_left_out(inside: Inside, folders: dict[str, Path]) -> None:
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [written("kimi_k25", folder)], True, ended=True)
+    asked = job("kimi_k25", folder, [ids_written("kimi_k25", folder)], True, ended=True)
     read = inside.ask("streamed", **asked, fields={"include_reasoning": False})
     assert nameless(read) == plain(CALLED) | {"reasoning": ""}
 
@@ -162,7 +162,7 @@ def test_a_stop_string_ends_the_text_and_not_the_ids(inside: Inside, folders: di
     folder = folders["kimi_k25"]
     asked = job("kimi_k25", folder, [], True, ended=True)
     for stop, expected in (("look", "Let me "), ("never said", CALLED.content)):
-        for groups in ([[t] for t in written("kimi_k25", folder)], [written("kimi_k25", folder)]):
+        for groups in ([[t] for t in ids_written("kimi_k25", folder)], [ids_written("kimi_k25", folder)]):
             for do in ("streamed", "whole"):
                 read = inside.ask(do, **asked | {"groups": groups}, stop=[stop])
                 assert (read["reasoning"], read["content"]) == (CALLED.reasoning, expected)
@@ -171,7 +171,7 @@ def test_a_stop_string_ends_the_text_and_not_the_ids(inside: Inside, folders: di
 
 def test_a_call_that_a_limit_cut_is_the_same_streamed_and_not(inside: Inside, folders: dict[str, Path]) -> None:
     folder = folders["kimi_k25"]
-    ids = written("kimi_k25", folder)
+    ids = ids_written("kimi_k25", folder)
     for length in range(len(ids)):
         asked = job("kimi_k25", folder, [[t] for t in ids[: length + 1]], True)
         streamed, whole = inside.ask("streamed", **asked), inside.ask("whole", **asked)
@@ -202,7 +202,7 @@ def test_the_engine_learns_where_reasoning_ends(inside: Inside, folders: dict[st
     if not reasons(name, True) or name == "harmony":  # vLLM takes none but its own for gpt-oss
         pytest.skip("no reasoning that vLLM asks this parser about")
     folder, tokenizer = folders[name], tokenizer_in(folders[name])
-    ids = written(name, folder)
+    ids = ids_written(name, folder)
     answer = inside.ask("engine", **job(name, folder, [ids], opened(name, True)))
     at = answer["ended"].index(True)
     reasoning = tokenizer.decode(ids[:at])
@@ -245,9 +245,9 @@ def test_auto_is_left_free_unless_a_tool_or_the_server_is_strict(inside: Inside,
     assert "celsius" not in pinned and "lines" in pinned  # the schema of the one that is strict
     single = inside.ask("adjusted", **asked, fields={"parallel_tool_calls": False})["tag"]
     assert single is not None and "celsius" not in single
-    for level, found in (("function", False), ("parameter", True)):
+    for level, registered in (("function", False), ("parameter", True)):
         tag = inside.ask("adjusted", **asked, level=level)["tag"]
-        assert ("celsius" in tag) is found
+        assert ("celsius" in tag) is registered
     inside.ask("adjusted", **asked, level="auto")
 
 
@@ -294,23 +294,23 @@ def test_what_cannot_be_put_right_is_left_to_vllm(inside: Inside, folders: dict[
 
 
 def test_every_format_is_registered_and_nothing_else_is_touched(inside: Inside) -> None:
-    found = inside.ask("named", names=["dovetail_kimi_k2", "llama3_json", "hermes"])
-    assert set(names.OWN) <= {*found["tool_parsers"]} & {*found["reasoning_parsers"]}
-    modules = found["modules"]
+    registered = inside.ask("named", names=["dovetail_kimi_k2", "llama3_json", "hermes"])
+    assert set(names.OWN) <= {*registered["tool_parsers"]} & {*registered["reasoning_parsers"]}
+    modules = registered["modules"]
     assert modules["dovetail_kimi_k2"].startswith("dovetail.")
     assert modules["llama3_json"].startswith("vllm.") and modules["hermes"].startswith("vllm.")
-    assert found["renderers"] == {"hf": "RepairingHfRenderer", "deepseek_v32": "RepairingDeepseekV32Renderer"}
+    assert registered["renderers"] == {"hf": "RepairingHfRenderer", "deepseek_v32": "RepairingDeepseekV32Renderer"}
 
 
 def test_parsers_that_do_not_belong_together_are_refused_at_the_start(inside: Inside, folders: dict[str, Path]) -> None:
     folder = folders["kimi_k25"]
-    for tools, reasoning, told in (
+    for tools, reasoning, complaint in (
         ("dovetail_kimi_k25", "dovetail_qwen3", "parsers of different formats"),
         ("hermes", "dovetail_kimi_k25", "cannot be combined with Hermes2ProToolParser"),
     ):
         asked = job("kimi_k25", folder, [[1]], True, tool_parser=tools, reasoning_parser=reasoning)
         answer = inside.ask("streamed", **asked)
-        assert told in answer["error"] + answer["cause"]
+        assert complaint in answer["error"] + answer["cause"]
 
 
 def test_a_format_of_a_checkpoint_needs_a_checkpoint(inside: Inside, folders: dict[str, Path]) -> None:
@@ -331,10 +331,10 @@ def test_built_in_names_can_be_overridden(python: str, folders: dict[str, Path])
     try:
         for tools, reasoning, name in OVERRIDDEN:
             folder = folders[name]
-            asked = job(name, folder, [[t] for t in written(name, folder)], opened(name, True), ended=True)
+            asked = job(name, folder, [[t] for t in ids_written(name, folder)], opened(name, True), ended=True)
             read = worker.ask("streamed", **asked | {"tool_parser": tools, "reasoning_parser": reasoning})
             assert nameless(read) == plain(CALLED)
-            found = worker.ask("named", names=[tools, "pythonic"])["modules"]
-            assert found[tools].startswith("dovetail.") and found["pythonic"].startswith("vllm.")
+            registered = worker.ask("named", names=[tools, "pythonic"])["modules"]
+            assert registered[tools].startswith("dovetail.") and registered["pythonic"].startswith("vllm.")
     finally:
         worker.close()

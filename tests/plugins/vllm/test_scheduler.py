@@ -114,9 +114,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return dict(zip(names, json.loads(ran.stdout), strict=True))
 
     with ThreadPoolExecutor(2) as pool:  # one core each
-        found = {name: job for half in pool.map(run, (list(jobs)[::2], list(jobs)[1::2])) for name, job in half.items()}
+        halves = pool.map(run, (list(jobs)[::2], list(jobs)[1::2]))
+        results = {name: job for half in halves for name, job in half.items()}
     assert len(list((cache / "dovetail").iterdir())) == 1  # what the measured one learned
-    return found
+    return results
 
 
 def drafts(job: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:

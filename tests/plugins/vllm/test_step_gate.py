@@ -19,16 +19,16 @@ from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 K = 3
 
 
-class Told(Gate):
-    """Notes what it is told."""
+class RecordingGate(Gate):
+    """Records the calls of `tell`."""
 
     def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008, it is frozen
         super().__init__(None, limits, K)
-        self.told: list[tuple[list[tuple[int, int, int]], float | None]] = []
+        self.calls: list[tuple[list[tuple[int, int, int]], float | None]] = []
 
     def observe(self, drafted: Iterable[tuple[Track | None, int, int, int]], seconds: float | None) -> None:
         rows = list(drafted)
-        self.told.append(([row[1:] for row in rows], seconds))
+        self.calls.append(([row[1:] for row in rows], seconds))
         super().observe(rows, seconds)
 
 
@@ -49,63 +49,63 @@ def decoding(*names: str, context: int = 10, cap: int = K) -> list[Decoding]:
 
 
 def test_a_step_is_timed_where_it_tests_and_makes_the_same_drafts() -> None:
-    told, clock = Told(), Clock()
-    gate = StepGate(told, clock)
+    recorder, clock = RecordingGate(), Clock()
+    gate = StepGate(recorder, clock)
 
     def step(names: list[str], after: list[Decoding], **outcomes: Outcome) -> float | None:
         gate.scheduled(names, after, {*names, *(each.name for each in after)})
         clock.now += 1
         gate.done(outcomes, more=True)
-        return told.told[-1][1]
+        return recorder.calls[-1][1]
 
     assert step(["a"], decoding("a")) is None  # a prompt
     assert step(["a"], decoding("a"), a=Outcome(3, 1)) == 1.0
-    assert told.told[-1][0] == [(3, 3, 1)]
+    assert recorder.calls[-1][0] == [(3, 3, 1)]
     assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 0)) is None  # somebody's prompt beside it
     assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 0), b=Outcome(2, 2)) == 1.0
-    assert told.told[-1][0] == [(3, 3, 0), (3, 2, 2)]
+    assert recorder.calls[-1][0] == [(3, 3, 0), (3, 2, 2)]
     assert step(["b"], decoding("b"), b=Outcome(3, 0)) is None  # one of them waits
     assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 3), b=Outcome(3, 3)) is None
     assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 3), b=Outcome(3, 3)) == 1.0
 
 
 def test_time_in_which_there_was_nothing_to_do_is_no_step_s() -> None:
-    told, clock = Told(), Clock()
-    gate = StepGate(told, clock)
+    recorder, clock = RecordingGate(), Clock()
+    gate = StepGate(recorder, clock)
     for more in (True, True, False, True, True):
         gate.scheduled(["a"], decoding("a"), {"a"})
         clock.now += 1
         gate.done({"a": Outcome(3, 1)}, more=more)
-    assert [seconds for _, seconds in told.told] == [None, 1.0, 1.0, None, 1.0]
+    assert [seconds for _, seconds in recorder.calls] == [None, 1.0, 1.0, None, 1.0]
 
 
 def test_steps_overlap_where_the_next_is_scheduled_before_this_one_is_done() -> None:
-    told, clock = Told(), Clock()
-    gate = StepGate(told, clock)
+    recorder, clock = RecordingGate(), Clock()
+    gate = StepGate(recorder, clock)
     gate.scheduled(["a"], decoding("a"), {"a"})
     for number in range(5):
         gate.scheduled(["a"], decoding("a"), {"a"})
         clock.now += 1
         gate.done({"a": Outcome(3 * (number > 0), 0)}, more=True)
-    assert [rows for rows, _ in told.told] == [[], *[[(3, 3, 0)]] * 4]
-    assert [seconds for _, seconds in told.told] == [None, 1.0, 1.0, 1.0, 1.0]
+    assert [rows for rows, _ in recorder.calls] == [[], *[[(3, 3, 0)]] * 4]
+    assert [seconds for _, seconds in recorder.calls] == [None, 1.0, 1.0, 1.0, 1.0]
     gate.scheduled(["a", "b"], decoding("a", "b"), {"a", "b"})  # known before the last two are done
     for _ in range(2):
         clock.now += 1
         gate.done({"a": Outcome(3, 0)}, more=True)
-        assert told.told[-1] == ([(3, 3, 0)], None)
+        assert recorder.calls[-1] == ([(3, 3, 0)], None)
 
 
 def test_what_is_asked_for_is_tested_once_and_forgotten_with_its_request() -> None:
-    told = Told()
-    gate = StepGate(told)
+    recorder = RecordingGate()
+    gate = StepGate(recorder)
     gate.scheduled(["a", "b", "c"], decoding("a", "b", "c"), {"a", "b", "c"})
     assert [gate.allowed(name) for name in "abcd"] == [3, 3, 3, 0]
     gate.done({}, more=True)
     gate.scheduled(["a"], [], {"a"})  # b and c are gone
     assert [gate.allowed(name) for name in "abc"] == [0, 0, 0]
     gate.done({}, more=True)
-    assert told.told[-1][0] == []  # stopped before anything was tested
+    assert recorder.calls[-1][0] == []  # stopped before anything was tested
 
 
 @given(

@@ -55,8 +55,8 @@ def test_in_another_version_vllm_runs_and_only_what_is_ours_is_refused(python: s
     """With the range, whatever has moved in that version."""
     done = subprocess.run([python, "-c", _ANOTHER], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()[-3:]
-    for line, what in zip(said, ("dovetail's parsers", "dovetail's parsers", "GatedScheduler"), strict=True):
+    messages = done.stdout.splitlines()[-3:]
+    for line, what in zip(messages, ("dovetail's parsers", "dovetail's parsers", "GatedScheduler"), strict=True):
         assert line.startswith(f"{what} works with vLLM 0.32 and 0.33, and this is vLLM 0.41.0")
 
 

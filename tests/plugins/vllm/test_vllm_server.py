@@ -122,12 +122,12 @@ def healthy(address: str) -> bool:
 
 def asked(seed: int, **changed: Any) -> dict[str, Any]:
     """A chat request whose prompt is the one the model was trained on."""
-    said = sample(HELD_OUT + seed)
-    prompt = FORMAT.render(said.messages[: said.turn], said.tools, thinking=said.thinking)
+    example = sample(HELD_OUT + seed)
+    prompt = FORMAT.render(example.messages[: example.turn], example.tools, thinking=example.thinking)
     body = {
         "model": "demo",
         "messages": [{"role": "user", "content": prompt.text}],
-        "tools": said.tools,
+        "tools": example.tools,
         "temperature": 0,
         "max_tokens": 120,
         "return_token_ids": True,
@@ -138,9 +138,9 @@ def asked(seed: int, **changed: Any) -> dict[str, Any]:
 SEEDS = range(12)
 
 
-def message_of(said: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str]]]:
-    calls = [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in said.get("tool_calls") or ()]
-    return said.get("content") or "", said.get("reasoning") or "", calls
+def message_of(message: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str]]]:
+    calls = [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
+    return message.get("content") or "", message.get("reasoning") or "", calls
 
 
 def folded(chunks: list[dict[str, Any]]) -> tuple[tuple[str, str, list[tuple[str, str, str]]], str, int]:
@@ -153,9 +153,9 @@ def folded(chunks: list[dict[str, Any]]) -> tuple[tuple[str, str, list[tuple[str
         content += delta.get("content") or ""
         reasoning += delta.get("reasoning") or ""
         for call in delta.get("tool_calls") or ():
-            kept = calls.setdefault(call["index"], [call.get("id"), "", ""])
-            kept[1] += call["function"].get("name") or ""
-            kept[2] += call["function"].get("arguments") or ""
+            entry = calls.setdefault(call["index"], [call.get("id"), "", ""])
+            entry[1] += call["function"].get("name") or ""
+            entry[2] += call["function"].get("arguments") or ""
         finish = choice.get("finish_reason") or finish
         largest = max(largest, len(choice.get("token_ids") or ()))
     return (content, reasoning, [tuple(call) for call in calls.values()]), finish, largest  # type: ignore[misc]
@@ -177,13 +177,13 @@ def test_streamed_is_whole_is_what_the_gateway_reads(server: Server) -> None:
         body = asked(seed)
         answer = server.post("/v1/chat/completions", body)
         choice = answer["choices"][0]
-        said, finish, largest = folded(server.stream("/v1/chat/completions", body))
-        assert said == message_of(choice["message"])
+        streamed, finish, largest = folded(server.stream("/v1/chat/completions", body))
+        assert streamed == message_of(choice["message"])
         assert finish == choice["finish_reason"]
         reason = "length" if finish == "length" else "stop"
         message = as_the_gateway_reads(choice["token_ids"], answer["prompt_token_ids"], body.get("tools"), reason)
         calls = [(call.id, call.name, call.arguments) for call in message.calls]
-        assert said == (message.content, message.reasoning, calls)
+        assert streamed == (message.content, message.reasoning, calls)
         assert finish in ("length", "tool_calls" if calls else "stop")
         called += bool(calls)
         several = max(several, largest)
@@ -197,12 +197,12 @@ def test_calls_that_are_asked_for_are_made(server: Server) -> None:
         if "tools" not in body:
             continue
         choice = server.post("/v1/chat/completions", body)["choices"][0]
-        said, finish, _ = folded(server.stream("/v1/chat/completions", body))
-        assert said == message_of(choice["message"])
+        streamed, finish, _ = folded(server.stream("/v1/chat/completions", body))
+        assert streamed == message_of(choice["message"])
         if finish != "length":
             declared = {tool["function"]["name"] for tool in body["tools"]}
-            assert said[2] and {name for _, name, _ in said[2]} <= declared
-            assert all(isinstance(json.loads(arguments), dict) for _, _, arguments in said[2])
+            assert streamed[2] and {name for _, name, _ in streamed[2]} <= declared
+            assert all(isinstance(json.loads(arguments), dict) for _, _, arguments in streamed[2])
 
 
 def test_histories_reach_the_model_repaired(server: Server) -> None:
