@@ -34,10 +34,10 @@ DEMO_TARGET = str(Path(memory.__file__).parents[1] / "data" / "demo" / "target")
 
 def gains(plan: Plan) -> dict[str, list[str]]:
     """Setting -> what would be gained by it."""
-    found: dict[str, list[str]] = {}
+    by_setting: dict[str, list[str]] = {}
     for each in plan.advice_of("advice"):
-        found.setdefault(each.setting, []).append(each.message)
-    return found
+        by_setting.setdefault(each.setting, []).append(each.message)
+    return by_setting
 
 
 def planned(folder: Path, config: Config, **options: Any) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ def test_mtp_inside_the_target_is_offered(tmp_path: Path) -> None:
     assert "--method mtp" not in str(planned(tmp_path, DEEPSEEK_V32))
 
 
-def test_a_drafter_that_a_recipe_knows_is_offered_with_what_was_measured(put: Put) -> None:
+def test_a_recipes_drafter_is_offered_with_its_figures(put: Put) -> None:
     put("Qwen/Qwen3-8B", QWEN3_8B)
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     (offer,) = gains(resolve("Qwen/Qwen3-8B", {"gpus": "H100"}))["drafter"]
@@ -72,7 +72,7 @@ def test_a_drafter_that_a_recipe_knows_is_offered_with_what_was_measured(put: Pu
     assert "lightseekorg/kimi-k2.5-eagle3-mla" in offer and "2.94" in offer
 
 
-def test_a_recipe_is_offered_where_it_may_fit_and_is_not_taken(put: Put) -> None:
+def test_an_unused_recipe_is_offered_if_it_may_match(put: Put) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     put("lightseekorg/kimi-k2.5-eagle3-mla", KIMI_EAGLE3_MLA)
 
@@ -83,29 +83,29 @@ def test_a_recipe_is_offered_where_it_may_fit_and_is_not_taken(put: Put) -> None
     assert offered("8x96GB") == ["kimi-k2.5-sm120-dcp4", "kimi-k2.5-sm120-dcp8"]
     assert offered("8x B200") == []  # is known not to be of that kind
     assert offered("8x RTX PRO 6000") == []  # is taken
-    assert offered("8x96GB", "none") == []  # is not wanted
+    assert offered("8x96GB", "none") == []  # is switched off
 
 
-def test_every_figure_is_somebodys(put: Put) -> None:
+def test_every_figure_is_a_recipes(put: Put) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     known = {f"{figure.value:g} {figure.unit}" for each in recipe.every() for figure in each.measured}
-    told = [each.message for each in resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"}).advice_of("advice")]
-    figures = [re.findall(r"Measured: \D+([\d.]+ [^(]+) \(.*; by \S", message) for message in told]
-    assert len(sum(figures, start=[])) == sum("Measured" in message for message in told) == 3  # noqa: RUF017
-    assert {figure for found in figures for figure in found} <= known
+    messages = [each.message for each in resolve("moonshotai/Kimi-K2.5", {"gpus": "8x96GB"}).advice_of("advice")]
+    figures = [re.findall(r"Measured: \D+([\d.]+ [^(]+) \(.*; by \S", message) for message in messages]
+    assert len(sum(figures, start=[])) == sum("Measured" in message for message in messages) == 3  # noqa: RUF017
+    assert {figure for group in figures for figure in group} <= known
 
 
 @pytest.mark.parametrize(("config", "gpus"), [(QWEN3_8B, "H100"), (KIMI_K2, "8x H200"), (DEEPSEEK_V32, "8x B200")])
-def test_an_fp8_cache_is_offered_with_what_it_would_hold(tmp_path: Path, config: Config, gpus: str) -> None:
+def test_an_fp8_cache_is_offered_with_its_room(tmp_path: Path, config: Config, gpus: str) -> None:
     (offer,) = planned(tmp_path, config, gpus=gpus)["kv_cache_dtype"]
-    then, now = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{4,}", offer))
+    changed, now = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{4,}", offer))
     with_it = resolve(str(tmp_path / "target"), {"gpus": gpus, "kv_cache_dtype": "fp8"}, recipe="none")
     assert with_it.fit is not None and with_it.fit.each is not None
-    assert with_it.fit.each.tokens == then > now
+    assert with_it.fit.each.tokens == changed > now
     assert "kv_cache_dtype" not in gains(with_it)
 
 
-def test_an_fp8_cache_is_not_offered_to_what_cannot_calculate_in_it(tmp_path: Path) -> None:
+def test_an_fp8_cache_is_not_offered_for_gpus_without_fp8(tmp_path: Path) -> None:
     assert "kv_cache_dtype" not in planned(tmp_path, QWEN3_8B, gpus="A100 80GB")
     (offer,) = planned(tmp_path, QWEN3_8B)["kv_cache_dtype"]  # no GPUs are known: by the token
     assert offer == "--kv-cache-dtype fp8: 73,728 bytes of KV cache per token on each GPU instead of 147,456"
@@ -129,7 +129,7 @@ def test_a_longer_context_is_offered_where_it_fits(tmp_path: Path) -> None:
     assert "context" not in planned(tmp_path, QWEN3_8B, gpus="H100")
 
 
-def test_gpus_that_are_not_used_are_offered(tmp_path: Path) -> None:
+def test_unused_gpus_are_offered(tmp_path: Path) -> None:
     (offer,) = planned(tmp_path, QWEN3_8B, gpus="8x H100")["data_parallel_size"]
     assert "--data-parallel-size 8 serves that many times the requests, on the 7 unused GPUs too" in offer
     assert "data_parallel_size" not in planned(tmp_path, QWEN3_8B, gpus="8x H100", data_parallel_size=8)
@@ -153,7 +153,7 @@ MACHINES = ("H100", "8x H100", "16x H100", "8x H200", "8x B200", "3x B200", "8x 
 
 
 def followed(message: str) -> list[dict[str, Any]]:
-    """The settings that a message names with values: all of them together, of those said twice one at a time."""
+    """The settings that a message names with values, all together. Values of one setting are tried one at a time."""
     named: dict[str, list[Any]] = {}
     for name, value in re.findall(r"--([a-z][a-z-]+) ([^\s:;,)]+)", message):
         named.setdefault(name.replace("-", "_"), []).append(int(value) if value.isdigit() else value)
@@ -165,31 +165,31 @@ def followed(message: str) -> list[dict[str, Any]]:
     [KIMI_K2, KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B, QWEN3_NEXT],
     ids=lambda config: config["model_type"],
 )
-def test_advice_that_is_followed_gives_a_plan_that_is_accepted(tmp_path: Path, config: Config) -> None:
-    """And one that holds as many tokens as was said."""
+def test_a_plan_that_follows_the_advice_is_accepted(tmp_path: Path, config: Config) -> None:
+    """It has room for as many tokens as the advice names."""
     target = write(tmp_path / "target", config)
     offers = 0
     for gpus, more in itertools.product(MACHINES, SAID):
-        said = {"engine": "vllm", "gpus": gpus} | more
+        options = {"engine": "vllm", "gpus": gpus} | more
         try:
-            plan = resolve(target, said, recipe="none")
+            plan = resolve(target, options, recipe="none")
         except PlanError:
             continue  # does not fit, or nothing there to draft with
         for each in plan.advice_of("advice"):
-            for asked in followed(each.message):
-                if asked.keys() <= {"gpus"} or asked.get("drafter") == "PATH":
+            for changes in followed(each.message):
+                if changes.keys() <= {"gpus"} or changes.get("drafter") == "PATH":
                     continue
                 offers += 1
-                then = resolve(target, said | asked, recipe="none")  # not refused
+                changed = resolve(target, options | changes, recipe="none")  # not refused
                 promised = re.search(r"room for ([\d,]+) tokens", each.message)
                 if promised is not None:
-                    assert then.fit is not None and then.fit.each is not None
-                    assert then.fit.each.tokens == int(promised[1].replace(",", "")), (said, asked)
+                    assert changed.fit is not None and changed.fit.each is not None
+                    assert changed.fit.each.tokens == int(promised[1].replace(",", "")), (options, changes)
     assert offers > 50
 
 
 @pytest.mark.parametrize("name", ["moonshotai/Kimi-K2.5", "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-8B"])
-def test_recipes_and_drafters_that_are_followed_give_a_plan_that_is_accepted(put: Put, name: str) -> None:
+def test_a_plan_with_an_advised_recipe_or_drafter_is_accepted(put: Put, name: str) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     put("deepseek-ai/DeepSeek-V3.2", DEEPSEEK_V32)
     put("Qwen/Qwen3-8B", QWEN3_8B)
@@ -197,36 +197,38 @@ def test_recipes_and_drafters_that_are_followed_give_a_plan_that_is_accepted(put
     put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
     offers = 0
     for gpus, more in itertools.product((None, "8x96GB", "8x RTX PRO 6000", "16x H100", "4x B200"), SAID):
-        said = {"engine": "vllm", "gpus": gpus} | more
+        options = {"engine": "vllm", "gpus": gpus} | more
         try:
-            plan = resolve(name, said)
+            plan = resolve(name, options)
         except PlanError:
             continue
         for each in plan.advice_of("advice"):
             if each.setting in ("recipe", "drafter"):
-                (asked,) = followed(each.message)
-                if asked != {"drafter": "PATH"}:
+                (changes,) = followed(each.message)
+                if changes != {"drafter": "PATH"}:
                     offers += 1
-                    resolve(name, said | asked if each.setting == "drafter" else said, recipe=asked.get("recipe"))
+                    resolve(
+                        name, options | changes if each.setting == "drafter" else options, recipe=changes.get("recipe")
+                    )
     assert offers > 5
 
 
 def test_replicas_are_offered_beside_a_gate_too(tmp_path: Path) -> None:
-    """What is verified may differ by rank; what is drafted then does not."""
-    asked = {"gpus": "8x H200", "method": "mtp", "engine": "vllm", "speculate_below_context": 8192}
-    assert "data_parallel_size" in gains(resolve(write(tmp_path / "target", QWEN3_NEXT), asked))
+    """What is verified may differ by rank; what is drafted changed does not."""
+    changes = {"gpus": "8x H200", "method": "mtp", "engine": "vllm", "speculate_below_context": 8192}
+    assert "data_parallel_size" in gains(resolve(write(tmp_path / "target", QWEN3_NEXT), changes))
 
 
-def test_layers_inside_the_target_are_not_offered_where_they_do_not_fit(tmp_path: Path) -> None:
-    asked = {"gpus": "8x RTX PRO 6000", "draft_tensor_parallel_size": 8}
-    offers = [str(planned(tmp_path, DEEPSEEK_V32, **asked, gpu_memory_utilization=part)) for part in (0.92, 0.95)]
+def test_mtp_layers_are_not_offered_if_they_do_not_fit(tmp_path: Path) -> None:
+    changes = {"gpus": "8x RTX PRO 6000", "draft_tensor_parallel_size": 8}
+    offers = [str(planned(tmp_path, DEEPSEEK_V32, **changes, gpu_memory_utilization=part)) for part in (0.92, 0.95)]
     assert ["--method mtp" in offer for offer in offers] == [False, True]
 
 
-def test_the_embedded_engine_is_offered_what_it_has() -> None:
-    found = gains(resolve(DEMO_TARGET, {}))
-    assert found.keys() == {"drafter"}
-    assert "(EAGLE-3, P-EAGLE, or a smaller model of its kind)" in found["drafter"][0]
+def test_the_embedded_engine_is_offered_only_what_it_supports() -> None:
+    offers = gains(resolve(DEMO_TARGET, {}))
+    assert offers.keys() == {"drafter"}
+    assert "(EAGLE-3, P-EAGLE, or a smaller model of its kind)" in offers["drafter"][0]
     (offer,) = gains(resolve(DEMO_TARGET, {"method": "none"}))["method"]
     assert offer.startswith("--method suffix drafts from earlier text") and "arctic" not in offer
 

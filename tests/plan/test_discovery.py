@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_gpus")
 WriteTarget = Callable[..., Path]
 
 
-def test_the_recipe_for_the_model_the_gpus_and_what_was_said_is_taken(put: Put) -> None:
+def test_the_recipe_that_matches_model_gpus_and_settings_is_used(put: Put) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     put("lightseekorg/kimi-k2.5-eagle3-mla", KIMI_EAGLE3_MLA)
     plan = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000"})
@@ -36,14 +36,14 @@ def test_the_recipe_for_the_model_the_gpus_and_what_was_said_is_taken(put: Put) 
     assert plan.settings["target"] == Setting("moonshotai/Kimi-K2.5", "command line")
     assert plan.settings["decode_context_parallel_size"] == Setting(4, "recipe kimi-k2.5-sm120-dcp4")
     assert plan.settings["speculate_below_context"] == Setting(7000, "recipe kimi-k2.5-sm120-dcp4")
-    asked = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000", "decode_context_parallel_size": 8, "port": 9})
-    assert asked.recipes == ("kimi-k2.5-sm120-dcp8", "kimi-k2.5-sm120-dcp4")
-    assert asked.settings["decode_context_parallel_size"] == Setting(8, "command line")
-    assert asked.settings["attention_backend"] == Setting("TRITON_MLA", "recipe kimi-k2.5-sm120-dcp8")
+    both = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000", "decode_context_parallel_size": 8, "port": 9})
+    assert both.recipes == ("kimi-k2.5-sm120-dcp8", "kimi-k2.5-sm120-dcp4")
+    assert both.settings["decode_context_parallel_size"] == Setting(8, "command line")
+    assert both.settings["attention_backend"] == Setting("TRITON_MLA", "recipe kimi-k2.5-sm120-dcp8")
     assert resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000"}, recipe="none").recipes == ()
 
 
-def test_a_recipe_can_be_named_whatever_it_is_for(put: Put) -> None:
+def test_a_named_recipe_is_used_whatever_its_conditions_are(put: Put) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     put("lightseekorg/kimi-k2.5-eagle3-mla", KIMI_EAGLE3_MLA)
     plan = resolve(None, {"gpus": "8x B200"}, recipe="kimi-k2.5-sm120-dcp8")
@@ -54,7 +54,7 @@ def test_a_recipe_can_be_named_whatever_it_is_for(put: Put) -> None:
         assert "was named" not in messages(resolve(None, unknown, recipe="kimi-k2.5-sm120-dcp8"), "warning")
 
 
-def test_a_named_recipe_brings_the_drafter_that_it_is_for(put: Put) -> None:
+def test_a_named_recipe_sets_its_drafter(put: Put) -> None:
     put("Qwen/Qwen3-8B", QWEN3_8B)
     put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
     plan = resolve(None, {}, recipe="qwen3-8b-eagle3")
@@ -63,7 +63,7 @@ def test_a_named_recipe_brings_the_drafter_that_it_is_for(put: Put) -> None:
     assert resolve(None, {"drafter": "none"}, recipe="qwen3-8b-eagle3").value("method") is None
 
 
-def test_with_another_drafter_a_recipe_says_nothing_of_drafting(put: Put, tmp_path: Path) -> None:
+def test_with_another_drafter_a_recipe_sets_no_drafting(put: Put, tmp_path: Path) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)
     other = write(tmp_path / "other", KIMI_EAGLE3)
     plan = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000", "drafter": other})
@@ -83,7 +83,7 @@ def test_with_another_drafter_a_recipe_says_nothing_of_drafting(put: Put, tmp_pa
         ("{folder}/nobody.yaml", r"recipe nobody names no model: give MODEL"),
     ],
 )
-def test_a_recipe_that_is_none_is_refused(tmp_path: Path, named: str, message: str) -> None:
+def test_a_bad_recipe_is_refused(tmp_path: Path, named: str, message: str) -> None:
     (tmp_path / "bad.yaml").write_text("name: a\nsettings: {}")
     (tmp_path / "nobody.yaml").write_text("name: nobody\nsource: here\nsettings: {port: 1}")
     with pytest.raises(PlanError, match=message):
@@ -108,7 +108,7 @@ def test_a_drafter_on_the_hub_alone_is_enough_and_ids_stay_ids(put: Put) -> None
     assert plan.target is not None and plan.target.path == "Qwen/Qwen3-8B"
 
 
-def test_tokenizer_and_revision_stay_the_users(put: Put, tmp_path: Path) -> None:
+def test_tokenizer_and_revision_are_the_users(put: Put, tmp_path: Path) -> None:
     put("Qwen/Qwen3-8B", QWEN3_8B)
     put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
     (tmp_path / "mine").mkdir()
@@ -124,7 +124,7 @@ def test_tokenizer_and_revision_stay_the_users(put: Put, tmp_path: Path) -> None
         resolve("Qwen/Qwen3-8B", {"tokenizer": str(tmp_path)})
 
 
-def test_what_only_a_recipe_knows_is_planned_for_with_a_warning(put: Put) -> None:
+def test_a_model_that_only_a_recipe_describes_gets_a_warning(put: Put) -> None:
     plan = resolve("moonshotai/Kimi-K2.5", {"gpus": "8x RTX PRO 6000"})
     assert (plan.target, plan.drafter, plan.fit) == (None, None, None)
     assert (plan.value("engine"), plan.value("context")) == ("vllm", None)
@@ -155,17 +155,17 @@ def test_what_only_a_recipe_knows_is_planned_for_with_a_warning(put: Put) -> Non
         ("moonshotai/Kimi-K2.5", {"gpus": "4x96GB"}, None),
     ],
 )
-def test_what_nobody_knows_is_refused(put: Put, model: str, options: dict[str, Any], named: str | None) -> None:
+def test_an_unknown_model_is_refused(put: Put, model: str, options: dict[str, Any], named: str | None) -> None:
     with pytest.raises(CheckpointError, match=rf"^there is no folder {model}, and no hub here$"):
         resolve(model, options, recipe=named)
 
 
-def test_the_embedded_engine_needs_a_look(put: Put) -> None:
+def test_the_embedded_engine_needs_a_readable_target(put: Put) -> None:
     with pytest.raises(PlanError, match=r"engine is embedded \(command line\) but the target could not be read"):
         resolve("moonshotai/Kimi-K2.5", {"engine": "embedded"})
 
 
-def test_a_drafter_that_cannot_be_looked_at_is_taken_if_it_is_said_how_it_drafts(put: Put, tmp_path: Path) -> None:
+def test_an_unreadable_drafter_is_used_if_its_method_is_set(put: Put, tmp_path: Path) -> None:
     put("Qwen/Qwen3-8B", QWEN3_8B)
     with pytest.raises(CheckpointError, match=r"no folder org/drafter"):
         resolve("Qwen/Qwen3-8B", {"drafter": "org/drafter"})
@@ -175,8 +175,8 @@ def test_a_drafter_that_cannot_be_looked_at_is_taken_if_it_is_said_how_it_drafts
         resolve("Qwen/Qwen3-8B", {"drafter": str(tmp_path / "nowhere"), "method": "eagle3"})
     put("org/small", made.TARGET)
     for method, engine in (("eagle3", "embedded"), ("dflash", "vllm")):
-        said_so = {"drafter": "org/drafter", "method": method, "format": "kimi_k25"}
-        assert resolve("org/small", said_so).value("engine") == engine
+        options = {"drafter": "org/drafter", "method": method, "format": "kimi_k25"}
+        assert resolve("org/small", options).value("engine") == engine
     with pytest.raises(PlanError, match=r"method is dflash \(command line\) and the embedded engine drafts by eagle3,"):
         resolve("org/small", {"drafter": "org/drafter", "method": "dflash", "engine": "embedded"})
 

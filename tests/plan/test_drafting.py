@@ -50,15 +50,15 @@ def test_a_stronger_none_overrules_a_weaker_drafter(
 ) -> None:
     (qwen / "drafts.yaml").write_bytes(msgspec.yaml.encode(config_file))
     plan = resolve(str(qwen / "target-a"), command_line, config=qwen / "drafts.yaml")
-    found = drafting(plan)
-    assert {name: found[name].value for name in expected} == expected
+    settings = drafting(plan)
+    assert {name: settings[name].value for name in expected} == expected
     for name in command_line:
-        assert found[name].source == "command line"
+        assert settings[name].source == "command line"
     if plan.value("method") is None:
-        assert {found[name].source for name in config_file} == {"command line"}
+        assert {settings[name].source for name in config_file} == {"command line"}
 
 
-def test_ngram_lookup_matches_enough_unless_told_otherwise(qwen: Path) -> None:
+def test_ngram_lookup_has_a_safe_default(qwen: Path) -> None:
     plan = resolve(str(qwen / "target-a"), {"method": "ngram"})
     assert plan.settings["prompt_lookup_min"] == Setting(8, "default")
     assert not any("tool calls" in each.message for each in plan.advice_of("warning"))
@@ -67,7 +67,7 @@ def test_ngram_lookup_matches_enough_unless_told_otherwise(qwen: Path) -> None:
     )
 
 
-def test_mtp_layers_inside_the_target_draft_where_asked(tmp_path: Path) -> None:
+def test_mtp_layers_inside_the_target_draft_if_requested(tmp_path: Path) -> None:
     target = write(tmp_path / "target", DEEPSEEK_V32)
     plan = resolve(target, {"method": "mtp", "gpus": "8x H200"}, recipe="none")
     assert plan.settings["draft_tokens"] == Setting(1, "drafter")
@@ -105,14 +105,14 @@ UNSAID = {name: Setting(None, "default") for name in GATE}
 MEASURED = UNSAID | {"gate": Setting("measured", "default"), "max_draft_tokens": Setting(8, "default")}
 
 
-def test_where_the_embedded_engine_drafts_the_gate_measures_unless_it_is_off(pair: Path) -> None:
+def test_the_embedded_engines_gate_is_measured_by_default(pair: Path) -> None:
     for model in ("target", "drafter"):
         assert gate(resolve(str(pair / model), {})) == MEASURED
     off = Setting("off", "command line")
     assert gate(resolve(str(pair / "drafter"), {"gate": "off"})) == UNSAID | {"gate": off}
 
 
-def test_how_much_somebody_says_is_drafted_is_the_most_that_is(pair: Path) -> None:
+def test_a_users_draft_length_is_the_limit(pair: Path) -> None:
     unlimited = MEASURED | {"max_draft_tokens": Setting(None, "default")}
     assert gate(resolve(str(pair / "drafter"), {"draft_tokens": 2})) == unlimited
     (pair / "two.yaml").write_text("draft_tokens: 2\n")
@@ -121,27 +121,27 @@ def test_how_much_somebody_says_is_drafted_is_the_most_that_is(pair: Path) -> No
 
 
 @pytest.mark.parametrize("nothing", [{"drafter": None}, {"method": None}, {"draft_tokens": 0}], ids=str)
-def test_where_nothing_drafts_there_is_no_gate(pair: Path, nothing: dict[str, Any]) -> None:
+def test_without_drafting_there_is_no_gate(pair: Path, nothing: dict[str, Any]) -> None:
     plan = resolve(str(pair / "target"), nothing)
     assert gate(plan) == UNSAID and not plan.advice_of("warning")
 
 
-def test_a_drafter_that_is_turned_off_takes_a_weaker_gate_with_it(pair: Path) -> None:
+def test_a_drafter_that_is_turned_off_also_unsets_a_weaker_gate(pair: Path) -> None:
     (pair / "gated.yaml").write_text("max_draft_tokens: 4\nspeculate_up_to_batch: 2\ngate: off\n")
     plan = resolve(str(pair / "target"), {"drafter": None}, config=pair / "gated.yaml")
     assert {setting.value for setting in gate(plan).values()} == {None} and not plan.advice_of("warning")
 
 
-def test_limits_are_the_embedded_engines_too(pair: Path) -> None:
+def test_the_embedded_engine_has_all_limits(pair: Path) -> None:
     limits = {"max_draft_tokens": 4, "speculate_below_context": 500, "speculate_up_to_batch": 2}
     plan = resolve(str(pair / "drafter"), limits)
     assert gate(plan) == MEASURED | {name: Setting(value, "command line") for name, value in limits.items()}
     assert not plan.advice_of("warning")
 
 
-def test_the_gate_of_vllm_is_a_scheduler_that_has_to_be_installed_there(qwen: Path) -> None:
-    asked = {"drafter": str(qwen / "drafter-a")} | {name: SAMPLES[name][0] for name in GATE}
-    plan = resolve(str(qwen / "target-a"), asked)
+def test_the_gate_of_vllm_is_a_scheduler_that_must_be_installed(qwen: Path) -> None:
+    options = {"drafter": str(qwen / "drafter-a")} | {name: SAMPLES[name][0] for name in GATE}
+    plan = resolve(str(qwen / "target-a"), options)
     assert "gate is measured (command line), speculate_below_context is 7000 (command line)" in messages(plan, "note")
     assert "`pip install dovetail[vllm]` where vLLM runs" in messages(plan, "note")
     assert not any(name in messages(plan, "warning") for name in GATE)
@@ -162,7 +162,7 @@ def test_the_gate_of_vllm_is_a_scheduler_that_has_to_be_installed_there(qwen: Pa
     ],
     ids=str,
 )
-def test_of_a_length_and_a_smaller_limit_the_stronger_is_both(
+def test_the_stronger_of_a_length_and_a_smaller_limit_sets_both(
     pair: Path, command_line: dict[str, Any], config_file: dict[str, Any], expected: dict[str, tuple[int, str]]
 ) -> None:
     (pair / "limits.yaml").write_bytes(msgspec.yaml.encode(config_file))
@@ -171,7 +171,9 @@ def test_of_a_length_and_a_smaller_limit_the_stronger_is_both(
         assert plan.settings[name] == Setting(value, source)
 
 
-def test_a_limit_below_the_length_that_is_said_beside_it_is_refused(pair: Path) -> None:
-    told = r"^max_draft_tokens is 2 \(command line\) but draft_tokens is 3 \(command line\): .* leave one of them out$"
-    with pytest.raises(PlanError, match=told):
+def test_one_source_with_a_limit_below_its_length_is_refused(pair: Path) -> None:
+    message = (
+        r"^max_draft_tokens is 2 \(command line\) but draft_tokens is 3 \(command line\): .* leave one of them out$"
+    )
+    with pytest.raises(PlanError, match=message):
         resolve(str(pair / "drafter"), {"draft_tokens": 3, "max_draft_tokens": 2})

@@ -35,7 +35,7 @@ from tests.plan.samples import SAMPLES
 LAYER = DRAFTER["transformer_layer_config"]
 
 
-def test_values_are_those_that_the_engine_has() -> None:
+def test_values_are_those_of_the_engine() -> None:
     assert embedded.VALUES["dtype"] == get_args(DType)
     assert embedded.VALUES["attention_backend"] == get_args(AttentionBackend)
     assert embedded.VALUES["quantization"] == get_args(Quantization)
@@ -44,14 +44,14 @@ def test_values_are_those_that_the_engine_has() -> None:
     assert all(BY_NAME[name].engine_names.get("embedded") for name in embedded.VALUES)
 
 
-def why_not(model: Path, drafts: Drafter | None, **said: Any) -> str | None:
-    settings = {name: Setting(value, "command line") for name, value in said.items()}
+def why_not(model: Path, drafts: Drafter | None, **options: Any) -> str | None:
+    settings = {name: Setting(value, "command line") for name, value in options.items()}
     candidate = Candidate(read_target(str(model)), drafts, settings, None)
     return embedded.why_not(candidate)
 
 
 @pytest.mark.parametrize("made", [write_target, write_llama, write_qwen3], ids=lambda made: made.__name__)
-def test_what_it_loads_can_be_planned_for(tmp_path: Path, made: Any) -> None:
+def test_a_target_that_it_loads_can_be_planned_for(tmp_path: Path, made: Any) -> None:
     model = made(tmp_path)
     inspect_target(model)
     assert why_not(model, None) is None
@@ -126,11 +126,11 @@ def test_mtp_layers_of_another_architecture_are_refused_as_the_engine_does(tmp_p
 def test_int8_and_bfloat16_take_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_target(tmp_path)
     parameters = read_target(str(model)).weights.parameters
-    for width, said in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
+    for width, options in ((4, {}), (2, {"dtype": "bfloat16"}), (1, {"quantization": "int8"})):
         monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width)
-        assert why_not(model, None, **said) is None
+        assert why_not(model, None, **options) is None
         monkeypatch.setattr(embedded, "machine_memory", lambda width=width: parameters * width - 1)
-        assert "parameters, which take" in (why_not(model, None, **said) or "")
+        assert "parameters, which take" in (why_not(model, None, **options) or "")
 
 
 NEAR = [
@@ -142,9 +142,7 @@ NEAR = [
 
 
 @pytest.mark.parametrize(("name", "word", "meant"), NEAR, ids=[word for _, word, _ in NEAR])
-def test_a_word_that_it_lacks_is_answered_with_the_nearest(
-    tmp_path: Path, name: str, word: str, meant: str | None
-) -> None:
+def test_an_unknown_value_is_answered_with_the_nearest(tmp_path: Path, name: str, word: str, meant: str | None) -> None:
     why = why_not(write_target(tmp_path), None, **{name: word})
     assert why is not None and why.startswith(f"{name} is {word} (command line) and the embedded engine has ")
     assert why.partition(" (did you mean ")[2] == ("" if meant is None else f"{meant}?)")
@@ -155,35 +153,35 @@ IDLE = {"draft_sampling": "greedy", "draft_kv_cache_dtype": "bfloat16", "draft_a
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_what_is_said_of_a_drafter_that_is_not_there_is_warned_of(name: str) -> None:
+def test_settings_of_an_absent_drafter_get_a_warning(name: str) -> None:
     """Of the demo pair."""
 
-    def warned(**said: Any) -> list[str]:
-        told = resolve(None, {"engine": "embedded", name: IDLE[name]} | said).advice_of("warning")
-        return [each.message for each in told if each.setting == name]
+    def warned(**options: Any) -> list[str]:
+        warnings = resolve(None, {"engine": "embedded", name: IDLE[name]} | options).advice_of("warning")
+        return [each.message for each in warnings if each.setting == name]
 
-    said = f"{name} is {IDLE[name]} (command line): "
+    prefix = f"{name} is {IDLE[name]} (command line): "
     assert warned() == []
-    assert warned(method="suffix") == [said + "suffix drafts from earlier text, without a model, so it has no effect"]
+    assert warned(method="suffix") == [prefix + "suffix drafts from earlier text, without a model, so it has no effect"]
     for nothing in NOTHING:
-        assert warned(**nothing) == [said + "nothing drafts, so it has no effect"]
+        assert warned(**nothing) == [prefix + "nothing drafts, so it has no effect"]
 
 
 @pytest.mark.parametrize("name", GATE)
-def test_what_is_said_of_a_gate_where_nothing_drafts_is_warned_of(name: str) -> None:
+def test_settings_of_the_gate_get_a_warning_if_nothing_drafts(name: str) -> None:
     """Of the demo pair."""
     value = SAMPLES[name][0]
 
-    def warned(**said: Any) -> list[str]:
-        told = resolve(None, {"engine": "embedded", name: value} | said).advice_of("warning")
-        return [each.message for each in told if each.setting == name]
+    def warned(**options: Any) -> list[str]:
+        warnings = resolve(None, {"engine": "embedded", name: value} | options).advice_of("warning")
+        return [each.message for each in warnings if each.setting == name]
 
     assert warned() == warned(method="suffix") == []
     for nothing in NOTHING:
         assert warned(**nothing) == [f"{name} is {value} (command line): nothing drafts, so it has no effect"]
 
 
-def test_a_limit_of_drafts_is_for_a_gate() -> None:
+def test_a_limit_of_drafts_needs_a_measured_gate() -> None:
     """Unless it is fewer than the drafter says: then that many are drafted."""
     less = resolve(None, {"engine": "embedded", "max_draft_tokens": 2, "gate": "off"})
     assert less.value("draft_tokens") == 2 and less.advice_of("warning") == []
@@ -195,7 +193,7 @@ def test_a_limit_of_drafts_is_for_a_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "message"),
     [
         ({"context": 1}, r"context is 1 \(command line\), which has no room"),
         (
@@ -210,7 +208,7 @@ def test_a_limit_of_drafts_is_for_a_gate() -> None:
         ({"max_batched_tokens": 3}, r"max_batched_tokens is 3 \(command line\) but max_batch is 16 \(default\)"),
     ],
 )
-def test_sizes_that_it_cannot_have_are_refused(said: dict[str, Any], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
-        resolve(None, {"engine": "embedded"} | said)
+def test_impossible_sizes_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        resolve(None, {"engine": "embedded"} | options)
     resolve(None, {"engine": "embedded", "context": 2, "max_batched_tokens": 4, "max_batch": 4})

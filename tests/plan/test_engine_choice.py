@@ -47,7 +47,7 @@ WriteTarget = Callable[..., Path]
         (made.TARGET | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantization_config is set"),
     ],
 )
-def test_vllm_is_taken_where_the_embedded_engine_cannot_and_the_plan_says_why(
+def test_vllm_is_chosen_with_a_reason_if_the_embedded_engine_cannot_run_the_plan(
     tmp_path: Path, config: dict[str, Any], options: dict[str, Any], reason: str
 ) -> None:
     target = write(tmp_path / "target", config)
@@ -60,7 +60,7 @@ def test_vllm_is_taken_where_the_embedded_engine_cannot_and_the_plan_says_why(
         resolve(target, options | {"engine": "embedded"})
 
 
-def test_gpus_that_are_found_take_vllm_except_for_the_demo(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detected_gpus_choose_vllm_except_for_the_demo(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "detect", lambda: hardware.parse("2x H100"))
     plan = resolve(str(pair / "drafter"), {})
     assert plan.value("engine") == "vllm"
@@ -70,14 +70,14 @@ def test_gpus_that_are_found_take_vllm_except_for_the_demo(pair: Path, monkeypat
     assert resolve(None, {"gpus": "H100"}).value("engine") == "vllm"
 
 
-def test_gpus_of_a_recipe_take_vllm(pair: Path, tmp_path: Path) -> None:
+def test_gpus_of_a_recipe_choose_vllm(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\nsource: here\nsettings: {gpus: 8x B200}")
     plan = resolve(str(pair / "target"), {}, recipe=str(tmp_path / "mine.yaml"))
     assert "gpus is 8x B200 (recipe mine) and the embedded engine" in (plan.reason or "")
     assert resolve(str(pair / "target"), {"gpus": "auto"}).value("engine") == "embedded"
 
 
-def test_a_model_that_this_machine_cannot_hold_takes_vllm(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_too_large_for_this_machine_chooses_vllm(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "machine_memory", lambda: 1000)
     plan = resolve(str(pair / "drafter"), {})
     assert plan.value("engine") == "vllm"
@@ -88,12 +88,12 @@ def test_a_model_that_this_machine_cannot_hold_takes_vllm(pair: Path, monkeypatc
     assert (embedded.machine_memory() or 10**9) > 10**8
 
 
-def test_an_engine_that_is_asked_for_otherwise_is_taken_where_nobody_says(pair: Path) -> None:
+def test_the_callers_engine_is_only_a_default(pair: Path) -> None:
     assert resolve(str(pair / "target"), {}, engine="vllm").settings["engine"] == Setting("vllm", "default")
     assert resolve(str(pair / "target"), {"engine": "embedded"}, engine="vllm").value("engine") == "embedded"
 
 
-def test_what_an_engine_has_no_setting_for_is_said(pair: Path, qwen: Path) -> None:
+def test_a_setting_that_the_engine_lacks_gets_a_warning(pair: Path, qwen: Path) -> None:
     options = {"seed": 1, "local_argmax": True, "revision": "main", "gpus": "H100", "engine": "embedded"}
     plan = resolve(str(pair / "target"), options)
     assert {each.setting for each in plan.advice_of("warning")} == {"local_argmax", "seed"}

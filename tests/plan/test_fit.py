@@ -37,7 +37,7 @@ MTP = "the target's own"
 
 
 class Case(NamedTuple):
-    """A target, a drafter (None, or `MTP`), what is set, on which GPUs, and what must be said of it."""
+    """A target, a drafter (None, or `MTP`), the settings, the GPUs, and the expected message."""
 
     target: Config
     drafter: Config | str | None
@@ -87,7 +87,7 @@ FITTING: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_what_goes_together_is_let_through(tmp_path: Path, name: str) -> None:
+def test_a_fitting_plan_is_accepted(tmp_path: Path, name: str) -> None:
     advice = checked(tmp_path, FITTING[name])
     assert [each for each in advice if each.level == "warning"] == []
 
@@ -197,7 +197,7 @@ REFUSED: dict[str, Case] = {
         None,
         r"context is 131072 \(command line\) but .*drafter ends at 65536 .*yarn\): use --context 65536, or",
     ),
-    "a context beyond its yarn, not asked": Case(
+    "a default context beyond its yarn": Case(
         KIMI_K2,
         KIMI_EAGLE3 | {"max_position_embeddings": 65536},
         {},
@@ -370,7 +370,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_go_together_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(PlanError, match=REFUSED[name].message) as refusal:
         checked(tmp_path, REFUSED[name])
     assert "\n" not in refusal.value.message
@@ -394,12 +394,12 @@ def test_the_embedded_engine_runs_on_one_device(tmp_path: Path) -> None:
         checked(tmp_path, Case(QWEN3_8B, QWEN3_8B_DFLASH, {}, None, ""), engine="embedded")
 
 
-def test_an_engine_elsewhere_is_trusted_to_know_its_methods(tmp_path: Path) -> None:
+def test_the_methods_of_a_running_server_are_not_checked(tmp_path: Path) -> None:
     domino = QWEN3_8B_DFLASH | {"architectures": ["DominoDraftModel"]}
     assert checked(tmp_path, Case(QWEN3_8B, domino, {}, None, ""), engine="http://127.0.0.1:8000") == []
 
 
-def test_a_map_between_vocabularies_that_is_missing_is_refused(tmp_path: Path) -> None:
+def test_a_missing_vocabulary_map_is_refused(tmp_path: Path) -> None:
     case = Case(QWEN3_8B, QWEN3_8B_EAGLE3, {}, None, "")
     write(tmp_path / "drafter", QWEN3_8B_EAGLE3)
     write_safetensors(tmp_path / "drafter" / "model.safetensors", "fc.weight")
@@ -415,7 +415,7 @@ def test_a_map_between_vocabularies_that_is_missing_is_refused(tmp_path: Path) -
     "folder",
     ["Kimi-K2.5-Thinking-Eagle3", "models--nvidia--Kimi-K2.5-Thinking-Eagle3/snapshots/13dab2a34d65"],
 )
-def test_a_drafter_whose_name_says_another_model_than_it_was_made_for(tmp_path: Path, folder: str) -> None:
+def test_a_drafter_whose_name_suggests_another_target_is_refused(tmp_path: Path, folder: str) -> None:
     """README of the image vllm-kimi25-eagle: nvidia's K2.5 drafter works with the text model K2-Thinking only."""
     draft = read_drafter(write(tmp_path / folder, KIMI_EAGLE3))
     settings = {"engine": Setting("vllm", "command line")}
@@ -493,31 +493,31 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
 
 
 @pytest.mark.parametrize("name", ADVISED)
-def test_what_may_disappoint_is_advice(tmp_path: Path, name: str) -> None:
+def test_possible_disappointments_are_advice(tmp_path: Path, name: str) -> None:
     case, setting, message = ADVISED[name]
-    said = [each.message for each in checked(tmp_path, case) if each.setting == setting]
-    assert len(said) == 1
-    assert re.search(message, said[0])
+    messages = [each.message for each in checked(tmp_path, case) if each.setting == setting]
+    assert len(messages) == 1
+    assert re.search(message, messages[0])
 
 
-def test_a_gate_that_measures_finds_where_a_drafter_ends_by_itself(tmp_path: Path) -> None:
-    """Nobody's limit is made of what a config says: a limit that is there is the one that somebody said."""
+def test_a_drafters_trained_length_sets_no_limit(tmp_path: Path) -> None:
+    """A measured gate notices by itself where drafts get worse; only a limit of the user removes the message."""
     short = QWEN3_8B_EAGLE3 | {"transformer_layer_config": LAYER | {"max_position_embeddings": 2048}}
 
-    def advised(**said: Any) -> list[str]:
-        told = checked(tmp_path, Case(QWEN3_8B, short, said, None, ""), engine="embedded")
-        return [f"{each.level}: {each.message}" for each in told if each.setting == "speculate_below_context"]
+    def advised(**settings: Any) -> list[str]:
+        advice = checked(tmp_path, Case(QWEN3_8B, short, settings, None, ""), engine="embedded")
+        return [f"{each.level}: {each.message}" for each in advice if each.setting == "speculate_below_context"]
 
-    said = "was trained on 2048 tokens, the context is 40960: beyond, fewer drafts are accepted"
+    text = "was trained on 2048 tokens, the context is 40960: beyond, fewer drafts are accepted"
     draft = tmp_path / "drafter"
     measured = "which the gate measures; --speculate-below-context 2048 sets a limit there"
-    assert advised(gate="measured") == [f"note: {draft} {said}, {measured}"]
-    assert advised(gate="off") == [f"warning: {draft} {said}"]
+    assert advised(gate="measured") == [f"note: {draft} {text}, {measured}"]
+    assert advised(gate="off") == [f"warning: {draft} {text}"]
     assert advised(gate="measured", speculate_below_context=2048) == []
     assert advised(gate="off", speculate_below_context=2048) == []
 
 
-def test_a_drafter_for_another_of_the_same_shape_is_only_worth_a_warning(tmp_path: Path) -> None:
+def test_a_drafter_for_another_target_of_the_same_shape_gets_a_warning(tmp_path: Path) -> None:
     draft = read_drafter(write(tmp_path / "drafter", QWEN3_8B_EAGLE3))
     settings = {"engine": Setting("vllm", "default")}
 
@@ -530,7 +530,7 @@ def test_a_drafter_for_another_of_the_same_shape_is_only_worth_a_warning(tmp_pat
     assert "was made for Qwen/Qwen3-8B" in warning.message
 
 
-def test_the_longest_context_is_what_both_can_do(tmp_path: Path) -> None:
+def test_the_longest_context_is_one_that_both_support(tmp_path: Path) -> None:
     def longest(config: Config, draft: Config | None) -> int:
         model: Target = read_target(write(tmp_path / "target", config))
         drafter = None if draft is None else read_drafter(write(tmp_path / "drafter", draft))
@@ -544,16 +544,16 @@ def test_the_longest_context_is_what_both_can_do(tmp_path: Path) -> None:
     assert longest(QWEN3_8B, QWEN3_8B | {"max_position_embeddings": 2048}) == 2048  # a model of its own
 
 
-def test_weights_that_are_another_models_are_said(tmp_path: Path) -> None:
+def test_weights_of_another_model_get_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "Qwen3-8B-target"
     folder.mkdir()
-    for size, said in (
+    for size, warning in (
         (1, "by the index of .* the weights take 0.0 GiB"),
         (2**59, "the index of"),
         (16_400_000_000, None),
     ):
         write_index(folder, {"a.safetensors": ["t"]}, total_size=size)
         case = Case(QWEN3_8B, None, {}, None, "")
-        told = [each.message for each in checked(tmp_path, case) if each.setting == "target"]
-        assert len(told) == (said is not None)
-        assert said is None or re.search(rf"{said}.* by config.json 15.3 GiB: one of them", told[0])
+        messages = [each.message for each in checked(tmp_path, case) if each.setting == "target"]
+        assert len(messages) == (warning is not None)
+        assert warning is None or re.search(rf"{warning}.* by config.json 15.3 GiB: one of them", messages[0])

@@ -133,7 +133,7 @@ SERVED: list[tuple[str, Config, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize("row", range(len(SERVED)))
-def test_what_is_served_fits_and_what_cannot_be_does_not(made: Targets, row: int) -> None:
+def test_known_deployments_fit_and_impossible_ones_do_not(made: Targets, row: int) -> None:
     gpu, config, fields, fits = SERVED[row]
     budget = on(gpu, made(config), **fields)
     assert budget.fits is fits
@@ -154,7 +154,7 @@ def test_the_blackwell_recipes_hold_what_they_were_measured_with(
     assert 700_000 < (four.tokens or 0) < 64 * 16384 < (eight.tokens or 0) < 64 * 65536
 
 
-def test_a_drafter_that_is_no_mla_keeps_a_whole_cache_under_decode_context_parallelism(
+def test_a_drafter_without_mla_has_a_whole_cache_under_decode_context_parallelism(
     made: Targets, drafts: Callable[[Config], Drafter]
 ) -> None:
     kimi = made(KIMI_K25)
@@ -222,20 +222,20 @@ def test_windows_bound_what_a_sequence_takes(made: Targets) -> None:
     assert (short.per_sequence, long.per_sequence) == (30 * 512 * 4096, 30 * 1024 * 4096)
 
 
-def test_a_cache_that_is_not_known_is_not_reckoned(made: Targets) -> None:
+def test_an_unknown_cache_is_not_estimated(made: Targets) -> None:
     budget = on("H100", made(QWEN3_8B | {"compress_ratios": [1, 4]}))
     assert (budget.per_token, budget.tokens, budget.sequences, budget.longest) == (None, None, None, None)
     assert budget.fits and budget.room > 0
 
 
-def test_a_layout_is_what_settings_say_and_the_rest_is_left() -> None:
-    said = {
+def test_a_layout_follows_the_settings_and_has_defaults() -> None:
+    settings = {
         "tensor_parallel_size": Setting(8, "command line"),
         "kv_cache_dtype": Setting("fp8", "recipe"),
         "max_batch": Setting(None, "default"),
         "port": Setting(8000, "default"),
     }
-    assert memory.layout(said) == Layout(tensor=8, kv_dtype="fp8")
+    assert memory.layout(settings) == Layout(tensor=8, kv_dtype="fp8")
 
 
 DEGREES = st.sampled_from([1, 2, 4, 8])
@@ -258,12 +258,12 @@ UNLIKE: dict[str, Config] = {
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_an_mtp_layer_keeps_every_token_whatever_its_target_does(tmp_path: Path, kind: str) -> None:
-    found = read_target(write(tmp_path, QWEN3_NEXT, **UNLIKE[kind]))
-    alone = memory.per_token_of(found, None, Layout())
+    target = read_target(write(tmp_path, QWEN3_NEXT, **UNLIKE[kind]))
+    alone = memory.per_token_of(target, None, Layout())
     row = 2 * 2 * 128 * 2  # keys and values of two heads, in bf16
     assert alone is not None and alone > 0
-    assert memory.per_token_of(found, mtp_drafter(found), Layout()) == alone + row
-    its = mtp_drafter(found).attention
+    assert memory.per_token_of(target, mtp_drafter(target), Layout()) == alone + row
+    its = mtp_drafter(target).attention
     assert its is not None and (its.linear_layers, its.windowed_layers, its.window) == (0, 0, None)
 
 
@@ -278,11 +278,11 @@ MODELS = [KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B]
 
 @given(model=st.integers(0, len(MODELS) - 1), layout=LAYOUTS, degree=DEGREES)
 def test_more_of_anything_is_never_less(made: Targets, model: int, layout: Layout, degree: int) -> None:
-    gpu, found = hardware.parse("H200").gpu, made(MODELS[model])
-    base = memory.budget(found, None, layout, gpu)
+    gpu, target = hardware.parse("H200").gpu, made(MODELS[model])
+    base = memory.budget(target, None, layout, gpu)
 
     def changed(**fields: Any) -> Budget:
-        return memory.budget(found, None, replace(layout, **fields), gpu)
+        return memory.budget(target, None, replace(layout, **fields), gpu)
 
     assert base.room == base.usable - base.weights - base.drafter - base.allowance
     assert changed(tensor=layout.tensor * degree).weights <= base.weights
@@ -291,6 +291,6 @@ def test_more_of_anything_is_never_less(made: Targets, model: int, layout: Layou
     assert (changed(kv_dtype="fp8").tokens or 0) >= (base.tokens or 0)
     assert (changed(context=(layout.context or 1) * degree).sequences or 0) <= (base.sequences or 0)
     assert (changed(decode_context=degree).tokens or 0) >= (base.tokens or 0)
-    # What is said to fit, fits.
+    # The reported longest context fits.
     if base.longest:
-        assert memory.budget(found, None, replace(layout, context=base.longest), gpu).sequences
+        assert memory.budget(target, None, replace(layout, context=base.longest), gpu).sequences

@@ -31,7 +31,7 @@ def ids(option: Option) -> str:
     return option.name
 
 
-def test_every_name_is_one_settings_alone() -> None:
+def test_names_and_flags_are_unique() -> None:
     names = [name for option in OPTIONS for name in (option.name, *option.aliases)]
     assert len(names) == len(set(names))
     flags = [flag for option in OPTIONS if option.command_line for flag in option.flags]
@@ -42,7 +42,7 @@ def test_every_setting_has_samples() -> None:
     assert SAMPLES.keys() == BY_NAME.keys()
 
 
-def test_what_engines_know_is_said_of_known_engines() -> None:
+def test_engine_names_are_of_known_engines() -> None:
     assert {engine for option in OPTIONS for engine in option.engine_names} == {"embedded", "vllm", "sglang", "trtllm"}
 
 
@@ -51,13 +51,13 @@ def test_methods_are_those_of_drafters_and_of_lookups() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=ids)
-def test_samples_pass_and_come_out_as_they_went_in(option: Option) -> None:
+def test_samples_are_valid_and_unchanged(option: Option) -> None:
     for value in SAMPLES[option.name]:
         assert check({option.name: value}, "here", HERE) == {option.name: value}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=ids)
-def test_none_is_for_settings_that_may_have_no_value(option: Option) -> None:
+def test_none_unsets_nullable_settings_only(option: Option) -> None:
     if option.nullable:
         assert check({option.name: "none"}, "here", HERE) == check({option.name: None}, "here", HERE)
         assert check({option.name: None}, "here", HERE) == {option.name: None}
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 PARSER = parser()
 
 
-def said(option: Option, flag: str, value: Any) -> list[str]:
+def as_words(option: Option, flag: str, value: Any) -> list[str]:
     """The value as words of a command line."""
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag.removeprefix('--')}"]
@@ -101,14 +101,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("option", "flag", "value"), CASES, ids=lambda v: v if isinstance(v, str) else None)
-def test_the_command_line_says_what_a_file_says(option: Option, flag: str, value: Any) -> None:
-    arguments = vars(PARSER.parse_args(said(option, flag, value)))
+def test_the_command_line_and_a_file_agree(option: Option, flag: str, value: Any) -> None:
+    arguments = vars(PARSER.parse_args(as_words(option, flag, value)))
     assert check(arguments, "command line", HERE) == check({option.name: value}, "config file", HERE)
     written = msgspec.yaml.decode(msgspec.yaml.encode({option.name: value}))
     assert check(written, "config file", HERE) == check(arguments, "command line", HERE)
 
 
-def test_nothing_said_is_nothing_there() -> None:
+def test_absent_flags_set_nothing() -> None:
     assert vars(PARSER.parse_args([])) == {}
 
 
@@ -133,7 +133,7 @@ def test_help_shows_every_setting_that_has_a_flag() -> None:
         (["--kv-cache-dtype", "int3"], "invalid choice: 'int3'"),
     ],
 )
-def test_a_bad_word_is_refused_by_the_parser(words: list[str], message: str) -> None:
+def test_a_bad_value_is_refused_by_the_parser(words: list[str], message: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=message):
         PARSER.parse_args(words)
 
@@ -194,7 +194,7 @@ def test_bad_settings_are_refused_in_one_line(values: Mapping[str, Any], message
         max_size=4,
     )
 )
-def test_whatever_a_file_holds_it_is_checked_or_refused(values: dict[str, Any]) -> None:
+def test_any_file_is_read_or_refused(values: dict[str, Any]) -> None:
     with contextlib.suppress(PlanError):
         assert check(values, "here", HERE).keys() <= BY_NAME.keys()
 
@@ -235,7 +235,7 @@ TODAY = {
 }
 
 
-def test_old_names_are_read_by_todays_with_notes() -> None:
+def test_older_names_are_translated_with_notes() -> None:
     values, notes = validated(OLD, "config file", HERE)
     assert values == TODAY
     assert "config file: VLLM_SPECULATIVE_DISABLE_ABOVE_SEQ_LEN is speculate_below_context here" in notes
@@ -244,7 +244,7 @@ def test_old_names_are_read_by_todays_with_notes() -> None:
     assert not any("NCCL" in note or "draft_attention_backend is" in note for note in notes)
 
 
-def test_todays_names_inside_the_speculative_config_are_read_too() -> None:
+def test_names_of_vllms_speculative_config_are_read() -> None:
     config = {"attention_backend": "FLASH_ATTN", "kv_cache_dtype": "bfloat16", "draft_sample_method": "greedy"}
     values, _ = validated({"speculative_config": config, "attention_backend": "TRITON_MLA"}, "here", HERE)
     assert values == {
@@ -255,11 +255,11 @@ def test_todays_names_inside_the_speculative_config_are_read_too() -> None:
     }
 
 
-def test_todays_names_need_no_note() -> None:
+def test_our_own_names_need_no_note() -> None:
     assert validated(TODAY, "here", HERE) == (TODAY, [])
 
 
-def test_paths_start_where_they_are_written_and_hub_ids_stay(tmp_path: Path) -> None:
+def test_paths_are_relative_to_their_file_and_hub_ids_are_kept(tmp_path: Path) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
 
     def path(name: str, value: str) -> Any:

@@ -69,7 +69,7 @@ def layers(draw: st.DrawFn, *names: str) -> Callable[[Path], Layers]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers("command line", "config file", "recipe both", "recipe one"))
-def test_every_setting_is_what_the_strongest_layer_says_and_names_it(qwen: Path, of: Callable[[Path], Layers]) -> None:
+def test_the_strongest_source_decides_every_setting(qwen: Path, of: Callable[[Path], Layers]) -> None:
     """Law 14, over all settings: command line > config file > recipes, the most specific first > drafter > default."""
     drafter = str(qwen / "drafter-a")
     stack = of(qwen)
@@ -83,9 +83,9 @@ def test_every_setting_is_what_the_strongest_layer_says_and_names_it(qwen: Path,
         stack[source].pop("gpus", None)
         stack[source].pop("revision", None)
         match = match or "architecture: [Qwen3ForCausalLM]"
-        said = {name: value for name, value in stack[source].items() if name != "env"}
+        values = {name: value for name, value in stack[source].items() if name != "env"}
         env = {name: {"why": "x", "value": value} for name, value in stack[source].pop("env", {}).items()}
-        content = {"name": source.removeprefix("recipe "), "source": "here", "settings": said, "env": env}
+        content = {"name": source.removeprefix("recipe "), "source": "here", "settings": values, "env": env}
         written = msgspec.yaml.encode(content) + f"match: {{{match}}}\n".encode()
         (qwen / "recipes").mkdir(exist_ok=True)
         (qwen / "recipes" / f"{content['name']}.yaml").write_bytes(written)
@@ -122,9 +122,7 @@ def test_environment_variables_are_merged_one_by_one(
         assert variable.source == ("config file" if name in config else "recipe mine")
 
 
-def test_relative_paths_start_where_they_are_written(
-    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_their_file(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pair / "paths.yaml").write_text("target: target\ndrafter: drafter\n")
     monkeypatch.chdir(tmp_path)
     from_file = Setting(str(pair / "target"), "config file")

@@ -58,7 +58,7 @@ def test_the_target_may_be_given_by_an_absolute_path(tmp_path: Path, write_targe
     assert resolve(str(drafter), {}).settings["target"] == Setting(str(target), "drafter")
 
 
-def test_the_folder_beside_the_drafter_goes_before_the_one_beside_the_user(
+def test_the_folder_beside_the_drafter_is_preferred_to_one_beside_the_user(
     pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -74,7 +74,7 @@ def test_a_drafter_that_proposes_nothing_gets_the_default_length(tmp_path: Path,
     assert plan.settings["draft_tokens"] == Setting(3, "default")
 
 
-def test_without_a_model_the_demo_recipe_says_what_runs(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_model_the_demo_recipe_runs(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pair / "demo.yaml").write_text("name: demo\nsource: here\nsettings: {target: target, drafter: ./drafter}")
     monkeypatch.setattr(recipe, "FOLDER", pair)
     plan = resolve(None, {})
@@ -191,7 +191,7 @@ def test_a_bad_config_file_is_refused(pair: Path, tmp_path: Path, text: str | No
     assert "\n" not in refusal.value.message
 
 
-def test_an_empty_config_file_says_nothing(pair: Path, tmp_path: Path) -> None:
+def test_an_empty_config_file_sets_nothing(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
     assert resolve(str(pair / "target"), {}, config=tmp_path / "empty.yaml") == resolve(str(pair / "target"), {})
 
@@ -244,7 +244,7 @@ def test_a_drafter_whose_target_cannot_be_reached_is_planned_for_alone(tmp_path:
         resolve(plan.drafter.path, {"engine": "embedded"})
 
 
-def test_a_drafter_of_another_method_takes_vllm(tmp_path: Path, write_target: WriteTarget) -> None:
+def test_a_drafter_of_another_method_chooses_vllm(tmp_path: Path, write_target: WriteTarget) -> None:
     target = write_target(tmp_path / "target")
     block = {"mask_token_id": 1, "target_layer_ids": [1]}
     drafter = write(
@@ -255,7 +255,7 @@ def test_a_drafter_of_another_method_takes_vllm(tmp_path: Path, write_target: Wr
     assert "drafts by dflash, and the embedded engine drafts with" in (plan.reason or "")
 
 
-def test_a_plain_drafter_does_not_stand_alone(tmp_path: Path) -> None:
+def test_a_drafter_without_a_named_target_is_refused(tmp_path: Path) -> None:
     drafter = write(tmp_path / "drafter", KIMI_EAGLE3_MLA)
     with pytest.raises(PlanError, match=r"whose config names no target"):
         resolve(drafter, {})
@@ -269,7 +269,7 @@ def test_two_drafters_are_refused(pair: Path, tmp_path: Path) -> None:
         resolve(str(pair / "drafter"), {"drafter": "none"})
 
 
-def test_a_folder_of_ones_own_is_whole_or_refused(tmp_path: Path, write_target: WriteTarget) -> None:
+def test_an_incomplete_folder_is_refused(tmp_path: Path, write_target: WriteTarget) -> None:
     def refused(model: Path, message: str, **options: Any) -> None:
         with pytest.raises(CheckpointError, match=message) as refusal:
             resolve(str(model), {"engine": "embedded"} | options)

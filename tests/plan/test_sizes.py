@@ -54,7 +54,7 @@ def test_a_model_takes_the_fewest_gpus_that_hold_the_whole_context(
 
 
 @pytest.mark.parametrize(
-    ("config", "gpus", "said", "tensor"),
+    ("config", "gpus", "degrees", "tensor"),
     [
         (QWEN3_235B, "8x H200", {"data_parallel_size": 2}, 2),  # experts are spread over replicas too
         (QWEN3_235B, "8x H200", {"pipeline_parallel_size": 4}, 1),
@@ -64,15 +64,15 @@ def test_a_model_takes_the_fewest_gpus_that_hold_the_whole_context(
         (QWEN3_8B, "6x24GB", {"data_parallel_size": 2}, 2),
     ],
 )
-def test_sizes_that_are_said_leave_the_others_to_be_chosen(
-    tmp_path: Path, config: dict[str, Any], gpus: str, said: dict[str, int], tensor: int
+def test_degrees_that_are_set_leave_tensor_parallelism_to_be_chosen(
+    tmp_path: Path, config: dict[str, Any], gpus: str, degrees: dict[str, int], tensor: int
 ) -> None:
-    plan = resolve(write(tmp_path / "target", config), {"gpus": gpus, "engine": "vllm"} | said, recipe="none")
+    plan = resolve(write(tmp_path / "target", config), {"gpus": gpus, "engine": "vllm"} | degrees, recipe="none")
     assert plan.settings["tensor_parallel_size"] == Setting(tensor, "default")
     assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.fits
 
 
-def test_memory_that_is_said_for_the_cache_is_what_it_has(tmp_path: Path) -> None:
+def test_the_cache_has_the_memory_that_is_set(tmp_path: Path) -> None:
     target = write(tmp_path / "target", QWEN3_8B)
     plan = resolve(target, {"gpus": "H100", "kv_cache_memory_bytes": 10**10})
     assert plan.fit is not None and plan.fit.each is not None and plan.fit.each.room == 10**10
@@ -82,9 +82,9 @@ def test_memory_that_is_said_for_the_cache_is_what_it_has(tmp_path: Path) -> Non
     assert all_of_it is not None and all_of_it.each is not None and all_of_it.each.room < 80 * 10**9
 
 
-def test_the_cache_of_the_embedded_engine_is_reckoned_as_it_is_stored(pair: Path) -> None:
-    def bytes_a_token(**said: Any) -> float:
-        fit = resolve(str(pair / "drafter"), said).fit
+def test_the_cache_of_the_embedded_engine_is_counted_as_it_is_stored(pair: Path) -> None:
+    def bytes_a_token(**options: Any) -> float:
+        fit = resolve(str(pair / "drafter"), options).fit
         assert fit is not None and fit.cache_per_token is not None
         return fit.cache_per_token
 
@@ -95,12 +95,12 @@ def test_the_cache_of_the_embedded_engine_is_reckoned_as_it_is_stored(pair: Path
     assert bytes_a_token(kv_cache_dtype="bfloat16", draft_kv_cache_dtype="auto") == whole + half - its
 
 
-def test_a_context_that_is_asked_for_is_not_cut(tmp_path: Path) -> None:
+def test_a_context_that_is_set_is_not_cut(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"does not fit on 1x 16GB GPU .*What would help"):
         resolve(write(tmp_path / "target", QWEN3_8B), {"gpus": "16GB", "context": 40960})
 
 
-def test_the_drafters_limit_is_the_context_that_is_taken(tmp_path: Path) -> None:
+def test_the_drafters_limit_is_the_default_context(tmp_path: Path) -> None:
     layer = QWEN3_8B_EAGLE3["transformer_layer_config"] | {
         "max_position_embeddings": 8192,
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
@@ -112,7 +112,7 @@ def test_the_drafters_limit_is_the_context_that_is_taken(tmp_path: Path) -> None
     assert "the target alone supports 40960 tokens" in messages(plan, "advice")
 
 
-def test_gpus_that_are_here_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = write(tmp_path / "target", DEEPSEEK_V32)
     assert "nvidia-smi finds no GPU here" in messages(resolve(target, {"gpus": "auto"}), "warning")
     monkeypatch.setattr(hardware, "detect", lambda: hardware.parse("8x H200"))
