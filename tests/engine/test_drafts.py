@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.attention.causal import Backend
 from dovetail.engine.core import LLMCore
+from dovetail.engine.settings import AttentionBackend
 from tests.engine import naive
 from tests.engine.checkpoints import (
     DRAFTER,
@@ -141,7 +141,7 @@ def test_greedy_drafts_for_sampled_requests(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["matmul", "sdpa"])
 @pytest.mark.parametrize("case", ["speculators", "mla", "mtp, latent cache", "draft model"])
-def test_attention_backends_of_its_own(case: str, backend: Backend, tmp_path: Path) -> None:
+def test_attention_backends_of_its_own(case: str, backend: AttentionBackend, tmp_path: Path) -> None:
     target, drafter = made(case, tmp_path)
     core = load_core(target, drafter, draft_tokens=3, draft_attention_backend=backend)
     with torch.inference_mode():

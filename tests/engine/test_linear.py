@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine.linear import Linear, Quantization
+from dovetail.engine.linear import Linear
+from dovetail.engine.settings import Quantization
 from tests.engine.processors import EVERY, needs
 
 # Odd sizes, sizes that take the plain product for few rows, one that never does, and one of several tiles.

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine.attention import causal
-from dovetail.engine.attention.causal import Backend
 from dovetail.engine.cache.tables import BlockTable
 from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
+from dovetail.engine.settings import AttentionBackend
 from dovetail.engine.weights import inspect_target, load_tensors
 from dovetail.errors import EngineError
 from tests.engine.checkpoints import LATENT, LLAMA, LLAMA3, QWEN3, TARGET, YARN, write_llama, write_qwen3, write_target
@@ -123,7 +123,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     list(itertools.product(("auto", "matmul", "sdpa"), ("float32", "bfloat16"), ("float32", "bfloat16"))),
 )
 def test_however_it_is_held(
-    folder: Path, backend: Backend, kv: str, compute: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, backend: AttentionBackend, kv: str, compute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every kernel with every type of cache: in float32 as exact as the cache is, and never far off."""
     plain = logits(load(folder), [(0, 41)])

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from dovetail.engine.attention.causal import PREFILL
 from dovetail.engine.models.layers import Options
 from dovetail.engine.options import draft_options, target_options
-from dovetail.engine.settings import MAX_DRAFT_TOKENS, EngineSettings
+from dovetail.engine.settings import EngineSettings
 from dovetail.errors import EngineError
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -71,10 +70,6 @@ def test_the_drafter_is_stored_as_the_target_unless_set(
 ) -> None:
     settings = EngineSettings(draft_tokens=3, **options)
     assert (target_options(settings), draft_options(settings)) == (target, drafter)
-
-
-def test_a_window_of_drafts_is_never_taken_for_a_prompt() -> None:
-    assert MAX_DRAFT_TOKENS + 1 <= PREFILL
 
 
 def test_settings_import_no_torch() -> None:

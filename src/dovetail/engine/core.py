@@ -66,7 +66,7 @@ class LLMCore:
         settings: EngineSettings,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """A core over the models of `load_models`, which explains the arguments and errors."""
+        """Load a target and a drafter. `load_models` explains the arguments and errors."""
         return cls(load_models(target, drafter, tokenizer, settings, progress), tokenizer, settings)
 
     def _step_loop(
@@ -85,7 +85,7 @@ class LLMCore:
         )
 
     def _cost_file_path(self) -> Path | None:
-        """The file of this core's cost table; None where none is kept. Its name follows from all that T depends on."""
+        """The file of this core's cost table, or None. Its name is made from everything that step times depend on."""
         settings, models = self._settings, self.models
         if settings.gate == "off" or settings.cost_folder is None or not self._most:
             return None
@@ -134,12 +134,14 @@ class LLMCore:
         )
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its blocks; nothing happens when it has ended already."""
+        """Forget a request and free its blocks; nothing happens if it has ended."""
         self._scheduler.remove(request_id)
 
     def cancel_running(self) -> list[str]:
-        """Forget every running request, or the first in line where none runs, so that a step that failed is not tried
-        again with the same; returns their ids."""
+        """Forget every running request, or the first waiting one if none runs, and return their ids.
+
+        After a step that failed, so that it is not tried again with the same requests.
+        """
         running = self._scheduler.running or [*self._scheduler.ready, *self._scheduler.waiting][:1]
         ids = [request.id for request in running]
         for request_id in ids:
@@ -156,7 +158,7 @@ class LLMCore:
         return self._loop.counters
 
     def gauges(self) -> dict[str, float]:
-        """What is going on now, and totals, by name."""
+        """Current numbers and totals since start, by the names of the metrics."""
         pool, counters, totals = self._scheduler.tables.pool, self._loop.counters, self._scheduler.totals
         gauges: dict[str, float] = {
             "running": len(self._scheduler.running) + len(self._scheduler.ready),
@@ -176,5 +178,5 @@ class LLMCore:
         return gauges | self._gate.counts(self.models.method)
 
     def check_integrity(self) -> None:
-        """Raise `EngineError` when blocks are lost or held by a request that is gone."""
+        """Raise `EngineError` when blocks are lost or belong to a request that ended."""
         self._scheduler.check_integrity()

@@ -8,15 +8,14 @@ of an EPYC 9005, torch 2.13). Verifying four tokens for the price of one depends
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.engine.compute import PORTABLE, Kernels, kernels_here
-
-Quantization = Literal["int8"]
+from dovetail.engine.settings import Quantization
 
 # torch's own compiler calls these for every linear layer on a CPU; they are not public, so their absence is no error.
 _ONEDNN: bool = torch._C._has_mkldnn and all(

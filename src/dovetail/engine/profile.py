@@ -1,7 +1,7 @@
-"""What steps take on this machine, measured when the engine starts: a few dozen real steps over random tokens.
+"""Measures step times when the engine starts: a few dozen real steps over random tokens, for the gate's cost table.
 
-The steps are those of the engine itself, drafting included, for a few batch sizes and numbers of drafts, and at one
-longer context; `CostTable.of` makes a table of them, which `gate.cost_file` keeps.
+The steps include drafting, for a few batch sizes and draft counts and at one longer context. `CostTable.of` makes a
+table of them, and `gate.cost_file` stores it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dovetail.gate import CostTable, Gate, Limits, Point, Track, cost_file
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which nothing is begun but the least that a table needs.
+# After this many seconds only the measurements that a table needs are begun.
 _BUDGET = 0.4
 _PROMPT, _LONG = 2, 1024
 _WIDE = 256
 _REPEATS = 5
-#: What a table depends on besides the engine and the machine: how it was measured.
+#: How a table was measured, for the name of its file.
 HOW = (_PROMPT, _LONG, _WIDE, _REPEATS, torch.__version__)
 
 
 class RandomDrafts(DrafterWrapper):
-    """A drafter that takes as long as `drafter`, and drafts as many tokens: any."""
+    """A drafter that takes as long as `drafter` and proposes as many tokens, but random ones."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         super().__init__(drafter)
@@ -46,8 +46,10 @@ class RandomDrafts(DrafterWrapper):
 
 
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
-    """The table up to these sizes that is kept at `path`, or else measured with `loop`. None, and a warning, where it
-    cannot be measured: whatever goes wrong in a profile is no reason not to serve."""
+    """The table from the file `path`, or else measured with `loop`, up to these sizes.
+
+    None, and a warning, where it cannot be measured: a failure here does not stop the engine.
+    """
     table = None if path is None else cost_file.read(path, batch, drafts)
     if table is not None:
         return table
@@ -55,21 +57,23 @@ def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: i
         with torch.inference_mode():
             return guarded(measure, loop, batch, drafts, context)
     except Exception:
-        _log.warning("what steps take could not be measured, so the gate is off", exc_info=True)
+        _log.warning("step times could not be measured, so the gate is off", exc_info=True)
         return None
 
 
 def measure(loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable:
-    """A table up to these sizes, measured with a `loop` that ends no sequence at an end token and drafts what it is
-    asked. Raises `EngineError` where so few steps do not fit into context and cache, or one did something else."""
+    """A table up to these sizes. `loop` must have no end tokens and draft as many tokens as it is asked for.
+
+    Raises `EngineError` where not even a few steps fit into context and cache, or a step did something else.
+    """
     points = _Profiler(loop, context).points(batch, drafts)
     if not points:
-        raise EngineError(f"a context of {context} tokens has no room for the steps that are timed")
+        raise EngineError(f"a context of {context} tokens is too short for the steps that are timed")
     return CostTable.of(points, batch=batch, drafts=drafts, context=context)
 
 
 class _Profiler:
-    """Times steps of `loop`, and leaves nothing of them in it."""
+    """Times steps of `loop`, and removes its requests from it afterwards."""
 
     def __init__(self, loop: StepLoop, context: int) -> None:
         self._loop = loop
@@ -80,9 +84,9 @@ class _Profiler:
         self._number = 0
 
     def points(self, batch: int, drafts: int) -> list[Point]:
-        """One sequence, and `batch` or as many as the cache holds, with no and with all drafts (or as many as make a
-        step of `_WIDE` tokens); then, while there is time, other numbers of drafts, a long sequence, and batches
-        between."""
+        """The measured points: one sequence, and `batch` or as many as the cache has room for, with no and with all
+        drafts (or as many as make a step of `_WIDE` tokens). While there is time, also other draft counts, a long
+        sequence, and batch sizes between."""
         started = time.perf_counter()
         points = self._steps(1, _PROMPT, (0, drafts))
         while batch > 1 and not self._fits(batch, _PROMPT, (0, drafts)):
@@ -92,7 +96,7 @@ class _Profiler:
         middle = [k for k in (3, 1) if k < drafts]
         long = min(_LONG, self._context // 2)
         more = [(1, _PROMPT, middle)]
-        # A prompt's tokens take an eighth of a step each, or less.
+        # A token of a prompt takes an eighth of a step or less.
         if points and long > 16 * _PROMPT and points[0].seconds * long / 8 < _BUDGET:
             more.append((1, long, [0, drafts]))
         between = [4**i for i in range(1, 5) if 4**i < batch]
@@ -103,7 +107,7 @@ class _Profiler:
         return points
 
     def _steps(self, batch: int, prompt: int, kinds: Sequence[int]) -> list[Point]:
-        """Time steps of `batch` sequences with each number of drafts; none where these do not fit."""
+        """Time steps of `batch` sequences with each draft count of `kinds`; no points where these do not fit."""
         if not self._fits(batch, prompt, kinds):
             return []
         requests = [self._add(prompt) for _ in range(batch)]
@@ -115,7 +119,7 @@ class _Profiler:
                 self._scheduler.gate = Gate(None, Limits(), drafts)
                 for request in requests:
                     request.track = Track()
-                self._step(requests)  # not as those that follow: memory is touched first, drafters catch up
+                self._step(requests)  # slower than the next: it touches memory for the first time, drafters catch up
                 seconds: list[float] = []
                 while len(seconds) < 2 or (len(seconds) < _REPEATS and sum(seconds) < _BUDGET / 8):
                     seconds.append(self._step(requests))
@@ -126,23 +130,23 @@ class _Profiler:
         return points
 
     def _fits(self, batch: int, prompt: int, kinds: Sequence[int]) -> bool:
-        """Whether there is room for all steps of so many sequences, with what is reserved ahead: in the context, and in
-        the cache without anybody's being preempted."""
+        """Whether all steps of this many sequences fit, with the blocks that are reserved ahead: into the context, and
+        into the cache without preempting a sequence."""
         tokens = prompt + 1 + sum((_REPEATS + 1) * (k + 1) for k in kinds)
         pool = self._scheduler.tables.pool
         blocks = pool.blocks_for(min(self._context, tokens + self._loop.draft_tokens))
         return tokens <= self._context and batch * blocks <= pool.free
 
     def _step(self, requests: Sequence[Request]) -> float:
-        """Seconds of a step of all of `requests`. Raises `EngineError` where it was not of all.
+        """Seconds of a step of all of `requests`. Raises `EngineError` if some were left out.
 
-        What a model says of nothing is the same over and over, and so are the experts that it takes: any token follows
-        instead."""
+        Then replaces each last token by a random one: a model repeats itself on random prompts, and its experts too.
+        """
         before = time.perf_counter()
         outcomes = self._loop.step()
         seconds = time.perf_counter() - before
         if len(_added(outcomes)) != len(requests) or self._loop.counters.failed:
-            raise EngineError(f"a step that was timed was not one of {len(requests)} sequences, all drafted for")
+            raise EngineError(f"a timed step did not run all {len(requests)} sequences with drafts")
         for request in requests:
             request.tokens[-1] = self._random.randrange(self._vocab_size)
         return seconds
@@ -166,7 +170,7 @@ class _Profiler:
 
 
 def _added(outcomes: Sequence[Outcome]) -> list[TokenBatch]:
-    """What a step added. Raises the error that ended a sequence: it will make no more steps."""
+    """The tokens that a step added. Raises the error of a sequence that failed."""
     added: list[TokenBatch] = []
     for _, outcome in outcomes:
         if isinstance(outcome, EngineError):

@@ -20,7 +20,7 @@ Quantization = Literal["int8"]
 DraftSampling = Literal["greedy", "probabilistic"]
 GateMode = Literal["measured", "off"]
 
-#: Attention takes a longer window for a part of a prompt (`attention.causal.PREFILL`).
+#: Attention treats a window of more tokens than this and one as a part of a prompt (`attention.causal.PREFILL`).
 MAX_DRAFT_TOKENS = 15
 #: As a drafter: look up what followed earlier in the same sequence.
 LOOKUP = "lookup"

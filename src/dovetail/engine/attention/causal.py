@@ -1,32 +1,30 @@
-"""What paged attention kinds share: which kernel computes what, and the mask inside a window."""
+"""What both kinds of paged attention share: the choice of kernel, and the causal mask inside a window."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dovetail.engine.settings import MAX_DRAFT_TOKENS, AttentionBackend
 from dovetail.errors import EngineError
 
-Backend = Literal["auto", "matmul", "sdpa"]
+# A longer window is a prompt or a part of one, and takes the fused kernel. A token and its drafts are never more.
+PREFILL = MAX_DRAFT_TOKENS + 1
 
-# Windows longer than this are prompts, or parts of one, and take the fused kernel. Drafts never make one so long.
-PREFILL = 16
-
-# So many scores are held at once: 16 MiB of float32, where a chunk of 512 tokens with 16 heads at the end of 16,384
-# would be 512. Of the fused kernel the mask counts, which all heads share.
+# The most scores in memory at once: 16 MiB of float32. A chunk of 512 tokens with 16 heads at the end of 16,384 would
+# take 512 MiB. For the fused kernel only its mask counts, which all heads share.
 _SCORES = 1 << 22
 
 _CACHED = (torch.float32, torch.bfloat16)
 
 
 def check_cached(dtype: torch.dtype) -> torch.dtype:
-    """`dtype` if a cache can hold it. Raises `EngineError`.
+    """`dtype`, if a cache can be of that type. Raises `EngineError`.
 
     Reading float8_e4m3fn would take torch 5 ns a number on a CPU, 25 times as long as bfloat16.
     """
@@ -36,7 +34,7 @@ def check_cached(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def fused(backend: Backend, length: int, limit: int = PREFILL) -> bool:
+def fused(backend: AttentionBackend, length: int, limit: int = PREFILL) -> bool:
     """Whether `length` queries of a sequence take torch's fused kernel instead of plain products (auto: over `limit`).
 
     16 heads sharing 4 of width 64, float32, one core of an EPYC 9005: 1 query on 16,384 rows takes 9.8 ms fused and 3.3
@@ -47,12 +45,12 @@ def fused(backend: Backend, length: int, limit: int = PREFILL) -> bool:
 
 
 def head_blocks(heads: int, context: int, width: int) -> range:
-    """Where to start each group of heads, so that `width` numbers per head and row are not too many at once."""
+    """The first head of each group, in groups small enough for `width` numbers per head and row."""
     return range(0, heads, max(1, 4 * _SCORES // (context * width)))
 
 
 def query_blocks(length: int, context: int, heads: int) -> Iterator[tuple[int, int, int]]:
-    """Cut `length` queries at the end of `context` rows: for each part its start and end, and how many rows it sees."""
+    """Cut `length` queries at the end of `context` rows: the start and end of each part, and how many rows it reads."""
     step = max(1, _SCORES // (heads * context))
     for start in range(0, length, step):
         end = min(start + step, length)
@@ -66,17 +64,17 @@ def causal_mask(length: int) -> Tensor:
 
 
 def fused_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal attention of the last of a sequence's tokens to all of them: `queries` [heads, length, width], already
-    scaled, `keys` and `values` [kv_heads, context, …]; returns [length, heads * value_width].
+    """Causal attention of a sequence's last tokens to all its tokens, by torch's fused kernel.
 
-    The fused kernel never holds heads x length x context scores, but wants keys and values of one width.
+    `queries` [heads, length, width] are scaled already; `keys` and `values` are [kv_heads, context, …]. Returns
+    [length, heads * value_width]. The kernel stores no scores, but needs keys and values of one width.
     """
     length, context, value_width = queries.shape[1], keys.shape[1], values.shape[-1]
     if value_width < keys.shape[-1]:
         values = F.pad(values, (0, keys.shape[-1] - value_width))
     parts = []
     for start, end, seen in query_blocks(length, context, 1):
-        # Its own causal mask starts at the first key, so it fits whole prompts only; one query needs none.
+        # The kernel's own causal mask starts at the first key, so it is right for whole prompts only.
         whole, one = end - start == seen, end - start == 1
         mask = None
         if not whole and not one:

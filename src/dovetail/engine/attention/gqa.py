@@ -1,7 +1,7 @@
 """Paged attention over per-head keys and values: grouped queries, and MLA whose heads are cheaper expanded.
 
-The cache is head-major ([kv_heads, rows, width]) so that a sequence whose blocks lie side by side is read in place,
-each head contiguous. Key and value widths may differ, and so may the types of the cache and of the queries.
+The cache is head-major ([kv_heads, rows, width]), so that a sequence with contiguous blocks is read in place. Keys and
+values may have different widths, and cache and queries different types.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dovetail.engine.attention.causal import Backend, causal_mask, check_cached, fused, fused_attention, query_blocks
+from dovetail.engine.attention.causal import causal_mask, check_cached, fused, fused_attention, query_blocks
 from dovetail.engine.models.base import ForwardBatch, Span
+from dovetail.engine.settings import AttentionBackend
 
 
 class HeadCache:
-    """Keys and values of one layer. Rows hold whatever was written last; only written rows may be attended to."""
+    """Keys and values of one layer. Rows are not initialised: only written rows may be attended to."""
 
     def __init__(
         self,
@@ -23,7 +24,7 @@ class HeadCache:
         value_width: int,
         rows: int,
         dtype: torch.dtype,
-        backend: Backend = "auto",
+        backend: AttentionBackend = "auto",
     ) -> None:
         check_cached(dtype)
         self.keys = torch.empty(heads, rows, key_width, dtype=dtype)
@@ -31,7 +32,7 @@ class HeadCache:
         self._backend = backend
 
     def attend(self, batch: ForwardBatch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Write `keys` and `values`, then let `queries` look at them; all three are [tokens, heads, width].
+        """Write `keys` and `values`, then attend with `queries`; all three are [tokens, heads, width].
 
         Queries are already scaled, and consecutive query heads share a key-value head. Returns [tokens, heads *
         value_width].
@@ -48,7 +49,7 @@ class HeadCache:
         if fused(self._backend, length):
             keys, values = keys.to(queries.dtype), values.to(queries.dtype)
             return fused_attention(queries.transpose(0, 1), keys, values)
-        # torch multiplies a few rows of bfloat16 slower than it makes float32 of them.
+        # For a few rows, converting bfloat16 to float32 is faster than torch's product in bfloat16.
         keys, values, wide = keys.float(), values.float(), queries.float()
         parts = [
             _products(wide[start:end], keys[:, :seen], values[:, :seen])
@@ -58,7 +59,7 @@ class HeadCache:
 
 
 def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The last of a sequence's tokens to all of them: queries [length, heads, width], the rest [kv_heads, context, …].
+    """Causal attention by plain products: queries [length, heads, width], keys and values [kv_heads, context, …].
 
     Query heads that share keys are rows of one product, so that the keys are read once.
     """

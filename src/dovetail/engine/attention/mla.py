@@ -1,8 +1,8 @@
 """Paged multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434, section 2.1): one latent per token.
 
-The cache holds what kv_a_proj_with_mqa made, normed and rotated: [rows, kv_lora_rank + rope], shared by all heads. A
-decode window never expands it: W_UK is applied to the query and W_UV to the mixed latents ("absorbed"), so a step reads
-each cached latent and not heads x (nope + v) numbers. A long prompt is cheaper expanded once.
+The cache stores the output of kv_a_proj_with_mqa, normed and rotated: [rows, kv_lora_rank + rope], shared by all heads.
+A decode window does not expand it: W_UK is applied to the query and W_UV to the mixed latents ("absorbed"), so a step
+reads each cached latent and not heads x (nope + v) numbers. For a long prompt, expanding once is cheaper.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dovetail.engine.attention.causal import (
     PREFILL,
-    Backend,
     causal_mask,
     check_cached,
     fused,
@@ -23,6 +22,7 @@ from dovetail.engine.attention.causal import (
     query_blocks,
 )
 from dovetail.engine.models.base import ForwardBatch, Span
+from dovetail.engine.settings import AttentionBackend
 
 
 class LatentCache:
@@ -39,22 +39,24 @@ class LatentCache:
         rope_width: int,
         rows: int,
         dtype: torch.dtype,
-        backend: Backend = "auto",
+        backend: AttentionBackend = "auto",
     ) -> None:
         self._key_up = key_up
         self._value_up = value_up
         self._rank = key_up.shape[2]
         self._backend = backend
-        # Expanding a row costs rank * (nope + v) multiplications a head, and saves each query the difference between
-        # looking at its latent and at its key and value.
+        # Expanding a row costs rank * (nope + v) multiplications per head. It saves each query the difference between
+        # attending to the latent and to a key and value.
         nope, value = key_up.shape[1], value_up.shape[2]
         saved = 2 * self._rank - nope - value
         self._limit = max(PREFILL, self._rank * (nope + value) // saved) if saved > 0 else sys.maxsize
         self.latents = torch.empty(rows, self._rank + rope_width, dtype=check_cached(dtype))
 
     def attend(self, batch: ForwardBatch, queries: Tensor, latents: Tensor) -> Tensor:
-        """Write `latents` ([tokens, kv_lora_rank + rope]), then let `queries` ([tokens, heads, nope + rope], already
-        scaled) look at them. Returns [tokens, heads * v]."""
+        """Write `latents` [tokens, kv_lora_rank + rope], then attend with `queries` [tokens, heads, nope + rope].
+
+        The queries are scaled already. Returns [tokens, heads * v].
+        """
         self.latents.index_copy_(0, batch.rows, latents.to(self.latents.dtype))
         if len(batch.spans) == 1:
             return self._span(batch.spans[0], queries)
@@ -79,7 +81,7 @@ class LatentCache:
         return values.reshape(length, -1).to(queries.dtype)
 
     def _products(self, queries: Tensor, latents: Tensor) -> Tensor:
-        """The last of a sequence's tokens to all of them: mixed latents [length, heads, kv_lora_rank]."""
+        """Causal attention by plain products: mixed latents [length, heads, kv_lora_rank]."""
         length, heads, width = queries.shape
         context = latents.shape[0]
         scores = torch.mm(queries.view(length * heads, width), latents.t()).view(length, heads, context)

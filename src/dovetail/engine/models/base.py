@@ -1,7 +1,7 @@
 """The contract of a model: a flat batch of tokens in, a hidden state per token out.
 
-A step's tokens lie one after the other, sequence by sequence, whatever each sequence is doing: a whole prompt, one
-token, or a window of one token and its drafts. A model
+The tokens of a step are concatenated, sequence by sequence. A sequence may have a whole prompt, one token, or a window
+of one token and its drafts. A model
 
 1. embeds `ForwardBatch.tokens` at `positions`,
 2. in every layer writes each token's keys and values to `rows` of that layer's cache, then lets each sequence's queries
@@ -27,9 +27,9 @@ from dovetail.engine.cache.tables import BlockTable
 class Span:
     """One sequence's part of a batch.
 
-    Its queries are tokens ``start:start + length`` of the batch; it attends to `rows` of the cache, which are in order
-    of position and end with the queries' own. `rows` is a slice where the sequence's blocks lie side by side, so that
-    its keys are read in place: copying 800 rows out first costs more than attending to them.
+    Its queries are tokens ``start:start + length`` of the batch. They attend to `rows` of the cache, in order of
+    position, of which the last are the queries' own. `rows` is a slice where the sequence's blocks are contiguous, so
+    that keys are read in place: copying 800 rows costs more than attending to them.
     """
 
     start: int
@@ -59,7 +59,7 @@ class Model(Protocol):
 
 
 def collate(parts: list[tuple[list[int], int, BlockTable]]) -> ForwardBatch:
-    """Lay sequences out flat: for each, its new tokens, the position of the first, and where its cache lies."""
+    """The batch of these sequences: for each, its new tokens, the position of the first, and its block table."""
     tokens: list[int] = []
     positions: list[int] = []
     rows: list[int] = []

@@ -1,4 +1,4 @@
-"""What all targets are: embeddings, a stack of layers, a norm, a head. The contract is in base.py."""
+"""A decoder: embeddings, a stack of layers, a norm, a head. All targets are of this form; base.py has the contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Attention(Protocol):
 
 
 class FeedForward(Protocol):
-    """What follows attention."""
+    """The MLP or the experts of one layer."""
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + f(x)``."""
@@ -32,7 +32,7 @@ Layer = tuple[RMSNorm, Attention, RMSNorm, FeedForward]
 
 
 class Decoder:
-    """A target. `layers` are built one by one as they are taken; `context` is the highest position plus one."""
+    """A target. `layers` is consumed one by one; `context` is the highest position plus one."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Decoder:
         stream = F.embedding(batch.tokens, self.embed_tokens)
         entering: dict[int, Tensor] = {}
         for i, (input_norm, attention, post_norm, mlp) in enumerate(self._layers):
-            if i in self._aux_layers:  # all of them would be as many copies of a prompt's hidden states as layers
+            if i in self._aux_layers:  # to keep all of them would take memory for each layer
                 entering[i] = stream
             stream = attention.add(batch, input_norm(stream), table, stream)
             stream = mlp.add(post_norm(stream), stream)

@@ -1,4 +1,4 @@
-"""The small parts that models share: how they are held, RMS norm, rotary positions, the gated MLP."""
+"""The small parts that models share: storage options, RMS norm, rotary positions, the gated MLP."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.checkpoints.positions import LinearScaling, Llama3Scaling, Rope, Yarn
-from dovetail.engine.attention.causal import Backend
 from dovetail.engine.compute import Kernels, kernels_here
-from dovetail.engine.linear import Linear, Quantization
+from dovetail.engine.linear import Linear
+from dovetail.engine.settings import AttentionBackend, Quantization
 
 
 class Options(NamedTuple):
@@ -24,7 +24,7 @@ class Options(NamedTuple):
     """
 
     kv_dtype: torch.dtype | None = None
-    attention_backend: Backend = "auto"
+    attention_backend: AttentionBackend = "auto"
     quantization: Quantization | None = None
     kernels: Kernels = kernels_here()
 
@@ -33,7 +33,7 @@ class Options(NamedTuple):
 
 
 class Prefixed(Mapping[str, Tensor]):
-    """The weights whose names start with `prefix`, without it, as float32. Each is read when it is asked for."""
+    """The weights whose names start with `prefix`, with the rest of their names, as float32, read on access."""
 
     def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:
         self._weights = weights
@@ -61,7 +61,7 @@ class RMSNorm:
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
             return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
-        # The same number by four cheap ops: sqrt(sum(x^2) + n eps) is a hypotenuse. F.rms_norm takes 6.9 us on CPU.
+        # The same value by four cheap ops: sqrt(sum(x^2) + n eps) is a hypotenuse. F.rms_norm takes 6.9 us on CPU.
         norm = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
         return torch.div(x, norm).mul_(self._scaled)
 
@@ -100,7 +100,7 @@ def rotary_table(rope: Rope, width: int, length: int) -> Tensor:
 
 
 def rotate_(x: Tensor, table: Tensor) -> Tensor:
-    """Turn neighbouring pairs of the last axis in place, by `table` (broadcast over `x`'s pairs)."""
+    """Rotate neighbouring pairs of the last axis in place, by `table` (broadcast over the pairs of `x`)."""
     pairs = x.view(*x.shape[:-1], -1, 2)
     if x.dtype == torch.float32:
         torch.view_as_complex(pairs).mul_(table)
@@ -119,7 +119,7 @@ def interleave(weight: Tensor, heads: int) -> Tensor:
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
-    """How much sharper attention must be after stretching positions by `factor`."""
+    """The factor on attention scores after positions were stretched by `factor`."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -132,14 +132,16 @@ def _attention_factor(yarn: Yarn) -> float:
 
 
 def _llama3_frequency(frequency: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """More than high_freq_factor turns within the original length stay, fewer than low_freq_factor are stretched."""
+    """Frequencies above high_freq_factor turns within the original length are unchanged; below low_freq_factor they are
+    divided by `factor`; between them is a ramp."""
     turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
-    kept = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
-    return frequency / scaling.factor * (1 - kept) + frequency * kept
+    unchanged = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return frequency / scaling.factor * (1 - unchanged) + frequency * unchanged
 
 
 def _yarn_frequency(frequency: Tensor, rope: Rope, yarn: Yarn, width: int) -> Tensor:
-    """Short wavelengths stay, long ones are stretched by `factor`; between beta_fast and beta_slow turns is a ramp."""
+    """Short wavelengths are unchanged, long ones are stretched by `factor`; between beta_fast and beta_slow turns is a
+    ramp."""
 
     def dimension(turns: float) -> float:
         reach = yarn.original_max_position_embeddings / (turns * 2 * math.pi)
