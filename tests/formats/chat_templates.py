@@ -1,4 +1,4 @@
-"""Other people's chat templates, with control tokens as a tokenizer for them would have."""
+"""Published chat templates, with control tokens as their tokenizers have them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dovetail.formats.template import Template
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 _TAGS = "think|tool_call|tool_response|arg_key|arg_value|seed:think|minimax:tool_call|start_of_turn|end_of_turn"
 _WORDS = "INST|TOOL_CALLS|THINK|AVAILABLE_TOOLS|TOOL_RESULTS|ARGS|CALL_ID|TOOL_CONTENT|SYSTEM_PROMPT"
-#: What looks like a control token, and nothing that a template may put together from words of the request.
+#: Literals of control tokens, without brackets that a template may build from words of the request.
 _CONTROL = re.compile(rf"<\|[^<>|'\"\s]+\|?>|<｜[^｜<>]+｜>|｜DSML｜|</?(?:{_TAGS})>|\[/?(?:{_WORDS})\]|\[e~\[|\]~b\]")
-#: The roles' own control tokens, which some templates put together.
+#: Control tokens with a role's name, which some templates build from the role.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end"))
 
 
@@ -29,7 +29,7 @@ def controls(source: str) -> tuple[str, ...]:
 
 @functools.cache
 def of(path: Path) -> JinjaFormat:
-    """The format of a template in a file."""
+    """The format of the template in a file."""
     source = path.read_text(encoding="utf-8")
     return of_source(source, controls(source))
 

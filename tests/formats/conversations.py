@@ -1,4 +1,4 @@
-"""Conversations of many shapes, for comparing renderers."""
+"""Conversations of many shapes, to compare renderers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assistant(content: Any = "Sunny.", **more: Any) -> dict[str, Any]:
 
 
 def calling(*names: str, content: Any = "", arguments: Any = None, first: int = 0, **more: Any) -> dict[str, Any]:
-    """An assistant's message that makes calls, under ids that every family can take."""
+    """An assistant message with calls, whose ids every family accepts."""
     calls = [
         {
             "id": f"call{first + i:05}",

@@ -1,4 +1,4 @@
-"""Bad input, for every format that renders: an error that names the field at fault, in bounded time; never another."""
+"""Bad input, for every format that renders: an error that names the bad field, in bounded time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.formats.conversations import assistant, user
 
 RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
 
-#: A conversation in which every field is used. Each has a path, as errors write it.
+#: A conversation with every field. Errors name a field by its path.
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Hi."}]},
@@ -49,7 +49,7 @@ CONVERSATION = {"messages": MESSAGES, "tools": TOOLS}
 
 
 def paths(value: Any, where: str = "") -> Iterator[str]:
-    """Of every value in the conversation, down to a tool's parameters."""
+    """The paths of all values in the conversation, down to a tool's parameters."""
     if where:
         yield where
     if where.endswith(".parameters"):
@@ -85,7 +85,7 @@ def refusal(name: str, conversation: dict[str, Any], **options: Any) -> Dovetail
     return caught.value
 
 
-def test_every_field_is_there() -> None:
+def test_the_conversation_has_every_field() -> None:
     assert set(paths(CONVERSATION)) >= {"messages[2].tool_calls[0].function.arguments", "tools[0].function.parameters"}
 
 
@@ -103,13 +103,13 @@ def deep() -> Any:
     return value
 
 
-#: Where a value of any type may stand, as the template prints it, or nobody looks.
+#: Fields that may have a value of any type, because templates print or ignore them.
 _FREE = ("messages[2].tool_calls[0].type",)
 FIELDS = [path for path in paths(CONVERSATION) if path not in _FREE]
 
 
-def refused_or_not_looked_at(name: str, conversation: dict[str, Any]) -> str | None:
-    """The field that an error names; None where it makes no difference, as the family does not show it."""
+def refused_field(name: str, conversation: dict[str, Any]) -> str | None:
+    """The field that an error names; None if the prompt is the same, because the family does not show the field."""
     try:
         text = render(name, conversation)
     except (InvalidRequest, RenderError) as error:
@@ -121,8 +121,8 @@ def refused_or_not_looked_at(name: str, conversation: dict[str, Any]) -> str | N
 
 
 def check(name: str, path: str, wrong: Any) -> None:
-    """That of a field with a wrong value an error names the field, one in it or one that it is in."""
-    named = refused_or_not_looked_at(name, changed(path, wrong))
+    """An error about a wrong value names its field, a field inside it or one around it."""
+    named = refused_field(name, changed(path, wrong))
     assert named is None or ((named.startswith(path) or path.startswith(named)) and len(named) < len(path) + 80), wrong
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_type_is_named(name: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", FIELDS)
 @pytest.mark.parametrize("name", RENDERING)
-def test_what_nests_too_deeply_is_named(name: str, path: str) -> None:
+def test_too_deep_nesting_is_named(name: str, path: str) -> None:
     check(name, path, deep())
 
 
@@ -150,7 +150,7 @@ def test_a_lone_surrogate_is_named(name: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_what_json_holds_but_the_format_cannot_write_is_named(name: str) -> None:
+def test_schemas_that_a_format_cannot_write_are_named(name: str) -> None:
     for levels in (200, 300, 480):
         value: Any = {"type": "string"}
         for _ in range(levels):
@@ -170,7 +170,7 @@ def test_the_deepest_field_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "deepseek_v41"])
-def test_fields_of_deepseeks_own_are_named(name: str) -> None:
+def test_wrong_values_in_fields_of_deepseek_are_named(name: str) -> None:
     for wrong in ({"a": 1}, ["x"]):
         conversation = {"messages": [user(), {**assistant("x"), "reasoning": wrong}], "tools": None}
         assert refusal(name, conversation, add_generation_prompt=False).param == "messages[1].reasoning"
@@ -190,10 +190,10 @@ def test_a_lone_surrogate_in_a_schema_is_named_to_the_key(name: str) -> None:
     zone: Any = conversation["tools"][0]["function"]["parameters"]["properties"]["zone"]
     zone["description"] = "\udfff"
     where = "tools[0].function.parameters.properties.zone"
-    assert refused_or_not_looked_at(name, conversation) in (f"{where}.description", None)
+    assert refused_field(name, conversation) in (f"{where}.description", None)
     zone["description"] = "Where"
     zone["\udfff"] = 1
-    assert refused_or_not_looked_at(name, conversation) in (where, None)
+    assert refused_field(name, conversation) in (where, None)
 
 
 @pytest.mark.parametrize("name", RENDERING)
@@ -201,11 +201,11 @@ def test_a_cyclic_schema_is_named_where_it_closes(name: str) -> None:
     conversation = copy.deepcopy(CONVERSATION)
     parameters: Any = conversation["tools"][0]["function"]["parameters"]
     parameters["properties"]["zone"]["items"] = parameters
-    assert refused_or_not_looked_at(name, conversation) in ("tools[0].function.parameters.properties.zone.items", None)
+    assert refused_field(name, conversation) in ("tools[0].function.parameters.properties.zone.items", None)
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_nul_is_text_like_any_other(name: str) -> None:
+def test_a_nul_character_is_text(name: str) -> None:
     assert "a\0b" in render(name, changed("messages[1].content[0].text", "a\0b"))
 
 
@@ -215,14 +215,14 @@ def test_long_texts_and_schemas_are_written(name: str) -> None:
     assert long in render(name, changed("messages[1].content[0].text", long))
     shown = render(name, CONVERSATION)
     text = render(name, changed("tools[0].function.description", long))
-    assert long in text or text == shown  # a family may declare no tools
+    assert long in text or text == shown  # some families declare no tools
     many = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
     text = render(name, changed("tools[0].function.parameters", many))
     assert "p19999" in text or text == shown
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_roles_that_there_are_not_are_refused(name: str) -> None:
+def test_unknown_roles_are_refused(name: str) -> None:
     for role in ("narrator", "", "User", None):
         assert refusal(name, changed("messages[1].role", role)).param == "messages[1].role"
     without = copy.deepcopy(CONVERSATION)
@@ -232,16 +232,16 @@ def test_roles_that_there_are_not_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("messages", (None, 5, True, "words", b"bytes", {"role": "user"}, object(), [[user()]]))
-def test_messages_that_are_no_list_are_refused(name: str, messages: Any) -> None:
-    for go_on in (True, False):
-        options = {"continue_final_message": True, "add_generation_prompt": False} if go_on else {}
+def test_messages_that_are_not_a_list_are_refused(name: str, messages: Any) -> None:
+    for continues in (True, False):
+        options = {"continue_final_message": True, "add_generation_prompt": False} if continues else {}
         error = refusal(name, {"messages": messages, "tools": None}, **options)
         assert (error.param or "").startswith("messages")
 
 
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("path", [path for path in paths([assistant("x", reasoning_content="y")], "messages")][1:])
-def test_a_message_to_go_on_with_is_looked_at_like_any_other(name: str, path: str) -> None:
+def test_a_message_to_continue_is_checked_like_any_other(name: str, path: str) -> None:
     for wrong in (5, object(), {"a": 1}, ["x"], "\ud800"):
         holder: dict[str, Any] = {"messages": [user(), assistant("x")], "tools": None}
         if path.endswith("]"):
@@ -254,11 +254,11 @@ def test_a_message_to_go_on_with_is_looked_at_like_any_other(name: str, path: st
         except (InvalidRequest, RenderError) as error:
             assert (error.param or "").startswith("messages[1]"), wrong
         else:
-            assert path.endswith("reasoning_content")  # which a family may leave out here, or altogether
+            assert path.endswith("reasoning_content")  # which a family may ignore
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_no_part_is_lost_in_silence(name: str) -> None:
+def test_no_part_is_dropped_silently(name: str) -> None:
     without = render(name, changed("messages[1].content", []))
     for part in ({"type": "input_audio", "input_audio": {}}, {"type": "text"}, {"type": "text", "text": None}, {}):
         conversation = changed("messages[1].content[0]", part)
@@ -278,7 +278,7 @@ def test_a_conversation_with_nothing_wrong_passes() -> None:
     check_renderable([], None)
 
 
-def test_no_deeper_than_can_be_afforded_is_the_field_looked_for() -> None:
+def test_the_search_for_a_bad_field_has_a_maximum_depth() -> None:
     value: Any = "\ud800"
     for _ in range(300):
         value = {"x": value}
@@ -288,7 +288,7 @@ def test_no_deeper_than_can_be_afforded_is_the_field_looked_for() -> None:
     assert len(caught.value.param or "") < 60
 
 
-def test_keys_that_are_no_names_are_not_shown() -> None:
+def test_long_keys_are_not_part_of_a_path() -> None:
     for key in ("k" * 1000, 5):
         with pytest.raises(InvalidRequest) as caught:
             check_renderable([{"role": "user", "content": "x", "extra": {key: "\ud800"}}], None)

@@ -1,4 +1,4 @@
-"""`continue_final_message`: the closed prompt, cut behind the last text. Nobody has to know but the cutter."""
+"""`continue_final_message`: a prompt that ends with the text of its last message, for every family."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, resul
 RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
 BEFORE = [system(), user(), calling("get_weather"), result()]
 CLOSED = {"add_generation_prompt": False}
-GO_ON = {"continue_final_message": True, **CLOSED}
+CONTINUE = {"continue_final_message": True, **CLOSED}
 texts = st.text(st.sampled_from("Sun\n\t  é<|>🙂"), max_size=8) | st.sampled_from(("<think>", "</think>", "<|im_end|>"))
 
 
 @pytest.mark.parametrize("name", RENDERING)
 @given(content=texts, thinking=st.booleans())
-def test_it_is_the_closed_prompt_up_to_the_text(name: str, content: str, thinking: bool) -> None:
+def test_the_prompt_is_the_closed_prompt_up_to_the_text(name: str, content: str, thinking: bool) -> None:
     fmt = dovetail.format(name)
-    thinking = thinking and bool(content)  # without content it would be the reasoning that goes on
+    thinking = thinking and bool(content)  # without content, the reasoning would be continued
     messages = [*BEFORE, assistant(content, **({"reasoning_content": "Hm."} if thinking else {}))]
-    open_, closed = (fmt.render(messages, TOOLS, thinking=thinking, **how) for how in (GO_ON, CLOSED))
+    open_, closed = (fmt.render(messages, TOOLS, thinking=thinking, **how) for how in (CONTINUE, CLOSED))
     assert open_.text.endswith(content)
     assert closed.text.startswith(open_.text)
-    assert set(closed.text[len(open_.text) :]) - set(" \n\t"), "the end of the turn is left to the model"
-    # Piece by piece, too: what is a control token in one is in the other.
+    assert set(closed.text[len(open_.text) :]) - set(" \n\t"), "the model writes the end of the turn"
+    # The control tokens are the same, too.
     *whole, last = open_.pieces or [""]
     assert closed.pieces[: len(whole)] == whole
     assert closed.pieces[len(whole)].startswith(last)
@@ -47,27 +47,27 @@ def test_it_is_the_closed_prompt_up_to_the_text(name: str, content: str, thinkin
 
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("content", ("Sunny", "", " \n", "a \n", [{"type": "text", "text": "a "}], None, []))
-def test_text_in_parts_or_none_at_all(name: str, content: Any) -> None:
+def test_content_in_parts_and_empty_content(name: str, content: Any) -> None:
     fmt = dovetail.format(name)
     text = content[0]["text"] if isinstance(content, list) and content else content or ""
-    prompt = fmt.render([user(), assistant(content)], thinking=False, **GO_ON)
+    prompt = fmt.render([user(), assistant(content)], thinking=False, **CONTINUE)
     assert prompt.text.endswith(text)
-    assert prompt == fmt.render([user(), assistant(text)], thinking=False, **GO_ON)
-    more = fmt.render([user(), assistant(text + "MORE")], thinking=False, **GO_ON)
+    assert prompt == fmt.render([user(), assistant(text)], thinking=False, **CONTINUE)
+    more = fmt.render([user(), assistant(text + "MORE")], thinking=False, **CONTINUE)
     assert more.text == prompt.text + "MORE"
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_it_goes_on_with_the_last_part(name: str) -> None:
+def test_the_last_part_is_continued(name: str) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert dovetail.format(name).render([user(), assistant(parts)], thinking=False, **GO_ON).text.endswith("two")
+    assert dovetail.format(name).render([user(), assistant(parts)], thinking=False, **CONTINUE).text.endswith("two")
 
 
 @pytest.mark.parametrize("name", RENDERING)
-def test_reasoning_goes_on_where_the_family_shows_it(name: str) -> None:
+def test_reasoning_is_continued_if_the_family_shows_it(name: str) -> None:
     fmt = dovetail.format(name)
     try:
-        prompt = fmt.render([user(), assistant(None, reasoning_content="I think")], **GO_ON)
+        prompt = fmt.render([user(), assistant(None, reasoning_content="I think")], **CONTINUE)
     except RenderError as error:
         assert error.param == "continue_final_message"
     else:
@@ -90,19 +90,19 @@ def test_reasoning_goes_on_where_the_family_shows_it(name: str) -> None:
         ([assistant("", reasoning_content=5)], "messages[0].reasoning_content"),
     ],
 )
-def test_what_cannot_go_on_is_named(messages: Any, param: str) -> None:
+def test_messages_that_cannot_be_continued_are_refused(messages: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        dovetail.format("kimi_k25").render(messages, **GO_ON)
+        dovetail.format("kimi_k25").render(messages, **CONTINUE)
     assert caught.value.param == param
 
 
-def test_either_the_last_message_goes_on_or_another_begins() -> None:
+def test_add_generation_prompt_excludes_continue_final_message() -> None:
     with pytest.raises(InvalidRequest, match="add_generation_prompt") as caught:
         dovetail.format("kimi_k25").render([assistant()], continue_final_message=True)
     assert caught.value.param == "continue_final_message"
 
 
-def test_white_space_stays_unless_the_template_trims_it() -> None:
+def test_whitespace_stays_unless_the_template_trims_it() -> None:
     _, mark, rest = continuing.marked([assistant("a \n")], "reasoning_content")
     assert continuing.cut(Prompt.alternating([f"x a{mark} \nb"]), mark, rest).text == "x a \n"
     assert continuing.cut(Prompt.alternating([f"x a{mark}", "<end>"]), mark, rest).text == "x a"
@@ -110,16 +110,16 @@ def test_white_space_stays_unless_the_template_trims_it() -> None:
         continuing.cut(Prompt.alternating(["x a \n"]), mark, rest)
 
 
-def test_it_equals_transformers_where_both_go_on(shared_data: Path) -> None:
-    """Transformers looks for the text in the prompt, so the texts here occur once, and in no template."""
+def test_continued_prompts_equal_those_of_transformers(shared_data: Path) -> None:
+    """Transformers searches the prompt for the text, so the texts here occur once and in no template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     special = {"bos_token": "<s>", "eos_token": "</s>"}
-    shapes = [messages for messages, _ in SHAPES.values()][::3]  # a third of them, as this takes its time
+    shapes = [messages for messages, _ in SHAPES.values()][::3]  # a third of them, to save time
     conversations = [[*copy.deepcopy(messages), assistant("Sunny in Zürich.")] for messages in shapes]
     conversations += [[user(), assistant(" In Zürich \n")], [user(), assistant([{"type": "text", "text": "Zürich"}])]]
     controls = pattern(special.values())
-    # Transformers gives reasoning another of its names as well; here a format's repair does that.
+    # Transformers copies reasoning to another field; here `repair` does that.
     for message in (message for messages in conversations for message in messages):
         if "reasoning_content" in message:
             message["thinking"] = message["reasoning_content"]
@@ -132,7 +132,7 @@ def test_it_equals_transformers_where_both_go_on(shared_data: Path) -> None:
                 [expected], _ = render_jinja_template(
                     [messages], chat_template=source, continue_final_message=True, **special
                 )
-            except Exception:  # whatever the template or the library raises for this shape
+            except Exception:  # any error of the template or the library
                 continue
             marked, mark, rest = continuing.marked(messages, "reasoning_content")
             with contextlib.suppress(DovetailError):
@@ -143,7 +143,7 @@ def test_it_equals_transformers_where_both_go_on(shared_data: Path) -> None:
     assert compared > 700
 
 
-def test_a_message_may_go_on_in_the_reasoning_of_its_family() -> None:
+def test_the_reasoning_field_of_a_family_is_continued() -> None:
     class Thinking(KimiK25):
         history_rules = HistoryRules(reasoning_field="thinking")
 

@@ -85,11 +85,11 @@ def test_every_fixture_is_equal_in_text_and_ids(
     name: str, case: str, thinking: bool, shared_data: Path, real: tuple[Tokenizer, Library]
 ) -> None:
     folder = shared_data / "render" / name
-    given = json.loads((folder / f"test_input{case}.json").read_text())
-    if isinstance(given, list):
-        given = {"messages": given}
-    options = {option: given[option] for option in ("reasoning_effort",) if option in given}
-    prompt = dovetail.format(name).render(given["messages"], given.get("tools"), thinking=thinking, **options)
+    case_input = json.loads((folder / f"test_input{case}.json").read_text())
+    if isinstance(case_input, list):
+        case_input = {"messages": case_input}
+    options = {option: case_input[option] for option in ("reasoning_effort",) if option in case_input}
+    prompt = dovetail.format(name).render(case_input["messages"], case_input.get("tools"), thinking=thinking, **options)
     expected = (folder / f"test_output{case}.txt").read_text()
     assert prompt.text == expected
     tokenizer, library = real
@@ -106,23 +106,23 @@ def test_ids_equal_a_trainer_s_references(
     tokenizer, _ = real
     instructions, *turns = tokenizer.decode(ids).removeprefix(CONTROLS[0]).split("<｜User｜>")
     messages = [system(instructions)] if instructions else []
-    for asked, answered in (turn.removesuffix(CONTROLS[1]).split("<｜Assistant｜>") for turn in turns):
-        messages += [user(asked), assistant(answered)]
+    for question, answer in (turn.removesuffix(CONTROLS[1]).split("<｜Assistant｜>") for turn in turns):
+        messages += [user(question), assistant(answer)]
     prompt = dovetail.format(name).render(messages, thinking=False, add_generation_prompt=False)
     closed = tokenizer.control["</think>"] if name == "deepseek_v32" else None
     assert [token for token in prompt.ids(tokenizer) if token != closed] == ids
 
 
-def spelled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_arguments_as_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages with the arguments of calls as JSON text, because DeepSeek's own template cannot show objects."""
 
-    def call(given: dict[str, Any]) -> dict[str, Any]:
-        arguments = given["function"]["arguments"]
+    def with_text(call: dict[str, Any]) -> dict[str, Any]:
+        arguments = call["function"]["arguments"]
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        return {**given, "function": {**given["function"], "arguments": arguments}}
+        return {**call, "function": {**call["function"], "arguments": arguments}}
 
-    return [{**m, "tool_calls": [call(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages]
+    return [{**m, "tool_calls": [with_text(c) for c in m["tool_calls"]]} if "tool_calls" in m else m for m in messages]
 
 
 def templates(shared_data: Path, name: str) -> list[tuple[str, bool]]:
@@ -152,7 +152,7 @@ def test_every_shape_equals_the_model_s_own_template(name: str, thinking: bool, 
     refused = set()
     for template, shows_tools in templates(shared_data, name):
         for shape, (messages, tools) in SHAPES.items():
-            messages, tools = spelled(messages), tools if shows_tools else None
+            messages, tools = with_arguments_as_text(messages), tools if shows_tools else None
             for open_turn in (True, False):
                 try:
                     [expected], _ = render_jinja_template(
@@ -175,7 +175,8 @@ def test_calls_and_results_of_all_orders_equal_the_template(shared_data: Path) -
     """Turns that the shapes lack: answers after answers, results after a user message, several system messages."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    turns = (user("u"), assistant("a</think>b"), *spelled([calling("f", "g", content="c")]), result(), system("s"))
+    calls = with_arguments_as_text([calling("f", "g", content="c")])
+    turns = (user("u"), assistant("a</think>b"), *calls, result(), system("s"))
     for name in ALL[:2]:
         [(template, _), *_] = templates(shared_data, name)
         for first in turns:
@@ -237,8 +238,8 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4), st.sampled_from(DSML))
 def test_values_are_written_as_by_json_dumps(arguments: dict[str, Any], name: str) -> None:
-    def written(given: Any) -> str:
-        return render(name, [user(), calling("f", arguments=given)], thinking=False, add_generation_prompt=False)
+    def prompt_with(value: Any) -> str:
+        return render(name, [user(), calling("f", arguments=value)], thinking=False, add_generation_prompt=False)
 
     tag = "<｜DSML｜ parameter" if name == "deepseek_v41" else "<｜DSML｜parameter"
     lines = [
@@ -246,15 +247,15 @@ def test_values_are_written_as_by_json_dumps(arguments: dict[str, Any], name: st
         f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}</{tag[1:]}>"
         for key, value in arguments.items()
     ]
-    expected = written(arguments)
+    expected = prompt_with(arguments)
     assert ">\n" + "\n".join(lines) + "\n</" in expected
     for spelling in (
         json.dumps(arguments),
         json.dumps(arguments, ensure_ascii=False),
         json.dumps(json.dumps(arguments)),
     ):
-        assert written(spelling) == expected
-    assert written(MappingProxyType(arguments)) == expected
+        assert prompt_with(spelling) == expected
+    assert prompt_with(MappingProxyType(arguments)) == expected
 
 
 @pytest.mark.parametrize(
@@ -322,11 +323,11 @@ def test_tools_and_format_of_the_request_go_to_the_first_system_message(name: st
 @pytest.mark.parametrize("name", V4S)
 def test_v4_drops_reasoning_before_the_last_user_unless_there_are_tools(name: str) -> None:
     thought = [user("a"), assistant("b", reasoning_content="r"), user("c"), assistant("d", reasoning="s")]
-    dropped, kept = f"<｜User｜>a{THINK_END}b<｜end", f"<｜User｜>a{THINK}r</think>b<｜end"
+    dropped, shown = f"<｜User｜>a{THINK_END}b<｜end", f"<｜User｜>a{THINK}r</think>b<｜end"
     assert body(name, thought).startswith(dropped)
     assert body(name, thought).endswith(f"<｜User｜>c{THINK}s</think>d<｜end▁of▁sentence｜>")
-    assert kept in body(name, thought, drop_thinking=False)
-    assert kept in body(name, thought, tools=TOOLS)
+    assert shown in body(name, thought, drop_thinking=False)
+    assert shown in body(name, thought, tools=TOOLS)
     assert dropped in body(name, thought, thinking=False, drop_thinking=False)
     # A result counts as a user turn.
     called = [user("a"), calling("f", reasoning_content="r"), result()]
@@ -363,14 +364,14 @@ def test_v4_writes_parts_as_paragraphs_and_images_as_control_tokens(name: str) -
 @pytest.mark.parametrize("name", V4S)
 def test_v4_tasks(name: str) -> None:
     for task in TASKS:
-        asked = [user("a") | {"task": task}, assistant("Search", reasoning_content="no")]
+        messages = [user("a") | {"task": task}, assistant("Search", reasoning_content="no")]
         token = f"<｜{task}｜>"
         opened = (THINK if task == "action" else "") + token
-        assert body(name, asked) == f"<｜User｜>a{opened}Search<｜end▁of▁sentence｜>"
-        assert body(name, asked[:1]) == f"<｜User｜>a{opened}"
-        assert body(name, asked[:1], add_generation_prompt=False) == "<｜User｜>a"
+        assert body(name, messages) == f"<｜User｜>a{opened}Search<｜end▁of▁sentence｜>"
+        assert body(name, messages[:1]) == f"<｜User｜>a{opened}"
+        assert body(name, messages[:1], add_generation_prompt=False) == "<｜User｜>a"
         # A result joins a turn with a task; the next user message does not.
-        assert body(name, [asked[0], result(0, "r"), user("b")]).startswith(
+        assert body(name, [messages[0], result(0, "r"), user("b")]).startswith(
             "<｜User｜>a\n\n<tool_result>r</tool_result><"
         )
 

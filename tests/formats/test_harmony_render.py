@@ -54,13 +54,13 @@ def test_every_fixture_of_vllm_is_equal(shared_data: Path) -> None:
     for path in inputs:
         case = json.loads(path.read_text())
         case = case if isinstance(case, dict) else {"messages": case}
-        given = render(
+        prompt = render(
             case["messages"],
             case.get("tools"),
             add_generation_prompt=case.get("add_generation_prompt", True),
             reasoning_effort=case.get("reasoning_effort"),
         )
-        assert given.text + "\n" == path.with_suffix(".txt").read_text(), path.name
+        assert prompt.text + "\n" == path.with_suffix(".txt").read_text(), path.name
 
 
 def test_instructions_as_part_of_the_identity(shared_data: Path) -> None:
@@ -194,20 +194,20 @@ def test_equal_to_the_models_template_except_known_differences(shared_data: Path
     more = {"text before a call": ([user(), calling("get_weather", content="Let me look.")], TOOLS)}
     for name, (messages, tools) in {**SHAPES, **more}.items():
         for open_turn in (True, False):
-            given = copy.deepcopy(messages)
-            for message in given:
+            renamed = copy.deepcopy(messages)
+            for message in renamed:
                 if "reasoning_content" in message:
                     message["thinking"] = message.pop("reasoning_content")
             try:
                 (expected,), _ = rendering.render_jinja_template(
-                    [given], tools=tools, chat_template=source, add_generation_prompt=open_turn
+                    [renamed], tools=tools, chat_template=source, add_generation_prompt=open_turn
                 )
             except Exception:  # the template or the library raises all kinds of errors for parts and null
                 render(messages, tools, add_generation_prompt=open_turn)
                 continue
             for theirs, ours in DIFFERENCES:
                 expected = re.sub(theirs, ours, expected, flags=re.DOTALL)
-            for field in (messages, given):  # the template's name for reasoning is read too
+            for field in (messages, renamed):  # the template's name for reasoning is read too
                 prompt = render(field, tools, add_generation_prompt=open_turn, current_date=today)
                 compared += 1
                 if prompt.text != expected:

@@ -388,7 +388,7 @@ def test_results_stay_with_their_calls(history: Messages, data: st.DataObject) -
     repaired, _ = repair(history, KIMI, ["orphan_result", "unanswered_call"])
     ids = [call["id"] for call in repaired[-4]["tool_calls"]]
     of = {"x": iter((ids[0], ids[2])), "y": iter((ids[1],))}
-    assert [m["tool_call_id"] for m in repaired[-3:]] == [next(of[given]) for given in results]
+    assert [m["tool_call_id"] for m in repaired[-3:]] == [next(of[call_id]) for call_id in results]
 
 
 JSON = st.recursive(
@@ -408,8 +408,8 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 def test_nothing_in_a_history_breaks_repair(history: Messages, rules: HistoryRules, data: st.DataObject) -> None:
     """Some value anywhere in it replaced by some other JSON: repaired or refused, and nothing else."""
     history = json.loads(json.dumps(history))  # no two places share a value
-    if found := places(history):
-        holder, key = data.draw(st.sampled_from(range(len(found))).map(found.__getitem__))
+    if positions := places(history):
+        holder, key = data.draw(st.sampled_from(range(len(positions))).map(positions.__getitem__))
         holder[key] = data.draw(JSON)
     try:
         repaired, _ = repair(history, rules)
@@ -429,6 +429,6 @@ def test_beside_calls_null_may_be_wanted() -> None:
     ]
     repaired, repairs = repair(messages, rules)
     assert [message["content"] for message in repaired] == ["", None, "done"]
-    assert [found.where for found in repairs] == ["messages[0].content", "messages[1].content"]
+    assert [each.where for each in repairs] == ["messages[0].content", "messages[1].content"]
     assert repair(repaired, rules) == (repaired, [])
     assert repair(messages, rules, ["empty_content"]) == (messages, [])

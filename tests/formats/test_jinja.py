@@ -89,16 +89,16 @@ KNOWN = {
 
 
 def test_probes_of_well_known_templates(shared_data: Path) -> None:
-    found = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}
+    formats = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}
     for name, expected in KNOWN.items():
-        fmt = found[name]
+        fmt = formats[name]
         rules = fmt.history_rules
         answers = (fmt.family_name, fmt.reasoning, rules.reasoning_field, fmt.end_of_turn[0])
         assert (*answers, rules.parts, rules.arguments, rules.developer) == expected, name
     # Two templates refuse to render calls, but name the markers of a family.
-    assert found["Kimi-K2-Instruct"].family_name == "kimi_k2"
-    assert found["tool_chat_template_glm4"].family_name == "glm45"
-    assert sum(fmt.family_name != "plain" for fmt in found.values()) >= 65
+    assert formats["Kimi-K2-Instruct"].family_name == "kimi_k2"
+    assert formats["tool_chat_template_glm4"].family_name == "glm45"
+    assert sum(fmt.family_name != "plain" for fmt in formats.values()) >= 65
 
 
 def test_call_ids_that_a_template_requires(shared_data: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_template_that_takes_content_only_in_parts() -> None:
 @pytest.fixture(scope="module")
 def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Path, str]]:
     """Templates with a tokenizer that fits."""
-    found = []
+    loaded = []
     for name, file in (
         ("Qwen-Qwen2.5-7B-Instruct", "qwen2.tokenizer.json"),
         ("Qwen-Qwen3-0.6B", "qwen2.tokenizer.json"),
@@ -261,8 +261,8 @@ def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Pat
         tokenizer = dovetail.tokenizer(path)
         families = [family() for family in FAMILIES.values()]
         fmt = jinja(Template(source, DEEPSEEK if "deepseek" in name else {}), tokenizer.control, families)
-        found.append((fmt, tokenizer, path, source))
-    return found
+        loaded.append((fmt, tokenizer, path, source))
+    return loaded
 
 
 DEEPSEEK = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
@@ -412,9 +412,9 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
     assert grammar is not None
     ends = [tokenizer.control["<|im_end|>"]]
     call = Call("", "get_weather", '{"city": "Paris"}')
-    written = fmt.write(Message("", "Hm.", (call,)))
-    assert written.text.startswith("Hm.\n</think>\n\n<tool_call>")
-    assert allows(compile(grammar, tokenizer, ends), written.ids(tokenizer))
+    answer = fmt.write(Message("", "Hm.", (call,)))
+    assert answer.text.startswith("Hm.\n</think>\n\n<tool_call>")
+    assert allows(compile(grammar, tokenizer, ends), answer.ids(tokenizer))
     wrong = fmt.write(Message("", "Hm.", (Call("", "get_weather", "{}"),)))
     assert not allows(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
 
@@ -494,7 +494,7 @@ def test_markers_that_the_tokenizer_lacks_are_text() -> None:
         fmt.grammar(TOOLS)
 
 
-#: Templates that write the tags, with `END` behind a turn.
+#: Templates that write the tags, with `END` after a turn.
 THINKING = """{%- for m in messages %}{{- HEAD(m.role) }}
 {%- if m.role == 'assistant' and m.reasoning_content %}
 {{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{%- endif %}
@@ -519,21 +519,21 @@ def test_only_the_template_opens_reasoning(source: str, controls: tuple[str, ...
     fmt = chat_templates.of_source(source, controls)
     assert (fmt.reasoning, fmt._reader.think.strip()) == ("opened", "<think>")
     closed, go_on = {"add_generation_prompt": False}, {"add_generation_prompt": False, "continue_final_message": True}
-    for asked in (
+    for question in (
         user("hi"),
         user("What is <think>?"),
         user("<think>"),
         user("<think>\n\n</think>"),
         user("assistant"),
     ):
-        assert fmt.left_open(fmt.render([asked]))
-        assert not fmt.left_open(fmt.render([asked], thinking=False))
-        assert not fmt.left_open(fmt.render([asked], **closed))
+        assert fmt.left_open(fmt.render([question]))
+        assert not fmt.left_open(fmt.render([question], thinking=False))
+        assert not fmt.left_open(fmt.render([question], **closed))
         for thinking in (True, False):
             answers = (assistant("The tag <think> is"), assistant("So", reasoning_content="I think <think>"))
-            assert not any(fmt.left_open(fmt.render([asked, a], thinking=thinking, **go_on)) for a in answers)
+            assert not any(fmt.left_open(fmt.render([question, a], thinking=thinking, **go_on)) for a in answers)
             reasoned = assistant("", reasoning_content="I think <think> is")
-            assert fmt.left_open(fmt.render([asked, reasoned], thinking=thinking, **go_on))
+            assert fmt.left_open(fmt.render([question, reasoned], thinking=thinking, **go_on))
     assert not fmt.left_open(Prompt([]))
 
 

@@ -61,8 +61,8 @@ def test_every_fixture_in_segments_is_equal_in_text_and_ids(shared_data: Path, k
     cases = json.loads((shared_data / "render/kimi_k3/smg_k3_render_fixtures.json").read_text())
     assert cases.keys() == SEGMENTED.keys()
     for name, case in cases.items():
-        given = SEGMENTED[name]
-        prompt = FMT.render(given["messages"], given["tools"], **{"thinking_effort": None, **given["options"]})
+        inputs = SEGMENTED[name]
+        prompt = FMT.render(inputs["messages"], inputs["tools"], **{"thinking_effort": None, **inputs["options"]})
         assert prompt.text == case["text"], name
         expected = [(segment["text"], segment["allow_special"]) for segment in case["segments"]]
         assert encoded(zip_pieces(prompt), kimi_tokenizer) == encoded(expected, kimi_tokenizer), name

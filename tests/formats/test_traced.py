@@ -1,4 +1,4 @@
-"""A `Traced` is the string it looks like, and knows which of its characters the template wrote."""
+"""`Traced` behaves like a string and knows which of its characters the template wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ runs = st.lists(st.tuples(texts, st.booleans()), max_size=5)
 
 
 def mixture(pieces: list[tuple[str, bool]]) -> tuple[Traced, str]:
-    """A mixture and, for each of its characters, whether it is the request's ("d") or the template's ("t")."""
+    """A mixture, and its origins: for each character "d" (data of the request) or "t" (template)."""
     made = joined(Traced(text) if ours else text for text, ours in pieces)
     return made, "".join(("d" if ours else "t") * len(text) for text, ours in pieces)
 
@@ -64,13 +64,13 @@ def test_splits(pieces: list[tuple[str, bool]], separator: str | None, most: int
     for traced, expected in results:
         assert traced == expected
         at = 0
-        for piece in traced:  # each piece has the origins of a place in the text where it can have stood, in order
+        for piece in traced:  # the origins of each piece are those of a possible place in the text, in order
             places = [m.start() for m in re.finditer(f"(?={re.escape(piece)})", plain) if m.start() >= at]
             assert any(origin[p : p + len(piece)] == origins(piece) for p in places)
 
 
 @given(texts, st.sampled_from("upper lower title capitalize swapcase casefold".split()))
-def test_what_cannot_be_followed_is_the_requests(text: str, method: str) -> None:
+def test_results_of_other_methods_are_the_requests(text: str, method: str) -> None:
     mixed = joined(("ab", Traced(text)))
     result = getattr(mixed, method)()
     assert result == getattr("ab" + text, method)()
@@ -114,7 +114,7 @@ def test_only_the_template_writes_control_tokens() -> None:
 
 
 @given(runs)
-def test_cut_at_control_tokens_it_is_the_same_text(pieces: list[tuple[str, bool]]) -> None:
+def test_splitting_at_control_tokens_keeps_the_text(pieces: list[tuple[str, bool]]) -> None:
     text, origin = mixture(pieces)
     cut = alternating(text, re.compile("(<|b)"))
     assert "".join(cut) == text
