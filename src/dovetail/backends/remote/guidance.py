@@ -44,25 +44,25 @@ def write(grammar: Grammar, vocabulary: Vocabulary) -> str:
 def _check(schemas: Iterable[JsonSchema]) -> None:
     """Raise `SchemaRefused` for schemas that llguidance could not compile, or could not follow to the end."""
     items = 0.0
-    for held in schemas:
+    for constrained in schemas:
         sizes: dict[tuple[str, ...], _Size] = {}
         shared: set[tuple[str, ...]] = {()}  # these become one rule each, however often they are referred to
-        references = References(held.schema)
+        references = References(constrained.schema)
         for place, parts in _upwards(references):
             size = sizes[place.path] = _sized(place, parts, sizes, shared)
             if size.items > MOST_ITEMS:
-                raise _refused(held, place, f"makes lists have more than {MOST_ITEMS:,} items in all")
+                raise _refused(constrained, place, f"makes lists have more than {MOST_ITEMS:,} items in all")
             if size.most > MOST_ENTRIES:
-                raise _refused(held, place, "has too many optional properties, over all choices together")
+                raise _refused(constrained, place, "has too many optional properties, over all choices together")
         items += sum(sizes[path].items for path in shared & sizes.keys())
         if items > MOST_ITEMS:
-            raise _refused(held, references.root, f"makes lists have more than {MOST_ITEMS:,} items in all")
+            raise _refused(constrained, references.root, f"makes lists have more than {MOST_ITEMS:,} items in all")
 
 
-def _refused(held: JsonSchema, place: Place, why: str) -> SchemaRefused:
-    where = placed(pointer(place.path), held.at)
+def _refused(constrained: JsonSchema, place: Place, why: str) -> SchemaRefused:
+    where = placed(pointer(place.path), constrained.at)
     return SchemaRefused(
-        f"{held.origin} cannot be enforced by vLLM's guidance backend: {where} {why}", param=held.origin
+        f"{constrained.origin} cannot be enforced by vLLM's guidance backend: {where} {why}", param=constrained.origin
     )
 
 

@@ -273,17 +273,17 @@ class VLLMEngine:
     async def _explain(self, child: Child, code: int, *, doing: str = "serving") -> str:
         """Why a child exited: its exit code, its error, and what to do. Also reports its last lines."""
         log = list(child.lines)
-        found = failure(log)
-        lines = last(log) if found is None else found.lines
+        diagnosis = failure(log)
+        lines = last(log) if diagnosis is None else diagnosis.lines
         if lines:
             self._report.say("\n".join(("vLLM's last lines:", *(f"  {line}" for line in lines))))
         sentences = [f"vLLM ended while {doing}, {ending(code)}"]
-        if found is not None:
-            sentences[0] += f": {found.error.rstrip('.')}"
-            for option in unknown(found.error):
+        if diagnosis is not None:
+            sentences[0] += f": {diagnosis.error.rstrip('.')}"
+            for option in unknown(diagnosis.error):
                 near = nearest(option, await asyncio.to_thread(options, self._launch.arguments[0]))
                 sentences.append(f"vLLM has no {option}{f': {near}' if near else ''}")
-            hint = advice(found.error, drafter=found.drafter)
+            hint = advice(diagnosis.error, drafter=diagnosis.drafter)
             if hint is not None:
                 sentences.append(hint[0].upper() + hint[1:])
         ended = (sentence if sentence.endswith("?") else f"{sentence}." for sentence in sentences)

@@ -26,13 +26,13 @@ def find(requested: str | None) -> str:
             )
         return requested
     beside = Path(sys.executable).with_name("vllm")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("vllm")
-    if found is None:
+    program = str(beside) if os.access(beside, os.X_OK) else shutil.which("vllm")
+    if program is None:
         raise PlanError(
             "vLLM was found neither beside this Python nor on the PATH: pip install 'dovetail[vllm]', or name it with "
             "--vllm FOLDER/bin/vllm"
         )
-    return found
+    return program
 
 
 def version(program: str) -> str:

@@ -45,12 +45,12 @@ def _by_name(name: str) -> Format:
 def _detected(candidates: tuple[str, ...], folder: Path | None) -> Format:
     if folder is not None:
         try:
-            found = dovetail.format(folder)
+            detected = dovetail.format(folder)
         except DovetailError as error:
             _log.warning("the format of %s was not detected: %s", folder, error)
         else:
-            if found.name in candidates or candidates[0] not in FAMILIES:
-                return found
+            if detected.name in candidates or candidates[0] not in FAMILIES:
+                return detected
     if candidates[0] not in FAMILIES:
         raise PlanError(
             f"dovetail_{candidates[0]} is made from a checkpoint's chat template, and no template was found"

@@ -147,7 +147,7 @@ def _outcomes(scheduler_output: SchedulerOutput, model_runner_output: ModelRunne
 
 
 def _costs(vllm_config: VllmConfig, sizes: tuple[int, ...]) -> Path:
-    """Where what steps take is kept, below vLLM's own cache."""
+    """The file for the measured step times, below vLLM's own cache folder."""
     rank = vllm_config.parallel_config.data_parallel_index
     device = current_platform.get_device_name()
     name = cost_file.name(vllm.__version__, vllm_config.compute_hash(), device, rank, *sizes)
