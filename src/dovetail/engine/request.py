@@ -35,8 +35,8 @@ class Request:
         self.tokens = list(completion.prompt)
         self.prompt_length = len(completion.prompt)
         self.limit = min(self.prompt_length + completion.max_tokens, context)
-        asked = completion.draft_tokens
-        self.draft_tokens = draft_tokens if asked is None else min(asked, draft_tokens)
+        requested = completion.draft_tokens
+        self.draft_tokens = draft_tokens if requested is None else min(requested, draft_tokens)
         self.track = Track()
         self.computed = 0
         self.cached_prompt: int | None = None

@@ -60,11 +60,11 @@ class Track:
         """
         survivals, survives, less, known = list[float](), 1.0, 1.0, len(self.tested)
         for i, usual in enumerate(likely):
-            stands = less * usual
+            passes = less * usual
             if i < known:
-                stands = (self.accepted[i] + _OWN_WEIGHT * stands) / (self.tested[i] + _OWN_WEIGHT)
-            less = min(1.0, stands / usual)
-            survives *= min(_SUREST, stands)
+                passes = (self.accepted[i] + _OWN_WEIGHT * passes) / (self.tested[i] + _OWN_WEIGHT)
+            less = min(1.0, passes / usual)
+            survives *= min(_SUREST, passes)
             survivals.append(survives)
         return survivals
 

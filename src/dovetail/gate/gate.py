@@ -1,4 +1,4 @@
-"""The gate: asked before every step how much to draft, told afterwards what came of it.
+"""The gate: it decides before every step how much to draft, and observes the step afterwards.
 
 `Gate` keeps what the pure `decision.decide` needs between steps: the last state and decision, acceptance, and step
 times. While a decision stands it is returned as it is, so most steps cost a few microseconds.

@@ -57,9 +57,9 @@ class DraftModel:
             if sequence is None:
                 continue
             self._settle(item.request, sequence)
-            behind = min(item.start + item.count, self._context) - sequence.computed
-            if behind > _TAIL and self._tables.reserve(item.request.id, sequence.computed + behind):
-                late.append((item.request, min(behind, max(_CHUNK, item.count))))
+            missing = min(item.start + item.count, self._context) - sequence.computed
+            if missing > _TAIL and self._tables.reserve(item.request.id, sequence.computed + missing):
+                late.append((item.request, min(missing, max(_CHUNK, item.count))))
         if late:
             self._run(late)
 

@@ -34,10 +34,10 @@ class Forced:
         """As `Drafter.propose`. The inner drafter is not asked where forced tokens fill the window."""
         certain = [forced(request, count) for request, count in zip(requests, counts, strict=True)]
         drafts = [Draft(tokens, forced=len(tokens)) for tokens in certain]
-        asked = [i for i, count in enumerate(counts) if len(certain[i]) < count]
-        if self._drafter is not None and asked:
-            proposed = self._drafter.propose([requests[i] for i in asked], [counts[i] for i in asked])
-            for i, draft in zip(asked, proposed, strict=True):
+        unfilled = [i for i, count in enumerate(counts) if len(certain[i]) < count]
+        if self._drafter is not None and unfilled:
+            proposed = self._drafter.propose([requests[i] for i in unfilled], [counts[i] for i in unfilled])
+            for i, draft in zip(unfilled, proposed, strict=True):
                 drafts[i] = _preferred(draft, certain[i])
         return drafts
 

@@ -76,7 +76,7 @@ def inspect_drafter(source: Path | str, target: TargetCheckpoint) -> DrafterChec
 
 
 def load_drafter(
-    found: DrafterCheckpoint,
+    checkpoint: DrafterCheckpoint,
     target: Model,
     pool: BlockPool,
     *,
@@ -86,12 +86,12 @@ def load_drafter(
     prefix_caching: bool,
     draft_sampling: DraftSampling,
 ) -> Drafter:
-    """Read the weights of `found` and make a drafter for `target`, with the block pool `pool` of its own."""
-    config = found.config
+    """Read the weights of `checkpoint` and make a drafter for `target`, with the block pool `pool` of its own."""
+    config = checkpoint.config
     rows = pool.total * pool.block_size
-    choose = Chooser(target.vocab_size, found.target_ids, draft_sampling)
-    wanted = [*config.expected_tensors(), *(name for name in _EXTRA if name in found.tensors)]
-    weights = load_tensors(found.tensors, wanted)
+    choose = Chooser(target.vocab_size, checkpoint.target_ids, draft_sampling)
+    names = [*config.expected_tensors(), *(name for name in _EXTRA if name in checkpoint.tensors)]
+    weights = load_tensors(checkpoint.tensors, names)
     if isinstance(config, TargetConfig):
         model = build_model(config, weights, rows=rows, context=context, dtype=dtype, options=options)
         return DraftModel(model, Tables(pool, share=prefix_caching), choose, config.max_position_embeddings)
@@ -109,12 +109,12 @@ def load_drafter(
 def _check_eagle3(
     path: Path, config: Eagle3Config, tensors: Mapping[str, TensorHeader], target: TargetCheckpoint
 ) -> None:
-    hidden, wanted = config.layer.hidden_size, target.config.hidden_size
+    hidden, target_hidden = config.layer.hidden_size, target.config.hidden_size
     fc = tensors.get("fc.weight")
     if fc is not None and fc.shape[1:] != (config.feature_width,):
         raise CheckpointError(
             f"{path} does not fit the target: its fc.weight has shape {list(fc.shape)}, but {len(config.aux_layers)} "
-            f"auxiliary layers of the target's hidden_size {wanted} are {config.feature_width} numbers"
+            f"auxiliary layers of the target's hidden_size {target_hidden} are {config.feature_width} numbers"
         )
     expected = config.expected_tensors()
     if "embed_tokens.weight" in tensors:
@@ -127,10 +127,10 @@ def _check_eagle3(
             f"{config.draft_vocab_size} and the target's vocab_size is {target.config.vocab_size}"
         )
     for name, shared in (("embed_tokens.weight", "embeddings"), ("lm_head.weight", "head")):
-        if name not in tensors and hidden != wanted:
+        if name not in tensors and hidden != target_hidden:
             raise CheckpointError(
                 f"{path} has no {name}, so it shares the target's {shared}, but its hidden_size is {hidden} and the "
-                f"target's is {wanted}"
+                f"target's is {target_hidden}"
             )
     if "d2t" in tensors:
         expected["d2t"] = (config.draft_vocab_size,)
