@@ -49,7 +49,7 @@ def gauge(url: str, name: str) -> float:
 
 
 def streamed(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
-    """A stream's deltas added up, as a client does it."""
+    """The message that a client makes of a stream."""
     answer: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
     for chunk in client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         if chunk.usage is not None:
@@ -132,7 +132,7 @@ def test_speculation_is_counted_and_changes_nothing(client: openai.OpenAI) -> No
 
 
 def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
-    """At a temperature where this model talks nonsense, calls still name a tool and validate."""
+    """Even at temperature 2, at which this model generates nonsense."""
     tools = [WEATHER, HOTEL]
     checked = 0
     for seed in range(6):
@@ -183,7 +183,7 @@ def test_several_sampled_choices_with_log_probabilities(client: openai.OpenAI, d
 
 
 def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.OpenAI) -> None:
-    """Greedy, so that the text is the same; the first of the likeliest is then the token itself."""
+    """Greedy, so the text is the same, and the likeliest token is the token itself."""
     request = HELLO | {"temperature": 0, "logprobs": True, "top_logprobs": 2}
     off, on = (
         client.chat.completions.create(**request, extra_body={"dovetail": {"draft_tokens": k}}).choices[0].logprobs

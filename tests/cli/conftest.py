@@ -20,7 +20,7 @@ Dovetail = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session", autouse=True)
 def no_gpus() -> Iterator[None]:
-    """Whatever this machine has, neither a plan nor a server that a test starts finds any."""
+    """Hides the GPUs of this machine from the plans and servers of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
@@ -28,7 +28,7 @@ def no_gpus() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where servers that a test starts keep what they measure, in place of the home's."""
+    """A cache folder for the servers of the tests, instead of the one in the home folder."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))

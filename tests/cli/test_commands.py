@@ -1,4 +1,4 @@
-"""The commands that answer and end: what they print, and one message with exit code 2 for whatever is wrong."""
+"""The output of the commands that end by themselves, and one message with exit code 2 for every error."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_cost_files_are_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.
 def test_the_engine_starts_without_a_cache_folder(
     made: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No home is a folder that can be written, and no system knows of one."""
+    """There is no writable home folder, and the system knows none for this user."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     start(resolve(None, {"engine": "embedded"}))

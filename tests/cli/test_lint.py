@@ -1,4 +1,4 @@
-"""`dovetail lint`: what it prints, and how it ends."""
+"""`dovetail lint`: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAGS = tool("tags", tags={"type": "array", "uniqueItems": True}, name={"type": "
 SLOPPY = tool("sloppy", a={"minLength": -1}, b={"type": "float"})
 BROKEN = tool("broken", a={"minLength": -1})
 BROKEN["function"]["strict"] = True
-#: Of a draft in which `exclusiveMinimum` needs a `minimum`: all of it is no schema.
+#: Invalid as a whole: in draft 4, `exclusiveMinimum` needs a `minimum`.
 NONE = {"name": "none", "parameters": {"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": True}}
 
 
@@ -58,7 +58,7 @@ def test_a_refusal_without_a_pointer_is_shown_in_full(dovetail: Dovetail, langua
 
 
 def test_a_schema_that_refers_to_itself_is_refused(dovetail: Dovetail) -> None:
-    """And not with an error of Python's."""
+    """With an error message, not with a traceback."""
     itself = tool("itself", a={"type": "string", "allOf": [{"$ref": "#/properties/a"}]})
     done = dovetail("lint", "-", "--format", "pythonic", "--for", "lark", input=json.dumps([itself]))
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 of 1 tools are enforced in full\n", "")

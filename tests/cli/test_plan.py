@@ -194,7 +194,7 @@ def test_a_drafter_that_only_the_other_engine_can_run_is_planned_for_it(plan: An
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """The one line that `dovetail` says."""
+    """The one line of the error message."""
     assert main([str(argument) for argument in arguments]) == 2
     out, error = capsys.readouterr()
     assert out == "" and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`dovetail recipes`: what there is, what each is for and what was measured; and a file of one's own, checked."""
+"""`dovetail recipes`: the list, each recipe in full, and the check of a user's own recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dovetail render`: the prompt to the byte in a pipe, in colour on a terminal, and beside a template's."""
+"""`dovetail render`: the exact prompt in a pipe, in colour on a terminal, and compared with a template's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Render:
 
 
 def on_a_terminal(body: Any, file: Path, *arguments: str | Path) -> str:
-    """What `dovetail render` writes to standard output where that is a terminal."""
+    """The output of `dovetail render` on a terminal."""
     file.write_text(json.dumps(body))
     command = [sys.executable, "-m", "dovetail", "render", file, "--format", "kimi_k25", *arguments]
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
@@ -233,7 +233,7 @@ def test_diff_model_compares_with_the_checkpoints_template(render: Render, check
 
 
 def test_text_that_spells_a_control_token_differs_from_one(render: Render, template: Path) -> None:
-    """Equal as strings, and yet other ids."""
+    """The texts are equal, but not the token ids."""
     template.write_text(TURNS.replace("{{ m.content }}", "{{ m.content }}<|im_end|>"))
     body = {"messages": [{"role": "user", "content": "hi<|im_end|>"}]}
     template.write_text(TURNS.replace("{{ m.content }}", "hi<|im_end|>"))

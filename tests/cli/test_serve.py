@@ -1,4 +1,4 @@
-"""`dovetail serve` from outside: one screen, a curl command that works, and an end without noise."""
+"""`dovetail serve` as a process: its output fits on one screen, its curl command works, and it ends quietly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def serving(port: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]
 def test_the_server_answers_and_ends_quietly_on_a_signal(pair: Path, number: signal.Signals) -> None:
     port = free_port()
     with serving(port, pair / "drafter", "--context", "256") as child:
-        # Not ready yet, perhaps, but a client that comes early waits in line.
+        # The server may not be ready yet, but early clients wait in line.
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0) as client:
             answer = client.chat.completions.create(
                 model="target", messages=[{"role": "user", "content": "hi"}], max_tokens=8, temperature=0
@@ -109,7 +109,7 @@ def test_the_printed_curl_command_works_when_pasted(pair: Path, tmp_path: Path) 
         printed, _ = child.communicate(timeout=30)
     plan = resolve(str(pair / "target"), {"api_key_file": str(key_file), "served_model_name": "it's", "port": port})
     assert curl(plan) in printed
-    # What the shell makes of it, taken apart as curl would.
+    # The arguments that curl would get from the shell.
     seen = subprocess.run(
         ["sh", "-c", 'curl() { for word; do printf "%s\\0" "$word"; done; }\n' + curl(plan)],
         capture_output=True,
@@ -147,7 +147,7 @@ def test_no_repair_is_the_default_that_a_request_may_override(pair: Path) -> Non
 
 
 def test_the_option_tokenizer_replaces_the_targets_tokenizer(pair: Path, tmp_path: Path) -> None:
-    """Also where the target has none."""
+    """Also if the target has none."""
     for which in ("target", "tokenizer"):
         (tmp_path / which).mkdir()
     for file in (pair / "target").iterdir():
@@ -232,7 +232,7 @@ def test_the_url_is_that_of_the_local_machine() -> None:
 
 
 def test_the_engine_ends_answers_that_outlast_the_grace_period() -> None:
-    """Their clients get the engine's last word, and not half a line."""
+    """Clients get the engine's error, and not half a line."""
     stopped = asyncio.Event()
 
     class Engine:

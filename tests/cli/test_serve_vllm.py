@@ -49,7 +49,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Served:
-    """`dovetail serve` as a child, on a `vllm` that does as its runs say."""
+    """`dovetail serve` as a child process, with a fake `vllm` that follows a script."""
 
     def __init__(self, folder: Path, *script: Run) -> None:
         self.folder = folder / "vllm"
@@ -62,7 +62,7 @@ class Served:
         return [sys.executable, "-m", "dovetail", "serve", *map(str, words), *engine]
 
     def refused(self, *words: str | Path, code: int = 2) -> str:
-        """Its one complaint."""
+        """The one error message of a server that does not start."""
         done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, done.stderr
         self.nothing_left()
@@ -72,7 +72,7 @@ class Served:
 
     @contextlib.contextmanager
     def running(self, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
-        """The child, when it is ready."""
+        """The child process, once it is ready."""
         command = self.command(*words)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
             try:
@@ -169,7 +169,7 @@ def test_a_guidance_backend_that_enforces_nothing_is_refused(
 
 
 def test_a_restarted_vllm_is_not_checked_again(pair: Path, tmp_path: Path) -> None:
-    """It is started with the same words, and requests wait for it."""
+    """Its command is the same, and requests wait for it."""
     served = Served(tmp_path, Run(backend="guidance"), Run(backend="guidance", constrained=False))
     with served.running(pair / "target", "--grammar-backend", "guidance") as child:
         os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_a_crash_is_reported_and_shown_by_health(pair: Path, served: Served) -> 
     served.nothing_left()
 
 
-#: A server that starts its engine again at once.
+#: A server that restarts its engine at once.
 IMPATIENT = """
 import sys
 from dovetail.backends.vllm import restarts
@@ -249,7 +249,7 @@ def test_an_engine_that_keeps_crashing_ends_the_server(pair: Path, tmp_path: Pat
     served.nothing_left()
 
 
-#: One whose engine is killed soon, and whose console takes little.
+#: A server that kills its engine early, with a console in ASCII.
 HASTY = """
 import sys
 from dovetail.backends.vllm import child, restarts
@@ -263,7 +263,7 @@ sys.exit(main())
 
 @contextlib.contextmanager
 def hasty(served: Served, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """The child, when it is ready; only its standard output is a pipe."""
+    """The child process, once it is ready; only its standard output is a pipe."""
     command = [sys.executable, "-c", HASTY, *served.command(target)[3:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         try:
@@ -330,7 +330,7 @@ def test_no_such_model(served: Served) -> None:
 
 
 class Gated(http.server.BaseHTTPRequestHandler):
-    """A hub on which everything is gated."""
+    """A hub on which every model is gated."""
 
     def log_message(self, *_: object) -> None: ...
 
@@ -410,7 +410,7 @@ def test_an_unknown_option(served: Served, pair: Path) -> None:
 
 def test_options_of_vllm_that_are_settings_are_refused(served: Served, pair: Path) -> None:
     complaint = served.refused(pair / "target", "--engine-args=--max-model-len 10")
-    assert "--max-model-len is a setting here" in complaint
+    assert "use the setting --context instead of --max-model-len" in complaint
 
 
 def test_no_vllm(served: Served, pair: Path) -> None:
@@ -450,7 +450,7 @@ def server(folder: Path, run: Run, port: int | None = None) -> Iterator[str]:
 
 
 def attached(pair: Path, folder: Path, run: Run, key: str = "theirs") -> tuple[int, str]:
-    """How `dovetail serve --engine URL` ended, after an answer if it gave one, and all that it printed."""
+    """The exit code and the output of `dovetail serve --engine URL`, after one request if it becomes ready."""
     folder.mkdir(exist_ok=True)
     (folder / "key").write_text(key + "\n")
     port = free_port()

@@ -1,4 +1,4 @@
-"""What the gateway's tests share."""
+"""Fixtures of the gateway's tests."""
 
 from __future__ import annotations
 

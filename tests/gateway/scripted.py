@@ -97,7 +97,7 @@ class ScriptedEngine:
             )
 
     def logprob_of(self, token: int, top: int | None) -> TokenLogprob:
-        """Any numbers, but the same for the same token."""
+        """An arbitrary log probability, always the same for one token."""
         likeliest = tuple(((token + i) % self.info.vocab_size, -0.5 * i) for i in range(top or 0))
         return TokenLogprob(token, -token / 64, likeliest)
 
@@ -179,7 +179,7 @@ async def openai_client(
 async def in_process(
     engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """The same app without a network: for answers that are read whole."""
+    """The same app without a network, for responses that are read whole."""
     app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
@@ -187,7 +187,7 @@ async def in_process(
 
 
 def events_of(body: str) -> list[Any]:
-    """The data of each server-sent event; [DONE] as it is."""
+    """The data of each server-sent event, decoded except for [DONE]."""
     events: list[Any] = []
     for block in body.split("\n\n"):
         if block:

@@ -1,4 +1,4 @@
-"""What a client gets wrong comes back as 4xx in OpenAI's shape, naming the field; nothing a client sends is a 500."""
+"""A wrong request is answered with a 4xx error in OpenAI's shape that names the field, and never with a 500."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tool(parameters: Any, name: str = "f") -> dict[str, Any]:
 FINE = tool({"type": "object", "properties": {}})
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
-# (what is sent beside a good request, the field that the answer must name)
+# (fields added to a good request, the field that the error has to name)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
@@ -133,7 +133,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "p" * 500}]}]}, "messages[0].content[0].type"),
 ]
 
-#: Of fields that would change the answer and are not supported: what asks for something, and what asks for nothing.
+#: Unsupported fields: a value that would change the answer, and one that would not.
 UNSUPPORTED: list[tuple[str, Any, Any]] = [
     ("min_tokens", 5, 0),
     ("ignore_eos", True, False),
@@ -178,7 +178,7 @@ async def test_the_dovetail_field_may_have_large_and_null_values(engine: Scripte
     assert "dovetail" not in response.json()["choices"][0]["message"]
 
 
-#: Values that JSON's own readers cannot hold.
+#: Values that JSON decoders cannot represent.
 UNREADABLE = [
     ('"messages": [{"role": "user", "content": [{"type": "text", "text": 1e999}]}]', "messages[0]"),
     ('"chat_template_kwargs": {"a": {"b": ' + "9" * 5000 + "}}", "chat_template_kwargs"),

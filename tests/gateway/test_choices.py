@@ -1,4 +1,4 @@
-"""`n` answers to one request: each a whole one, with its own stop, calls and log probabilities; one usage for all."""
+"""`n` answers to one request: each has its own stop, calls and log probabilities; the usage covers all of them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_each_choice_has_its_own_constraint_and_reader(engine: ScriptedEng
 
 
 async def test_a_waiting_choice_does_not_delay_the_others(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    """And a client that leaves then frees them all, those that wait included."""
+    """A disconnect then frees every choice, also those that wait."""
     engine.ids = ids_of(Message("a long story"), tok, thinking=False)
     stuck = asyncio.Event()
 

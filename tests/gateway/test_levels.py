@@ -47,7 +47,7 @@ def schema_format(schema: Any = PLACE, **fields: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, **fields}}
 
 
-#: Which OpenAI lets one leave out.
+#: A `json_schema` without a schema, which OpenAI allows.
 NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "description": "A place", "strict": False}}
 
 
@@ -128,7 +128,7 @@ def test_allowed_tools_bound_the_grammar_and_not_the_prompt(tok: Tokenizer) -> N
 
 
 def test_keys_have_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
-    """Which for Kimi's tools is sorted; a response format is not shown at all, unless the template has it."""
+    """Kimi's prompts sort the keys of tools, and show a response format only if the template has the option."""
     schema = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
     as_sent, as_sorted = '{"b": 1, "a": 2}', '{"a": 2, "b": 1}'
     declaring = WithOptions("tool_choice", "response_format")
@@ -227,7 +227,7 @@ async def test_a_deep_response_format_is_refused(engine: ScriptedEngine, tok: To
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_an_answer_of_a_format_is_content(engine: ScriptedEngine, tok: Tokenizer, stream: bool) -> None:
-    """The engine takes every token through the constraint, with tools that might be called and without."""
+    """With and without tools; the scripted engine checks every token against the constraint."""
     engine.ids = ids_of(Message(VALID, "Hm."), tok)
     body = {"model": MODEL, "messages": [USER], "response_format": schema_format(), "stream": stream}
     for tools in (None, [tool("f")]):
@@ -304,12 +304,12 @@ WILD = [
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("strict", ["names", "off"])
 def test_names_never_produce_an_undeclared_name(demo: openai.OpenAI, strict: str, thinking: bool, stream: bool) -> None:
-    """At temperature 2, with speculation. "off" too, wherever the choice of tools is more than auto."""
+    """At temperature 2, with speculation; also at the level "off", if `tool_choice` is not auto."""
     called: list[str] = []
     for text, choice, names in WILD:
         if strict == "off" and choice == "auto":
             continue
-        # A model that reasons at such a temperature does not come to an end of it.
+        # At temperature 2 this model does not end its reasoning.
         heat = 1 if thinking else 2
         request = asking(text, thinking=thinking, strict=strict, tools=TOOLS, tool_choice=choice, temperature=heat)
         for answer in complete(demo, stream, request):
@@ -385,7 +385,7 @@ def test_the_demo_model_answers_in_json(
 
 
 def test_the_clients_own_way_to_ask_for_a_schema(demo: openai.OpenAI) -> None:
-    """`parse` sends the schema of a class, strict, and reads the answer as one; tools made so are strict too."""
+    """`parse` sends a class as a strict schema and reads the answer as an instance; its tools are strict too."""
     import pydantic
 
     class Trip(pydantic.BaseModel):

@@ -1,4 +1,4 @@
-"""Log probabilities in OpenAI's shape. That a stream tells the same as a whole answer is in test_one_code_path."""
+"""Log probabilities in OpenAI's shape. test_one_code_path compares streams with whole answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/metrics counts what happened, and its labels do not grow with what clients send."""
+"""/metrics counts events, and clients cannot add labels to it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
 
 
 def shown(numbers: dict[str, float]) -> list[str]:
-    """The lines of /metrics for an engine's own numbers, which Prometheus' own reader has read."""
+    """The lines of /metrics for an engine's metrics, after Prometheus' own parser has accepted the page."""
     text = Metrics(lambda: numbers).text().decode()
     series = [
         (sample.name, frozenset(sample.labels.items()))

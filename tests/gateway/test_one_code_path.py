@@ -1,4 +1,4 @@
-"""Whatever tokens come, in whatever batches: a stream's deltas add up to the whole message, the same one."""
+"""For any tokens in any batches, the deltas of a stream add up to the whole message."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
 
     engine.sizes = (1,)
     _, one_by_one = run(engine, tok, stop)
-    # Ids after a stop string are an engine's to cut, which this one does not do: they are not compared.
+    # Token ids are not compared: the scripted engine does not cut them at a stop string.
     assert streamed(turn, one_by_one) == (message, finish)
 
 
@@ -83,7 +83,7 @@ def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
 
 
 def streamed_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
-    """A stream's log probabilities, one after the other."""
+    """The log probabilities of a stream, in order."""
     stream = chat_response.Stream(REQUEST, turn)
     *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     logprobs = [event["choices"][0]["logprobs"] for event in events]
@@ -124,8 +124,8 @@ def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: 
         else:
             while step.finish is None:
                 step = await anext(steps)
-            # The last step is in hand and `steps` not yet closed: a slow client may take long over it.
-        # Nothing was awaited in between: it is not left to the garbage collector.
+            # `steps` is not closed yet: a slow client may take long to read the last step.
+        # Nothing was awaited in between, so the garbage collector did not close it.
         assert engine.running == 0
         await steps.aclose()
 
@@ -133,7 +133,7 @@ def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: 
 
 
 def test_a_call_cut_at_a_stop_string_is_truncated(small_tokenizer: Tokenizer) -> None:
-    """Here nothing in it tells: the arguments happen to be whole where the stop string begins."""
+    """Although the arguments happen to be complete where the stop string begins."""
     engine = ScriptedEngine(small_tokenizer)
     answer = Message("", "", (Call("functions.f:0", "f", '{"a": 1} STOP'),))
     engine.ids = ids_of(answer, small_tokenizer, thinking=False)

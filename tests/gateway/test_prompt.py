@@ -1,4 +1,4 @@
-"""What a request says about its prompt reaches the prompt, and what the prompt is decides how the answer is read."""
+"""The request's fields reach the prompt, and the prompt decides how the answer is read."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_generation_prompt_follows_the_request(tok: Tokenizer) -> None:
 
 
 async def test_a_continued_answer_has_only_the_new_text(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    """And it is read as content, though the request did not turn thinking off."""
+    """It is read as content, although the request did not turn thinking off."""
     call = Call("functions.f:0", "f", "{}")
     engine.ids = ids_of(Message(content="a tail. ", calls=(call,)), tok, thinking=False)
     messages = [USER, {"role": "assistant", "content": "The cat has "}]

@@ -1,4 +1,4 @@
-"""`SegmentStop` against the obvious: join everything, cut at the stop string that is complete first."""
+"""`SegmentStop` equals a naive reference: join the text, and cut at the stop string that is complete first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_segments_are_cut_where_the_whole_text_would_be(segments: list[Segment],
     assert stopper.matched == any(s in whole for s in stop)
     text = "".join(segment.text for segment in passed)
     assert expected.startswith(text)
-    # What may be missing before the cut is the beginning of a control token, which is not text that was written.
+    # Only the beginning of a control token may be missing before the cut.
     assert expected[len(text) :] in ("", "<", "<a")
     assert [s for s in passed if s.control] == [Segment("<a>", True)] * sum(s.control for s in passed)
 

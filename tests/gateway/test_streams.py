@@ -1,4 +1,4 @@
-"""Several streams as one: all that each says, in its order; and whatever ends one of them ends them all."""
+"""Merged streams keep the order of each stream, and a failure closes all of them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def calling(*arguments: str, name: str = "tag", content: str = "") -> Message:
 
 
 async def post(client: httpx.AsyncClient, **fields: Any) -> tuple[dict[str, Any], httpx.Response]:
-    """The message, and all of the answer."""
+    """The message, and the whole response."""
     answer = await client.post("/v1/chat/completions", json=BODY | fields)
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"][0]["message"], answer
@@ -160,7 +160,7 @@ async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok:
     *shown, last = header.split(", ")
     where = "tools[0].function.parameters#/properties"
     assert {f"{where}/A%20%C3%A9%2C%20%C3%BC/not", f"{where}/A%22%7F/not"} <= set(shown)
-    # And `properties`, as DEL may be spelled in two ways.
+    # The other one is `properties`: DEL can be written in two ways in a JSON string.
     assert last == f"{103 - len(shown)} more"
 
 
@@ -391,7 +391,7 @@ async def test_a_disconnect_during_a_retry_is_not_a_failed_retry(tok: Tokenizer)
     assert engine.running == 0 and len(engine.freed) == 2
 
 
-# -- what takes long --------------------------------------------------------------------------------------------------
+# -- long validations --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("items", [2, 20_000])

@@ -1,4 +1,4 @@
-"""Asked again on a real engine: the model goes on, under its constraint, from what the client has been shown."""
+"""Retries on a real engine: the model continues, under its constraint, from what the client has."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ async def test_an_engine_lost_between_attempts_leaves_the_first_answer() -> None
         assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["city"]
         assert [defect["kind"] for defect in choice["message"]["dovetail"]["defects"]] == ["schema_mismatch"]
         assert usage["retries"]["times"] == 1
-        # And it is lost.
+        # The engine is stopped.
         assert (await client.post("/v1/chat/completions", json=body({"type": "string"}))).status_code >= 500
