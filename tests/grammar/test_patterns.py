@@ -83,7 +83,7 @@ def test_a_pattern_of_the_whole_matches_where_the_pattern_does(pattern: str) -> 
     ],
 )
 def test_whether_a_text_may_contain_a_character(pattern: str, may: bool) -> None:
-    assert patterns.may_hold(pattern, "<") == may
+    assert patterns.may_contain(pattern, "<") == may
 
 
 @pytest.mark.parametrize("length", [63, 64, 65, 3_000])
