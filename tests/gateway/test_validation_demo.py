@@ -14,6 +14,7 @@ import pytest
 import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, TokenBatch
+from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def serving(kind: type[EmbeddedEngine]) -> AsyncIterator[tuple[httpx.AsyncClient, EmbeddedEngine]]:
-    engine = kind(DEMO / "target", DEMO / "drafter", draft_tokens=3, max_batch=4, threads=1)
+    engine = kind(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
     settings = Settings(served_model_name="demo", retry_invalid=2)
     app = create_app(engine, dovetail.format(DEMO / "target"), dovetail.tokenizer(DEMO / "target"), settings)
     async with app.router.lifespan_context(app):
