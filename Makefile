@@ -100,8 +100,7 @@ fuzz: $(VENV)/.dev
 
 # Every line and branch of reading/ and formats/ has to be run by their own tests.
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m coverage run -m pytest tests/reading tests/formats tests/grammar $(ARGS)
-	@$(BIN)/python -m coverage report
+	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered tests/reading tests/formats tests/grammar $(ARGS)
 
 # What the README shows of `make demo`.
 pictures: $(VENV)/.dev
