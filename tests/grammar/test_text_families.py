@@ -222,7 +222,7 @@ def test_a_tool_that_may_not_be_called_is_not_written_as_a_call() -> None:
 
 
 def test_a_name_that_python_cannot_call_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="'3d' cannot be called") as caught:
+    with pytest.raises(InvalidRequest, match="'3d' cannot be the name") as caught:
         dovetail.format("pythonic").grammar([tool("3d", None)])
     assert caught.value.param == "tools[0].function.name"
 
