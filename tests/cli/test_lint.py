@@ -52,7 +52,7 @@ def test_a_refusal_without_a_pointer_is_shown_in_full(dovetail: Dovetail, langua
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
     assert 'nullable refused: parameters must be of type "object": arguments have names' in text
-    assert "deep refused: #/properties/a/multipleOf needs more than 50000 states" in text
+    assert "deep refused: #/properties/a/multipleOf makes more than 50000 states of divisors" in text
     assert "no name refused: name 'no name' must be 1 to 128 letters" in text
     assert "1 of 4 tools are enforced in full" in text
 

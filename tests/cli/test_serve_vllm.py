@@ -388,7 +388,7 @@ def test_not_enough_memory(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path, Run(log=tuple((LOGS / "not_enough_memory.txt").read_text().splitlines()), dies=1))
     complaint = served.refused(pair / "target")
     assert "exit code 1: ValueError: Available memory on node 0" in complaint
-    assert "Not enough memory: use less, or more to have: a shorter --context" in complaint
+    assert "Not enough memory: use less, or have more: a shorter --context" in complaint
 
 
 def test_an_engine_that_dies_while_loading(pair: Path, tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_no_vllm(served: Served, pair: Path) -> None:
 def test_a_vllm_that_is_too_old(pair: Path, tmp_path: Path) -> None:
     served = Served(tmp_path)
     write(served.folder, version="0.8.1")
-    assert "vLLM 0.8.1 is older than any that a command can be written for: 0.32, 0.33" in served.refused(
+    assert "vLLM 0.8.1 is older than the versions that commands can be for: 0.32, 0.33" in served.refused(
         pair / "target"
     )
 

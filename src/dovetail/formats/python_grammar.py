@@ -158,7 +158,7 @@ class _Writer:
             return None
         self._members += len(values)
         if self._members > _MOST_MEMBERS:
-            self._refuse(pointer, f"is where the properties of one tool get to be more than {_MOST_MEMBERS}")
+            self._refuse(pointer, f"makes more than {_MOST_MEMBERS} properties in one tool")
         names = list(values)
         few = sum(map(len, names)) <= _MOST_NAMES and max(map(len, names), default=0) <= _LONGEST_NAME
         rest = self._rule(keys.other(names, other)) if other is not None and few else None

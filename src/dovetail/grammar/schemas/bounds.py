@@ -151,7 +151,7 @@ class _Counts:
                 self._relative += len(name)
         self._joined += len(identifiers) + sum(key in schema for key in ("$ref", "$dynamicRef", "$recursiveRef"))
         letters = (self._longest + self._relative) * self._joined
-        self._limit(letters, MAX_JOINED, "references, with their identifiers, in letters,", path)
+        self._limit(letters, MAX_JOINED, "letters of references and their identifiers", path)
 
     def _schemas(self, by_name: Mapping[str, Any], path: _Link) -> None:
         for name, schema in by_name.items() if path[1] in ("properties", "patternProperties") else ():
@@ -202,11 +202,11 @@ class _Counts:
         for schema, path in schemas:
             if "$ref" in schema or any(key in schema for key in _UNIONS):
                 self._merged += merged_size.of([schema])
-                self._limit(self._merged, MAX_MERGED, "choices, when they are merged,", path)
+                self._limit(self._merged, MAX_MERGED, "merged choices", path)
 
     def _limit(self, count: int, most: int, what: str, path: _Link) -> None:
         if count > most:
-            self._refuse(path, f"is where the tools' {what} become more than {most}")
+            self._refuse(path, f"makes more than {most} {what} in all tools together")
 
     def _refuse(self, path: _Link, complaint: str) -> NoReturn:
         place = placed(shortened_pointer((*_keys(path),)), self._at)
