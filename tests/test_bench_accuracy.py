@@ -21,6 +21,7 @@ def test_turns_are_compared_in_pairs() -> None:
     assert accuracy.rows({(0.0, "off"): before})[0]["chance"] == 1
 
 
+@pytest.mark.slow
 def test_the_demo_pair_is_measured_at_every_level() -> None:
     torch.set_num_threads(1)
     told: list[None] = []

@@ -22,6 +22,8 @@ from benchmarks.constraint.model_tags import MODEL_TAGS
 from benchmarks.constraint.vocabulary import CONTROL, Vocabulary
 from dovetail.grammar.matcher import compile
 
+pytestmark = pytest.mark.slow
+
 _SMALL = 2000
 
 

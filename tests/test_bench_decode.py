@@ -9,6 +9,8 @@ import torch
 
 from benchmarks.constraint import decode
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:

@@ -14,6 +14,8 @@ import dovetail
 from benchmarks.engine import figures, shapes
 from benchmarks.engine.cases import Case, Reads, cases
 
+pytestmark = pytest.mark.slow
+
 TINY = shapes.LLAMA | {
     "vocab_size": 400,
     "hidden_size": 32,

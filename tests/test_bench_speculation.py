@@ -19,6 +19,8 @@ from dovetail.completion import TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.gate import Gate, Limits
 
+pytestmark = pytest.mark.slow
+
 TINY = shapes.MIDDLE | {
     "vocab_size": 400,
     "hidden_size": 64,

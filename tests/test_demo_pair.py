@@ -20,6 +20,8 @@ from training.data import FORMAT, HELD_OUT
 from training.evaluate import evaluate
 from training.model import Drafter, DrafterShape, Target, TargetShape
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 
 

@@ -10,6 +10,8 @@ import dovetail
 from benchmarks.rendering import injection
 from dovetail.formats.template import pattern
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("model", injection.MODELS, ids=lambda model: model.title)
 def test_transformers_makes_control_tokens_of_a_users_text(

@@ -131,6 +131,7 @@ def test_speculation_is_counted_and_changes_nothing(client: openai.OpenAI) -> No
     assert on.usage.speculation["steps"] < off.usage.speculation["steps"]
 
 
+@pytest.mark.slow
 def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
     """Even at temperature 2, at which this model generates nonsense."""
     tools = [WEATHER, HOTEL]

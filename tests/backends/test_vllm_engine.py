@@ -28,6 +28,8 @@ from dovetail.completion import Completion, Engine, Sampling
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 from tests.backends.vllm_program import LOADING, Run, alive, runs, write
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0)
 PROMPT = (1, 2, 3)
 

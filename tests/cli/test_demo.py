@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_runs_without_a_terminal(pair: Path) -> None:
     command = [sys.executable, "-m", "demo", str(pair / "drafter"), "--threads", "1"]

@@ -175,6 +175,7 @@ def test_a_draft_model_drafts(made: list[Any], tmp_path: Path, small_tokenizer_f
     assert made[0][0][:2] == (target, small)
 
 
+@pytest.mark.slow
 def test_a_target_alone_drafts_by_lookup(tmp_path: Path, small_tokenizer_file: Path) -> None:
     eos = tokenizer(small_tokenizer_file).control["<|im_end|>"]
     target = checkpoints.write_llama(tmp_path / "llama", vocab_size=VOCABULARY, eos_token_id=eos)

@@ -86,6 +86,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_loading_ends_the_process_at_once(pair: Path) -> None:
     command = [sys.executable, "-c", LOADING, "serve", str(pair / "target"), "--port", str(free_port())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -99,6 +100,7 @@ def test_ctrl_c_while_loading_ends_the_process_at_once(pair: Path) -> None:
     assert (child.returncode, complaints) == (130, "")
 
 
+@pytest.mark.slow
 def test_the_printed_curl_command_works_when_pasted(pair: Path, tmp_path: Path) -> None:
     key_file = tmp_path / "a key"
     key_file.write_text("secret\n")
@@ -216,6 +218,7 @@ def test_an_engine_that_cannot_start_is_one_message(dovetail: Dovetail, pair: Pa
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_open_address_without_a_key_is_warned_about(pair: Path) -> None:
     port = free_port()
     with serving(port, pair / "target", "--host", "0.0.0.0") as child:

@@ -38,6 +38,8 @@ from tests.backends.vllm_program import Run, alive, runs, write
 from tests.cli.test_serve import free_port
 from tests.plan.pair import DRAFTER
 
+pytestmark = pytest.mark.slow
+
 LOGS = Path(__file__).parents[1] / "backends" / "vllm_logs"
 
 

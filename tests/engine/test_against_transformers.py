@@ -14,6 +14,8 @@ import torch
 from dovetail.completion import Completion, Sampling
 from tests.engine.checkpoints import LATENT, YARN, load_core, run, write_target
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = {
     "a": (2, 3, 4),
     "b": tuple(range(5, 40)),

@@ -32,6 +32,7 @@ def truth(pair: tuple[Path, Path]) -> dict[tuple[int, ...], list[int]]:
     return {p: run(core, {"x": Completion(p, 30, sampling=GREEDY)})["x"] for p in prompts}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_random_schedules(pair: tuple[Path, Path], truth: dict[tuple[int, ...], list[int]], seed: int) -> None:

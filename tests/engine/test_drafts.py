@@ -28,6 +28,8 @@ from tests.engine.checkpoints import (
 )
 from tests.engine.gates import fickle
 
+pytestmark = pytest.mark.slow
+
 LAYER = DRAFTER["transformer_layer_config"]
 OWN = ("embed_tokens.weight", "lm_head.weight")
 PEAGLE: dict[str, Any] = {"speculators_model_type": "peagle", "mask_token_id": 96}

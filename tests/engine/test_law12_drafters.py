@@ -11,6 +11,8 @@ from tests.engine.checkpoints import load_core, run
 from tests.engine.constraints import Automaton
 from tests.engine.test_drafts import CASES, made
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0)
 PROMPTS = {"a": (2, 3, 4), "b": tuple(range(5, 60)), "c": (9,), "d": (*range(5, 40), 80, 7, 7, 60, 3)}
 # Room for all, and prompts at once; or so little that the latest are preempted again and again, and prompts in parts.

@@ -85,6 +85,7 @@ class Slow:
 
 
 # 100 in `make test`, 5,000 in `make fuzz`.
+@pytest.mark.slow
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**64))
 def test_delays_change_nothing(tiny: Checkpoints, seed: int) -> None:

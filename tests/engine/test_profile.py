@@ -79,6 +79,7 @@ def test_it_measures_and_leaves_nothing_behind(
     assert 4 in lengths if drafter != LOOKUP else lengths <= {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_greedy_output_is_the_same(folders: tuple[Path, Path]) -> None:
     expected = run(load_core(folders[0]), WANTED)
     for batch in (1, 4):

@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks.constraint import prove, schemas
 
+pytestmark = pytest.mark.slow
+
 
 def tool(name: str, parameters: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}

@@ -22,6 +22,8 @@ from tests.engine.constraints import Automaton
 from tests.engine.drafters import Peaked, use
 from tests.engine.loop import last_logits
 
+pytestmark = pytest.mark.slow
+
 PROMPT = (2, 3, 4, 5)
 DRAWS = 1500
 ALLOWED = sorted({5, 9, 11, 20, 21, 33, 47, 60, 61, 70, 71, 90})

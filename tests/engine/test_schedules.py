@@ -23,6 +23,7 @@ def test_schedules(tiny: Checkpoints, seed: int) -> None:
 
 
 # 10 by each kernel in `make test`, 10,000 in `make fuzz`.
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXACT[1:])
 @settings(deadline=None, max_examples=10_000 if FUZZ else 10)
 @given(seed=st.integers(0, 2**64))

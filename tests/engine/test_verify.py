@@ -170,6 +170,7 @@ def test_greedy_keeps_the_longest_true_prefix(best: list[int], data: st.DataObje
 PENALISED = Sampling(0.7, presence_penalty=0.5, frequency_penalty=1.0, repetition_penalty=1.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "constrained"),
     [(Sampling(0.7, 0.9, 8), False), (Sampling(0.7, 0.95, min_p=0.02), True), (PENALISED, True)],

@@ -110,6 +110,7 @@ def test_whitespace_stays_unless_the_template_trims_it() -> None:
         continuing.cut(Prompt.alternating(["x a \n"]), mark, rest)
 
 
+@pytest.mark.slow
 def test_continued_prompts_equal_those_of_transformers(shared_data: Path) -> None:
     """Transformers searches the prompt for the text, so the texts here occur once and in no template."""
     from transformers.utils.chat_template_utils import render_jinja_template

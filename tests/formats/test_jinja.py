@@ -88,6 +88,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 def test_probes_of_well_known_templates(shared_data: Path) -> None:
     formats = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}
     for name, expected in KNOWN.items():
@@ -137,6 +138,7 @@ def test_a_family_reads_what_it_writes_for_a_template(shared_data: Path) -> None
 CLEAN = ("system", "two turns", "tools", "one call", "call with text", "two rounds", "reasoning last")
 
 
+@pytest.mark.slow
 def test_prompts_equal_those_of_transformers(shared_data: Path) -> None:
     """A prompt that transformers refuses may be anything but a crash."""
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -197,6 +199,7 @@ def shown(fmt: JinjaFormat, messages: list[dict[str, Any]]) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_a_repaired_history_shows_all_that_the_template_can_show(shared_data: Path) -> None:
     """No other rules for the client's messages would show more."""
     others = [
@@ -297,6 +300,7 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> N
     assert compared > 450
 
 
+@pytest.mark.slow
 def test_ids_equal_those_of_transformers(with_tokenizers: Any) -> None:
     transformers = pytest.importorskip("transformers")
     compared = 0
@@ -545,6 +549,7 @@ def test_reasoning_opens_only_after_the_assistant_s_header() -> None:
     assert fmt.left_open(Prompt.alternating(["", "<|assistant|>", "<think>"]))
 
 
+@pytest.mark.slow
 def test_templates_that_do_not_show_which_call_a_result_answers(shared_data: Path) -> None:
     by_name = {
         path.stem: chat_templates.of(path).history_rules.results_in_order for path in chat_templates.paths(shared_data)

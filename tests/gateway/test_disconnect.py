@@ -68,6 +68,7 @@ async def test_a_disconnect_before_the_body_is_no_error(
     assert not caplog.records
 
 
+@pytest.mark.slow
 async def test_a_slow_client_slows_the_engine_and_fills_no_buffer(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine = ScriptedEngine(tok, context=10**6)
     engine.ids = (*(tok.encode("word ") * 50_000), tok.control["<|im_end|>"])

@@ -31,6 +31,7 @@ def oracle(schema: Any) -> Any:
     return kind(schema, format_checker=jsonschema.FormatChecker(("date", "uuid", "ipv4")))
 
 
+@pytest.mark.slow
 @given(schemas, values)
 @settings(max_examples=400)
 def test_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> None:

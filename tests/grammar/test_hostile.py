@@ -98,6 +98,7 @@ def everything(path: str) -> None:
             judged(name, tried(tokenizer, [tool_that_does_not_say(tool) for tool in tools(schemas)]), None)
 
 
+@pytest.mark.slow
 def test_no_schema_hangs_the_process_or_fills_its_memory(small_tokenizer_file: Path) -> None:
     """The schemas run in a child process with a memory limit, so that a crash does not end the tests."""
 

@@ -315,6 +315,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 schemas = st.recursive(_scalars, _nested, max_leaves=6)
 
 
+@pytest.mark.slow
 @given(schemas, st.randoms(use_true_random=False))
 @settings(max_examples=300)
 def test_keywords_that_are_not_listed_are_enforced_in_any_schema(schema: dict[str, Any], rng: random.Random) -> None:
@@ -335,6 +336,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(schemas, st.lists(_values, min_size=1, max_size=8))
 @settings(max_examples=300)
 def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: list[Any]) -> None:

@@ -334,6 +334,7 @@ def test_the_list_is_exactly_what_was_left_out() -> None:
                 assert at in remaining and (below or at_pointer(result, at) == at_pointer(worse, at))
 
 
+@pytest.mark.slow
 def test_a_repaired_schema_is_usable(small_tokenizer: Tokenizer) -> None:
     for _, worse in pairs():
         result, _ = repaired(worse)
@@ -370,6 +371,7 @@ def any_schema(rng: random.Random, depth: int) -> Any:
     return schema
 
 
+@pytest.mark.slow
 def test_the_check_accepts_every_repaired_schema() -> None:
     rng = random.Random(7)
     for _ in range(2_000):

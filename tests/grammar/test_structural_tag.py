@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
@@ -250,7 +250,8 @@ def test_both_allow_what_a_format_writes(name: str, data: st.DataObject, options
 @settings(max_examples=20)
 def test_both_stop_where_it_goes_wrong(name: str, data: st.DataObject, options: dict[str, Any]) -> None:
     """Written outputs with tokens dropped, doubled, put elsewhere or made others. ASCII: free text in a tag takes any
-    bytes, those of half a character too."""
+    bytes, those of half a character too. Without two new lines or five blanks in a row: the dialects bound white
+    space in JSON differently there (docs/constraint.md)."""
     _, tokenizer, _ = parts(name)
     plain = {t for t in range(tokenizer.vocab_size) if tokenizer.token_bytes(t).isascii()}.union(
         tokenizer.control_literals
@@ -262,6 +263,7 @@ def test_both_stop_where_it_goes_wrong(name: str, data: st.DataObject, options: 
         ids[at : at + data.draw(st.integers(0, 1))] = data.draw(st.sampled_from(([], [other], [ids[at]] * 2)))
         if not ids:
             return
+    assume(not re.search(rb"\n\s*\n|\s{5}", b"".join(map(tokenizer.token_bytes, ids))))
     first, second = of_format(name, **options).accepted_counts(ids)
     assert first == second
 
@@ -330,6 +332,7 @@ def test_both_allow_the_same_answers_of_a_response_format(name: str, thinking: b
                 assert (first == len(ids)) is (choice != "required")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(READ_BY.values()) & set(WITH)))
 def test_both_allow_as_much_of_what_models_wrote(name: str) -> None:
     path = SHARED / "vectors"

@@ -258,6 +258,7 @@ def test_a_regex_of_texts_that_are_not_a_word(words: list[str], texts: list[str]
 # -- whatever is chosen -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", ["names", "schema"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_short_output_is_valid_calls_or_text(name: str, strict: Any) -> None:

@@ -188,6 +188,7 @@ def test_a_plan_that_follows_the_advice_is_accepted(tmp_path: Path, config: Conf
     assert offers > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["moonshotai/Kimi-K2.5", "deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-8B"])
 def test_a_plan_with_an_advised_recipe_or_drafter_is_accepted(put: Put, name: str) -> None:
     put("moonshotai/Kimi-K2.5", KIMI_K25)

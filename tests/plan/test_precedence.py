@@ -67,6 +67,7 @@ def layers(draw: st.DrawFn, *names: str) -> Callable[[Path], Layers]:
     return of
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers("command line", "config file", "recipe both", "recipe one"))
 def test_the_strongest_source_decides_every_setting(qwen: Path, of: Callable[[Path], Layers]) -> None:

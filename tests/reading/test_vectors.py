@@ -298,6 +298,7 @@ def test_vectors_read_as_expected_or_by_a_rule(file: str) -> None:
     assert sorted(explained) == sorted(differ)
 
 
+@pytest.mark.slow
 @files
 def test_cutting_a_vector_changes_nothing(file: str) -> None:
     """Every single cut of every vector; every pair of cuts of the short ones (`make fuzz`: of all)."""
