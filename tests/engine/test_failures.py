@@ -91,6 +91,7 @@ def plain(prompt: Sequence[int], **fields: Any) -> Completion:
     return Completion(tuple(prompt), 16, sampling=GREEDY, **fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError, PanicException])
 @pytest.mark.parametrize("method", ["fill", "advance", "rollback", "forced"])
 @pytest.mark.parametrize("after", [0, 1, 2, 5])

@@ -41,6 +41,8 @@ from tests.engine.loop import continuation
 from tests.grammar.test_matcher import TOOLS
 from tests.reading import families
 
+pytestmark = pytest.mark.slow
+
 FMT = dovetail.format("kimi_k25")
 #: Reasoning and its end, text, two calls, the end of the turn.
 SAID = Message(

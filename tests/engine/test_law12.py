@@ -58,6 +58,7 @@ def test_eagle3_changes_nothing(target: Path, drafter: Path, k: int) -> None:
         assert run(core(target, drafter, k), wanted, late) == truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", range(1, 6))
 @pytest.mark.parametrize("wrong", [0.0, 0.3])
 def test_a_good_drafter_changes_nothing_but_the_steps(target: Path, drafter: Path, k: int, wrong: float) -> None:
@@ -119,6 +120,7 @@ def test_constraint_calls_balance(target: Path, drafter: Path) -> None:
     assert out == truth and counted.taken == truth["a"]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ends_inside_windows(target: Path, drafter: Path, data: st.DataObject) -> None:

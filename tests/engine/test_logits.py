@@ -136,6 +136,7 @@ def test_however_it_is_held(
         assert off(logits(held, chunks), plain) < tolerance
 
 
+@pytest.mark.slow
 @given(cuts=st.sets(st.integers(1, 40)), scores=st.integers(1, 4000))
 @settings(max_examples=15, deadline=None)
 def test_any_chunks(folder: Path, cuts: set[int], scores: int) -> None:

@@ -21,6 +21,8 @@ from dovetail.errors import EngineError
 from dovetail.gate import CostTable, Point
 from tests.engine.checkpoints import load_core, run, write_drafter, write_mtp_target
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0)
 WANTED = {str(i): Completion(tuple(range(2, 5 + 7 * i)), 90, sampling=GREEDY) for i in range(5)}
 

@@ -15,14 +15,14 @@ from tests.engine.schedules import PROMPTS, WANTED, Checkpoints, schedule
 FUZZ = settings().max_examples > 1000
 
 
-# 100 in `make test`, 10,000 in `make fuzz`.
-@settings(deadline=None, max_examples=10_000 if FUZZ else 100)
+# 50 in `make test`, 200 in `make test-all`, 10,000 in `make fuzz`.
+@settings(deadline=None, max_examples=10_000 if FUZZ else 2 * settings().max_examples)
 @given(seed=st.integers(0, 2**64))
 def test_schedules(tiny: Checkpoints, seed: int) -> None:
     schedule(tiny, seed, None)
 
 
-# 10 by each kernel in `make test`, 10,000 in `make fuzz`.
+# 10 by each kernel in `make test-all`, 10,000 in `make fuzz`.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXACT[1:])
 @settings(deadline=None, max_examples=10_000 if FUZZ else 10)

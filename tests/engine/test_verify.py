@@ -21,6 +21,8 @@ from dovetail.engine.verify import verify_greedy, verify_sampled
 from tests.engine.checkpoints import load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton
 
+pytestmark = pytest.mark.slow
+
 
 def chi_square(observed: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], samples: int) -> float:
     """How far off, in standard deviations of a chi-square of as many degrees of freedom (cells below 5 are pooled)."""

@@ -113,6 +113,7 @@ def test_call_ids_that_a_template_requires(shared_data: Path) -> None:
     assert chat_templates.of(shared_data / "templates/llama.cpp/Qwen3-Coder.jinja").history_rules.call_id is None
 
 
+@pytest.mark.slow
 def test_a_family_reads_what_it_writes_for_a_template(shared_data: Path) -> None:
     """Also if the reasoning tags and the end of a turn are the template's and not the family's."""
     for path in chat_templates.paths(shared_data):
@@ -356,6 +357,7 @@ def test_a_second_template_for_tools() -> None:
     assert fmt.template_options == ("style", "voice")
 
 
+@pytest.mark.slow
 def test_a_continued_message_equals_that_of_transformers(shared_data: Path) -> None:
     rendering = pytest.importorskip("transformers.utils.chat_template_utils")
     messages = [user(), assistant("It is going to be")]

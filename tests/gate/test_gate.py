@@ -17,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dovetail.gate import CONTEXTS, Acceptance, CostTable, Forecast, Gate, Limits, Point, Track, best
 from dovetail.gate.costs import Correction
 
+pytestmark = pytest.mark.slow
+
 MOST = 8
 
 # --- the decision

@@ -300,6 +300,7 @@ WILD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("strict", ["names", "off"])
@@ -355,6 +356,7 @@ TRIP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("response_format", [schema_format(TRIP), {"type": "json_object"}], ids=["schema", "object"])

@@ -19,6 +19,8 @@ from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Segment
 from tests.grammar.test_structural_tag import TOOLS, compiler, ids_of, parts
 
+pytestmark = pytest.mark.slow
+
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
 _GOOD = {"city": "Paris", "days": 3}

@@ -45,6 +45,8 @@ from tests.grammar.test_parameters import TAGGED
 from tests.reading import families
 from tests.reading.test_vectors import READ_BY
 
+pytestmark = pytest.mark.slow
+
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
 #: Without lengths of strings, which a tag does not enforce.

@@ -18,6 +18,8 @@ from dovetail.grammar.schemas.validation_cost import UNBOUNDED, ValidationCost, 
 from tests.grammar.test_check import values
 from tests.grammar.test_lark_schema import schemas
 
+pytestmark = pytest.mark.slow
+
 _LIMIT = 250_000
 _X = {"$ref": "#/$defs/x"}
 

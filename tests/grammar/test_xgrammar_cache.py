@@ -10,6 +10,8 @@ import pytest
 
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 
+pytestmark = pytest.mark.slow
+
 xgrammar = pytest.importorskip("xgrammar", reason="needs pip install --no-deps xgrammar apache-tvm-ffi")
 
 CONTROL = {"<one>": 1, "<two>": 2}

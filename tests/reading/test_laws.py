@@ -259,6 +259,7 @@ def _before_number(name: str) -> str:
     return families.format_of(name).write(message, thinking=False).text.partition("77777")[0]
 
 
+@pytest.mark.slow
 @families_all
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cost_is_linear(name: str, shape: str, work: _Work) -> None:
@@ -293,6 +294,7 @@ def test_nothing_is_lost(name: str, data: st.DataObject, places: list[int], thin
     assert not [(i, text) for i, c in enumerate(text) if "\ue000" <= c <= "\uf000" and c not in out and i not in may_go]
 
 
+@pytest.mark.slow
 @families_all
 @pytest.mark.parametrize("character", [",", ";", "x", "}", "]", "é"])
 def test_a_character_more_is_seen(name: str, character: str) -> None:
@@ -452,6 +454,7 @@ junk_tools = (
 )
 
 
+@pytest.mark.slow
 @families_all
 @few
 @given(st.data(), junk_tools, stops)

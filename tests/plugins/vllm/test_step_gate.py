@@ -163,6 +163,7 @@ def best(seconds: Callable[[int], float], accepts: float, batch: int) -> float:
     return max(rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3, 16])
 @pytest.mark.parametrize("accepts", [0.05, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("per_draft", [0.03, 0.4, 2.0])
