@@ -153,6 +153,12 @@ def test_a_call_without_a_number_takes_the_next_that_is_free() -> None:
     assert kinds(message) == ["missing_index"]
 
 
+def test_arguments_without_a_header_are_content() -> None:
+    message = FMT.parse(f'{SECTION}{CALL}{{"city": "Paris"}}{CALL_END}{SECTION_END}', tools=TOOLS, thinking=False)
+    assert message.calls == () and message.content == '{"city": "Paris"}'
+    assert "missing_name" in {defect.kind for defect in message.defects}
+
+
 def test_an_endless_header_becomes_content() -> None:
     text = SECTION + CALL + "x" * 5000 + ARGS
     message = FMT.parse(text, TOOLS, thinking=False)
