@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -191,8 +191,15 @@ def test_a_socket_s_folder_may_have_gone(tmp_path: Path, monkeypatch: pytest.Mon
         where.open()
 
 
-def test_a_socket_is_not_where_others_could_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    above = tmp_path / "above"
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A socket's path has at most 103 bytes, and `tmp_path` may be longer than that."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_socket_is_not_where_others_could_replace_it(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    above = short_folder / "above"
     (above / "own").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(above / "own"))
     for mode, safe in ((0o755, True), (0o777, False), (0o775, False), (0o1777, True)):
