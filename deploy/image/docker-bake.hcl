@@ -1,0 +1,45 @@
+// The four images with `docker buildx bake`. CONTEXT is the folder of `dovetail image build --target TARGET --context FOLDER`;
+// BASE and VLLM_BASE are images by their digest: docs/deploy.md.
+variable "CONTEXT" { default = "build/image" }
+variable "BASE" { default = "" }
+variable "VLLM_BASE" { default = "" }
+variable "REGISTRY" { default = "localhost" }
+variable "VERSION" { default = "0" }
+variable "REVISION" { default = "unknown" }
+variable "SOURCE_DATE_EPOCH" { default = "0" }
+
+group "default" { targets = ["gateway", "engine"] }
+group "vllm" { targets = ["vllm", "vllm-speculative"] }
+
+target "common" {
+  context    = CONTEXT
+  dockerfile = "Dockerfile"
+  args       = { BASE = BASE, VERSION = VERSION, REVISION = REVISION, SOURCE_DATE_EPOCH = SOURCE_DATE_EPOCH }
+  attest     = ["type=provenance,mode=max", "type=sbom"]
+}
+
+target "gateway" {
+  inherits = ["common"]
+  target   = "gateway"
+  tags     = ["${REGISTRY}/dovetail-gateway:${VERSION}"]
+}
+
+target "engine" {
+  inherits = ["common"]
+  target   = "engine"
+  tags     = ["${REGISTRY}/dovetail-engine:${VERSION}"]
+}
+
+target "vllm" {
+  inherits = ["common"]
+  target   = "vllm"
+  args     = { BASE = VLLM_BASE }
+  tags     = ["${REGISTRY}/dovetail-vllm:${VERSION}"]
+}
+
+target "vllm-speculative" {
+  inherits = ["common"]
+  target   = "vllm-speculative"
+  args     = { BASE = VLLM_BASE }
+  tags     = ["${REGISTRY}/dovetail-vllm-speculative:${VERSION}"]
+}
