@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.engine.attention.causal import causal_mask, check_cached, fused, fused_attention, query_blocks
+from dovetail.engine.casting import cast
 from dovetail.engine.models.base import ForwardBatch, Span
 from dovetail.engine.settings import AttentionBackend
 
@@ -37,8 +38,8 @@ class HeadCache:
         Queries are already scaled, and consecutive query heads share a key-value head. Returns [tokens, heads *
         value_width].
         """
-        self.keys.index_copy_(1, batch.rows, keys.transpose(0, 1).to(self.keys.dtype))
-        self.values.index_copy_(1, batch.rows, values.transpose(0, 1).to(self.values.dtype))
+        self.keys.index_copy_(1, batch.rows, cast(keys.transpose(0, 1), self.keys.dtype))
+        self.values.index_copy_(1, batch.rows, cast(values.transpose(0, 1), self.values.dtype))
         if len(batch.spans) == 1:
             return self._span(batch.spans[0], queries)
         return torch.cat([self._span(s, queries[s.start : s.start + s.length]) for s in batch.spans])
@@ -47,15 +48,15 @@ class HeadCache:
         keys, values = self.keys[:, span.rows], self.values[:, span.rows]
         length, heads, _ = queries.shape
         if fused(self._backend, length):
-            keys, values = keys.to(queries.dtype), values.to(queries.dtype)
+            keys, values = cast(keys, queries.dtype), cast(values, queries.dtype)
             return fused_attention(queries.transpose(0, 1), keys, values)
         # For a few rows, converting bfloat16 to float32 is faster than torch's product in bfloat16.
-        keys, values, wide = keys.float(), values.float(), queries.float()
-        parts = [
-            _products(wide[start:end], keys[:, :seen], values[:, :seen])
-            for start, end, seen in query_blocks(length, keys.shape[1], heads)
-        ]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(queries.dtype)
+        keys, values, wide = cast(keys), cast(values), cast(queries)
+        blocks = list(query_blocks(length, keys.shape[1], heads))
+        if len(blocks) == 1:
+            return cast(_products(wide, keys, values), queries.dtype)
+        parts = [_products(wide[start:end], keys[:, :seen], values[:, :seen]) for start, end, seen in blocks]
+        return cast(torch.cat(parts), queries.dtype)
 
 
 def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -71,6 +72,9 @@ def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         grouped = queries.view(length, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(kv_heads, -1, width)
     scores = torch.bmm(grouped, keys.transpose(1, 2))
     if length > 1:
-        scores.view(kv_heads, -1, length, context)[..., context - length :].add_(causal_mask(length))
+        by_query = scores if heads == kv_heads else scores.view(kv_heads, -1, length, context)
+        by_query[..., context - length :].add_(causal_mask(length))
     mixed = torch.bmm(scores.softmax(-1), values)
+    if heads == kv_heads:
+        return mixed.transpose(0, 1).reshape(length, heads * value_width)
     return mixed.view(kv_heads, -1, length, value_width).permute(2, 0, 1, 3).reshape(length, heads * value_width)

@@ -1,0 +1,82 @@
+"""`dovetail tune`: compiles every candidate of the GPU kernel ahead of time, and shows what fits and what is chosen."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table as Shown
+
+from dovetail.engine.tuning.model import Work, choose, floor
+from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Kind, Row, Table, table, updated
+from dovetail.errors import EngineError
+
+#: For which the choice is shown: batch and context, with heads and queries of Kimi-K2.5 on 8 GPUs at 3 drafts.
+_WORKS = [Work(batch, context, 8, 4) for context in (1024, 8192, 65536) for batch in (1, 16, 64)]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    archs: list[str] = arguments.arch or list(ARCHITECTURES)
+    kinds: list[Kind] = arguments.cache or list(KINDS)
+    console = Console(highlight=False, stderr=arguments.json)
+    found = _select(table(), archs, kinds) if arguments.no_compile else _compiled(archs, kinds, console)
+    fits = Table(found.triton, tuple(row for row in found.rows if row.why_not() is None))
+    if arguments.write:
+        Path(arguments.write).write_bytes(updated(table(), found))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        _show(found.rows, console)
+        _show_choices(fits, archs, kinds, console)
+
+
+def _select(whole: Table, archs: list[str], kinds: list[Kind]) -> Table:
+    return Table(whole.triton, tuple(row for row in whole.rows if row.arch in archs and row.kind in kinds))
+
+
+def _compiled(archs: list[str], kinds: list[Kind], console: Console) -> Table:
+    """Every candidate, compiled. Raises `EngineError` without Triton."""
+    if find_spec("triton") is None:
+        raise EngineError(
+            "tune compiles with Triton, which is not installed: `pip install dovetail[engine,gpu]`, or --no-compile to "
+            "show the table that comes with Dovetail"
+        )
+    from dovetail.engine.tuning.compiling import VERSION, candidates, compile_row
+
+    rows = []
+    for arch in archs:
+        for kind in kinds:
+            with console.status(f"compiling for {arch}, {kind}"):
+                rows += [compile_row(arch, kind, candidate) for candidate in candidates()]
+    return Table(VERSION, tuple(rows))
+
+
+def _show(rows: Iterable[Row], console: Console) -> None:
+    shown = Shown("arch", "cache", "block, tile, stages, warps", "shared", "registers", "instruction", "result")
+    for row in rows:
+        candidate = ", ".join(map(str, msgspec.structs.astuple(row.candidate)))
+        facts = (f"{row.shared:,}", str(row.registers), row.instruction or "none", row.why_not() or "fits")
+        shown.add_row(row.arch, row.kind, candidate, *facts)
+    console.print(shown)
+
+
+def _show_choices(fits: Table, archs: list[str], kinds: list[Kind], console: Console) -> None:
+    """What is chosen, by the model, and the time that memory alone takes: predictions, never measured."""
+    shown = Shown(
+        "arch", "cache", "batch", "context", "block, tile, stages, warps", "splits", "predicted", "memory alone"
+    )
+    for arch in archs:
+        for kind in kinds:
+            if not any(row.arch == arch and row.kind == kind for row in fits.rows):
+                continue
+            for work in _WORKS:
+                chosen = choose(fits, arch, kind, work)
+                candidate = ", ".join(map(str, msgspec.structs.astuple(chosen.row.candidate)))
+                times = (f"{chosen.seconds * 1e6:,.0f} us", f"{floor(kind, arch, work) * 1e6:,.0f} us")
+                shown.add_row(arch, kind, str(work.batch), f"{work.context:,}", candidate, str(chosen.splits), *times)
+    console.print(shown)
+    console.print("8 heads, 4 queries, one layer. Predicted by a model (engine/tuning/model.py); never measured.")

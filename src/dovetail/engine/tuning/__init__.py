@@ -1,0 +1,1 @@
+"""Tunes the GPU kernel without a GPU: compiles candidates, reads what they need, orders those that fit."""
