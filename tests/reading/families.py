@@ -1,4 +1,4 @@
-"""What the laws of reading are tried on, for every registered format: tools, messages, outputs, and outputs gone wrong.
+"""Samples for the laws of reading, for every registered format: tools, messages, outputs, and damaged outputs.
 
 Nothing here knows a family: its markup is what its reader declares and what `write` puts around the words of a sample.
 """
@@ -24,6 +24,10 @@ from dovetail.formats.registry import FAMILIES
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Tokenizer
+from tests.reading.declared_formats import DECLARED
+
+#: The formats that write prompts themselves.
+RENDERING = [name for name, family in FAMILIES.items() if family.renders()]
 
 PLACE = {
     "type": "object",
@@ -87,11 +91,13 @@ _PIECE = re.compile(r"[ \n]*[<\[][^<>\[\]]*[>\]]?|[^<\[]+")
 
 #: The complete example of docs/adding-a-family.md, which is tried like a registered format.
 EXAMPLE = "acme"
-NAMES = (*FAMILIES, EXAMPLE)
+NAMES = (*FAMILIES, EXAMPLE, *DECLARED)
 
 
 @functools.cache
 def format_of(name: str) -> Format:
+    if name in DECLARED:
+        return DECLARED[name]()
     return _example() if name == EXAMPLE else dovetail.format(name)
 
 
@@ -106,11 +112,33 @@ def _example() -> Format:
 
 
 @functools.cache
+def leading() -> frozenset[str]:
+    """One family for each reader: the others only declare other markers for it."""
+    first: dict[type, str] = {}
+    for name in NAMES:
+        kinds = format_of(name).reader_type.__mro__
+        first.setdefault(next(kind for kind in kinds if kind.__module__.startswith("dovetail.")), name)
+    return frozenset(first.values())
+
+
+#: Families that make one call a turn.
+ONE_CALL = ("harmony", "gigachat3")
+
+
+def opens_in_text(name: str) -> bool:
+    """Whether the family's calls begin with a marker that is ordinary text."""
+    reader = format_of(name).reader_type
+    openers = getattr(reader, "openers", ())
+    return bool(openers) and openers[0] in reader.text_openers
+
+
+@functools.cache
 def controls(name: str) -> tuple[str, ...]:
     """The literals of all control tokens that the family's readers and writers use."""
     fmt = format_of(name)
     written = (s.text for s in fmt.write(SAMPLE).segments if s.control)
-    return tuple(dict.fromkeys((*fmt._reader.controls, *fmt.end_of_turn, *written)))
+    kind = fmt.reader_type
+    return tuple(dict.fromkeys((*kind.controls, *kind.begin_of_text, *fmt.end_of_turn, *written)))
 
 
 @functools.cache
@@ -118,7 +146,7 @@ def markers(name: str) -> tuple[str, ...]:
     """Every literal that means something to the family: what its reader declares, and the tags of a written sample."""
     fmt = format_of(name)
     found = list(controls(name))
-    for kind in fmt._reader.__mro__:
+    for kind in fmt.reader_type.__mro__:
         for value in (value for key, value in vars(kind).items() if not key.endswith("__")):
             found += [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
     for output in (*sample_outputs(name), *sample_outputs(name, thinking=False)):
@@ -142,7 +170,7 @@ def _mark(name: str) -> re.Pattern[str]:
 
 @functools.cache
 def _ordinary_mark(name: str) -> re.Pattern[str]:
-    """The same where control tokens are told apart: only markers that hold none."""
+    """The same if control tokens are known by their ids: only markers without control tokens."""
     literals = [m.strip() for m in markers(name) if len(m.strip()) > 2 and not any(c in m for c in controls(name))]
     return re.compile("|".join(map(re.escape, literals)) or "(?!)")
 
@@ -346,7 +374,7 @@ _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'
 
 
 def swallowed(name: str, text: str) -> set[int]:
-    """Where in `text` a character may stand that is neither text nor part of a call: in attributes that nobody reads.
+    """Where in `text` a character may stand that is neither text nor part of a call: in attributes that are not read.
 
     They stand in the tags of a family's calls; anything else in such a tag is content.
     """
@@ -364,7 +392,7 @@ def swallowed(name: str, text: str) -> set[int]:
 
 def _tags(name: str) -> tuple[str, str]:
     """Regexes for a family's opening tags with attributes (group 1 is the tag's name) and for what ends such a tag."""
-    reader = format_of(name)._reader
+    reader = format_of(name).reader_type
     if issubclass(reader, TagReader):
         return f"({re.escape(reader.call)}|{re.escape(reader.parameter)})", ">"
     if issubclass(reader, KimiK3Reader):

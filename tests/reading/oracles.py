@@ -212,11 +212,11 @@ def harmony(text: str, schemas: Schemas, *, thinking: bool, reason: str) -> Read
     What several messages say stands on lines of its own.
     """
     out, mode, header, body = Read(), "header", "", ""
-    said: set[str] = set()
+    filled: set[str] = set()
     for piece, tag in [*_split(HARMONY, text), ("", None)]:
         mark = tag["mark"] if tag else ""
         if mode == "body" and (mark or not piece):
-            _harmony_message(header, body, out, said)
+            _harmony_message(header, body, out, filled)
             header, body, mode = "", "", "between"
         if mark == "message":
             mode = "body"
@@ -234,7 +234,7 @@ def harmony(text: str, schemas: Schemas, *, thinking: bool, reason: str) -> Read
     return out
 
 
-def _harmony_message(header: str, body: str, out: Read, said: set[str]) -> None:
+def _harmony_message(header: str, body: str, out: Read, filled: set[str]) -> None:
     recipient = re.search(r"\bto=(\S+)", header)
     channel = re.search(r"<\|channel\|> *(\w+)", header)
     if recipient:
@@ -243,8 +243,8 @@ def _harmony_message(header: str, body: str, out: Read, said: set[str]) -> None:
         return
     place = "reasoning" if channel and channel[1] == "analysis" else "content"
     if body:
-        setattr(out, place, getattr(out, place) + ("\n" if place in said else "") + body)
-        said.add(place)
+        setattr(out, place, getattr(out, place) + ("\n" if place in filled else "") + body)
+        filled.add(place)
 
 
 def _is_json(text: str) -> bool:

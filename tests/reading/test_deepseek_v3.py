@@ -9,7 +9,7 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from tests.reading.families import TOOLS
-from tests.reading.test_envelope import calls, kinds, read
+from tests.reading.whole import calls, kinds, read
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -44,7 +44,7 @@ def section(*calls: str) -> str:
 )
 def test_either_shape_is_read_with_either(call: str, as_v3: list[str], as_v31: list[str]) -> None:
     for name, defects in (("deepseek_v3", as_v3), ("deepseek_v31", as_v31)):
-        message = read(section(call) + END, name=name, thinking=False)
+        message = read(name, section(call) + END, thinking=False)
         assert calls(message) == [("ping", JSON)]
         assert (message.content, sorted(kinds(message))) == ("", sorted(defects))
 
@@ -57,7 +57,7 @@ def test_either_shape_is_read_with_either(call: str, as_v3: list[str], as_v31: l
         (v3() + SECTION_END, [JSON], "", ["missing_section"]),
         (SECTION + v3() + END, [JSON], "", ["missing_section_end"]),
         (SECTION + v3().removesuffix(CALL_END) + v3() + SECTION_END, [JSON] * 2, "", ["missing_call_end"]),
-        (SECTION + SECTION + v3() + CALL_END + SECTION_END, [JSON], "", ["stray_marker"]),
+        (SECTION + SECTION + v3() + CALL_END + SECTION_END, [JSON], "", ["stray_marker"] * 2),
         (section("nonsense"), [], "nonsense", ["text_in_section"]),
         (section(v3('{"n": 9007199254740993.10}')), ['{"n": 9007199254740993.10}'], "", []),
         (section(v3("[1]")), ["[1]"], "", ["invalid_arguments"]),
@@ -81,25 +81,25 @@ def test_either_shape_is_read_with_either(call: str, as_v3: list[str], as_v31: l
     ],
 )
 def test_near_misses(text: str, expected: list[str], content: str, defects: list[str]) -> None:
-    message = read(text, name="deepseek_v3")
+    message = read("deepseek_v3", text)
     assert [arguments for _, arguments in calls(message)] == expected
     assert (message.content, kinds(message)) == (content, defects)
 
 
 def test_a_header_of_another_version_may_hold_arguments_that_are_no_object() -> None:
-    message = read(section(f"{CALL}ping{SEP}null{CALL_END}"), name="deepseek_v31", thinking=False)
+    message = read("deepseek_v31", section(f"{CALL}ping{SEP}null{CALL_END}"), thinking=False)
     assert (calls(message), kinds(message)) == ([("ping", "null")], ["invalid_arguments"])
 
 
-def test_what_is_written() -> None:
-    said = Message("Hello.", "hm", (Call("call_0", "ping", JSON), Call("call_1", "ping", "{}")))
-    written = dovetail.format("deepseek_v3").write(said).text
+def test_written_messages() -> None:
+    answer = Message("Hello.", "hm", (Call("call_0", "ping", JSON), Call("call_1", "ping", "{}")))
+    written = dovetail.format("deepseek_v3").write(answer).text
     assert written == f"<think>hm</think>Hello.{section(v3(), chr(10), v3('{}'))}{END}"
-    assert read(written, name="deepseek_v3") == said
+    assert read("deepseek_v3", written) == answer
     assert dovetail.format("deepseek_v3").write(Message("Hello.")).text == "Hello." + END
-    written = dovetail.format("deepseek_v31").write(said).text
+    written = dovetail.format("deepseek_v31").write(answer).text
     assert written == f"hm</think>Hello.{section(v31(), v31('{}'))}{END}"
-    assert read(written, name="deepseek_v31") == said
+    assert read("deepseek_v31", written) == answer
     assert dovetail.format("deepseek_v31").write(Message("Hello."), thinking=False).text == "Hello." + END
 
 
@@ -109,9 +109,9 @@ def test_the_models_own_tokens(shared_data: Path, name: str) -> None:
     tokenizer = dovetail.tokenizer(shared_data / "tokenizers" / "deepseek_v3")
     fmt = dovetail.format(name)
     arguments = f'{{"a": "{CALL_END}{SECTION}"}}'
-    said = Message(f"{SECTION}ping{SEP}", "hm", (Call("call_0", "ping", arguments),))
-    ids = fmt.write(said).ids(tokenizer)
+    answer = Message(f"{SECTION}ping{SEP}", "hm", (Call("call_0", "ping", arguments),))
+    ids = fmt.write(answer).ids(tokenizer)
     for size in (1, 3, len(ids)):
         reader = fmt.reader(TOOLS, tokenizer=tokenizer)
         events = [event for i in range(0, len(ids), size) for event in reader.feed("", ids[i : i + size])]
-        assert dovetail.fold(events + reader.finish()) == said
+        assert dovetail.fold(events + reader.finish()) == answer

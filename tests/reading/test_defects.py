@@ -26,5 +26,5 @@ def test_every_kind_that_is_used_is_listed() -> None:
 def test_the_docs_have_the_same_list() -> None:
     page = (ROOT / "docs/reading.md").read_text(encoding="utf-8")
     page = page.partition("## How near-misses are read")[2]
-    told = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", page, re.M))
-    assert told == dict(KINDS)
+    listed = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", page, re.M))
+    assert listed == dict(KINDS)

@@ -1,4 +1,4 @@
-"""DSML as DeepSeek V3.2, V4 and V4.1 write it, and what of it goes wrong."""
+"""DSML as DeepSeek V3.2, V4 and V4.1 write it, and near-misses of it."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ X = '{"query": "x"}'
         (section(opener(), parameter()), [("search", X)], "", ["missing_call_end"]),
         (section(opener(), parameter(), SUBMIT), [("search", X), ("submit", "{}")], "", ["missing_call_end"]),
         (section(call(parameter(end="\n"))), [("search", X)], "", ["missing_parameter_end"]),
-        (section(call(parameter(end=""), parameter("3", 'name="topn" string="false"'))),
-         [("search", '{"query": "x", "topn": 3}')], "", ["missing_parameter_end"]),
+        (section(call(parameter(end=""), parameter("3", 'name="topn" string="true"'))),
+         [("search", '{"query": "x<｜DSML｜parameter name=\\"topn\\" string=\\"true\\">3"}')], "", []),
         (section(call(parameter(), PARAMETER_END), INVOKE_END), [("search", X)], "", ["stray_marker"] * 2),
         (section(PARAMETER_END, SUBMIT), [("submit", "{}")], "", ["stray_marker"]),
         (INVOKE_END + "x", [], "\nx", ["stray_marker"]),
@@ -134,7 +134,14 @@ X = '{"query": "x"}'
          ["duplicate_parameter"]),
         (section(call(parameter("3", 'name="topn"'))), [("search", '{"topn": 3}')], "", ["missing_attribute"]),
         (section(call(parameter("null", 'name="note"'))), [("search", '{"note": null}')], "", ["missing_attribute"]),
-        (section(call(parameter("3", 'name="topn" string="true"'))), [("search", '{"topn": "3"}')], "", []),
+        (section(call(parameter("3", 'name="topn" string="true"'))), [("search", '{"topn": 3}')], "",
+         ["mistyped_value"]),
+        (section(call(parameter("true", 'name="deep" string="true"'))), [("search", '{"deep": true}')], "",
+         ["mistyped_value"]),
+        (section(call(parameter("three", 'name="topn" string="true"'))), [("search", '{"topn": "three"}')], "", []),
+        (section(call(parameter("3.5", 'name="topn" string="true"'))), [("search", '{"topn": "3.5"}')], "", []),
+        (section(call(parameter("3", 'name="note" string="true"'))), [("search", '{"note": "3"}')], "", []),
+        (section(call(parameter("3", 'name="more" string="true"'))), [("search", '{"more": "3"}')], "", []),
         (section(call(parameter("True", 'name="deep" string="false"'))), [("search", '{"deep": true}')], "",
          ["python_value"]),
         (section(call(parameter("x", 'name="topn" string="false"'))), [("search", '{"topn": "x"}')], "",
@@ -156,7 +163,7 @@ def test_near_misses_are_read_as_meant(
 @pytest.mark.parametrize(
     "text", [section(parameter(), INVOKE_END), section(opener(""), parameter(), INVOKE_END), section(parameter())]
 )
-def test_what_names_no_tool_is_of_the_only_one(text: str) -> None:
+def test_a_call_without_a_name_is_of_the_only_tool(text: str) -> None:
     message = FMT.parse(text, TOOLS[:1], thinking=False)
     assert [(c.name, c.arguments) for c in message.calls] == [("search", X)]
     assert kinds(message)[0] == "missing_name"

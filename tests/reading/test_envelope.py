@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any
 
 import pytest
 
 import dovetail
-from dovetail.conversation import Message
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.reading.json_string import StringDecoder, decode
+from tests.reading import whole
 from tests.reading.families import TOOLS, stream
+from tests.reading.whole import calls, kinds
 
+read = functools.partial(whole.read, "hermes")
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 
 
 def block(body: str) -> str:
     return f"{CALL}\n{body}\n{CALL_END}"
-
-
-def read(text: str, reason: str = "stop", name: str = "hermes", **asked: Any) -> Message:
-    whole = dovetail.fold(stream(name, [text], reason, **asked))
-    assert dovetail.fold(stream(name, list(text), reason, **asked)) == whole
-    return whole
-
-
-def calls(message: Message) -> list[tuple[str, str]]:
-    return [(call.name, call.arguments) for call in message.calls]
-
-
-def kinds(message: Message) -> list[str]:
-    return [defect.kind for defect in message.defects]
 
 
 ONE = [("ping", '{"a": 1}')]
@@ -93,7 +81,7 @@ ONE = [("ping", '{"a": 1}')]
         ("", [], ["empty_section"]),
     ],
 )
-def test_what_an_object_may_look_like(body: str, expected: list[tuple[str, str]], defects: list[str]) -> None:
+def test_spellings_of_a_call_object(body: str, expected: list[tuple[str, str]], defects: list[str]) -> None:
     message = read(block(body))
     assert (calls(message), message.content, kinds(message)) == (expected, "", defects)
 
@@ -129,7 +117,7 @@ def test_what_an_object_may_look_like(body: str, expected: list[tuple[str, str]]
         ('{"name": "ping", "arguments": {"a": 1}} so', ONE, "so\n", ["text_in_section"]),
     ],
 )
-def test_what_cannot_be_read_is_content(
+def test_an_unreadable_call_is_content(
     body: str, expected: list[tuple[str, str]], content: str, defects: list[str]
 ) -> None:
     message = read(block(body))
@@ -212,10 +200,10 @@ def test_strings_are_decoded_as_they_come(written: str, decoded: str) -> None:
     ],
 )
 @pytest.mark.parametrize("reason", ["stop", "length"])
-def test_what_is_cut_off_stays_so(
+def test_a_call_that_was_cut_off_is_not_completed(
     text: str, expected: list[tuple[str, str]], content: str, defects: list[str], reason: str
 ) -> None:
-    message = read(text, reason)
+    message = read(text, reason=reason)
     assert (calls(message), message.content) == (expected, content)
     assert kinds(message) == [*defects, *(["truncated_call"] if "string_arguments" in defects else [])]
     ended = [e.index for e in stream("hermes", [text], reason) if isinstance(e, CallEnd)]
@@ -224,23 +212,23 @@ def test_what_is_cut_off_stays_so(
 
 def test_an_empty_block_may_be_cut_by_length_only() -> None:
     assert kinds(read(CALL)) == ["empty_section"]
-    assert kinds(read(CALL, "length")) == ["truncated_call"]
+    assert kinds(read(CALL, reason="length")) == ["truncated_call"]
 
 
 def test_cut_off_arguments_are_closed_on_request() -> None:
-    message = read(f'{CALL}{{"name": "ping", "arguments": {{"a": "x', "length", repair_arguments=True)
+    message = read(f'{CALL}{{"name": "ping", "arguments": {{"a": "x', reason="length", repair_arguments=True)
     assert json.loads(message.calls[0].arguments) == {"a": "x"}
     assert kinds(message) == ["truncated_call", "repaired_arguments"]
-    message = read(f'{CALL}{{"name": "ping", "arguments": {{"a": tru', "length", repair_arguments=True)
+    message = read(f'{CALL}{{"name": "ping", "arguments": {{"a": tru', reason="length", repair_arguments=True)
     assert (calls(message), kinds(message)) == ([("ping", '{"a": tru')], ["truncated_call"])
 
 
-def test_markers_in_an_open_string_end_it() -> None:
-    """Without ids, literals are markers."""
-    message = read(block('{"name": "ping", "arguments": {"a": "</tool_call> is a tag"}}'))
-    assert calls(message) == [("ping", '{"a": "')]
-    assert kinds(message) == ["invalid_arguments", "stray_marker"]
-    assert " is a tag" in message.content
+def test_a_marker_ends_a_string_that_does_not_go_on() -> None:
+    """A string that goes on after it spells the marker: see `test_well_formed.py`."""
+    for rest in ("\n", "x\n", '<tool_call>{"name": "ping"', '"x'):
+        message = read(block('{"name": "ping", "arguments": {"a": "</tool_call>' + rest))
+        assert calls(message)[0] == ("ping", '{"a": "')
+        assert kinds(message)[0] == "invalid_arguments"
 
 
 def test_nothing_is_held_behind_an_ordinary_answer() -> None:

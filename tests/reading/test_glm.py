@@ -1,4 +1,4 @@
-"""GLM's calls, with newlines (4.5, 4.6) and without (4.7), and what of them goes wrong."""
+"""GLM's calls, with newlines (4.5, 4.6) and without (4.7), and near-misses of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import CallEnd
+from tests.reading import whole
 
 FMT = dovetail.format("glm45")
 PROPERTIES = {"query": {"type": "string"}, "topn": {"type": "integer"}, "note": {"type": ["string", "null"]}}
@@ -39,8 +40,8 @@ SUBMIT = call(name="submit")
         (SUBMIT + " \n<|observation|>", [("submit", "{}")], "", []),
         # ends that are missing
         (call(argument(end="\n")), [("search", X)], "", ["missing_parameter_end"]),
-        (call(argument(end=""), argument("3", "topn")), [("search", '{"query": "x", "topn": 3}')], "",
-         ["missing_parameter_end"]),
+        (call(argument(end=""), argument("3", "topn")),
+         [("search", '{"query": "x<arg_key>topn</arg_key>\\n<arg_value>3"}')], "", []),
         ("<tool_call>search\n" + argument() + SUBMIT, [("search", X), ("submit", "{}")], "", ["missing_call_end"]),
         ("<tool_call>submit" + SUBMIT, [("submit", "{}")] * 2, "", ["missing_call_end"]),
         ("<tool_call>search\n" + argument() + "<|user|>", [("search", X)], "", ["missing_call_end"]),
@@ -78,15 +79,11 @@ SUBMIT = call(name="submit")
 def test_near_misses_are_read_as_meant(
     text: str, calls: list[tuple[str, str]], content: str, defects: list[str]
 ) -> None:
-    for pieces in ([text], list(text)):
-        reader = FMT.reader(TOOLS)
-        message = dovetail.fold([*(event for piece in pieces for event in reader.feed(piece)), *reader.finish()])
-        assert [(c.name, c.arguments) for c in message.calls] == calls
-        assert message.content == content
-        assert [defect.kind for defect in message.defects] == defects
+    message = whole.read("glm45", text, TOOLS)
+    assert (whole.calls(message), message.content, whole.kinds(message)) == (calls, content, defects)
 
 
-def test_what_names_no_tool_is_of_the_only_one() -> None:
+def test_a_call_without_a_name_is_of_the_only_tool() -> None:
     message = FMT.parse(call(argument(), name=""), TOOLS[:1])
     assert [(c.name, c.arguments) for c in message.calls] == [("search", X)]
     assert [defect.kind for defect in message.defects] == ["missing_name"]

@@ -1,13 +1,15 @@
-"""gpt-oss' messages: what their headers say, and what is forgiven."""
+"""gpt-oss' messages: their headers, and near-misses."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
+from tests.reading import whole
+from tests.reading.whole import calls, kinds
 
 FMT = dovetail.format("harmony")
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("get_weather", "search", "functions.odd")]
@@ -25,28 +27,12 @@ def call(header: str = "commentary to=functions.search ", arguments: str = '{"q"
 
 NEXT = f"{START}assistant"
 CALLED = [("search", '{"q": "x"}')]
+parse = functools.partial(whole.read, "harmony", tools=TOOLS)
 
 
-def parse(text: str, tools: Any = TOOLS, **asked: Any) -> Message:
-    message = FMT.parse(text, tools, **asked)
-    options = {key: value for key, value in asked.items() if key != "reason"}
-    reader = FMT.reader(tools, **options)
-    events = [event for character in text for event in reader.feed(character)]
-    assert dovetail.fold([*events, *reader.finish(asked.get("reason", "stop"))]) == message
-    return message
-
-
-def kinds(message: Message) -> list[str]:
-    return [defect.kind for defect in message.defects]
-
-
-def calls(message: Message) -> list[tuple[str, str]]:
-    return [(c.name, c.arguments) for c in message.calls]
-
-
-def test_what_is_written() -> None:
-    said = Message("Look:", "Hm.", (Call("", "search", '{"q":1}'), Call("", "get_weather", "{}")))
-    assert FMT.write(said).text == (
+def test_written_messages() -> None:
+    answer = Message("Look:", "Hm.", (Call("", "search", '{"q":1}'), Call("", "get_weather", "{}")))
+    assert FMT.write(answer).text == (
         f"{CHANNEL}analysis{MESSAGE}Hm.{END}{NEXT}{CHANNEL}commentary{MESSAGE}Look:{END}"
         f"{NEXT}{CHANNEL}commentary to=functions.search {CONSTRAIN}json{MESSAGE}" + '{"q":1}' + CALL + NEXT + CHANNEL
         + f"commentary to=functions.get_weather {CONSTRAIN}json{MESSAGE}" + "{}" + CALL

@@ -1,4 +1,4 @@
-"""`hermes` and `qwen3`: blocks of one call each, between and behind text and reasoning."""
+"""`hermes` and `qwen3`: blocks of one call each, between and after text and reasoning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import CallStart, Content
 from tests.reading.families import TOOLS
-from tests.reading.test_envelope import block, kinds, read
+from tests.reading.test_envelope import block
+from tests.reading.whole import kinds, read
 
 PING = '{"name": "ping", "arguments": {}}'
 END = "<|im_end|>"
@@ -37,7 +38,7 @@ END = "<|im_end|>"
     ],
 )
 def test_blocks(text: str, calls: int, content: str, defects: list[str]) -> None:
-    message = read(text)
+    message = read("hermes", text)
     assert [call.name for call in message.calls] == ["ping"] * calls
     assert (message.content, kinds(message)) == (content, defects)
 
@@ -51,14 +52,16 @@ def test_ids_decide_what_a_marker_is(small_tokenizer: dovetail.tokens.Tokenizer)
 
 
 def test_newlines_that_the_template_writes_are_markup() -> None:
-    said = Message("Hello.", "Let me\nthink.", (Call("call_0", "ping", "{}"),))
-    written = dovetail.format("qwen3").write(said).text
+    answer = Message("Hello.", "Let me\nthink.", (Call("call_0", "ping", "{}"),))
+    written = dovetail.format("qwen3").write(answer).text
     assert written == f"<think>\nLet me\nthink.\n</think>\n\nHello.\n{block(PING)}{END}"
-    assert read(written, name="qwen3") == said
+    assert read("qwen3", written) == answer
     assert (
-        dovetail.format("qwen3").write(Message(calls=said.calls)).text.startswith("<think>\n\n</think>\n\n<tool_call>")
+        dovetail.format("qwen3")
+        .write(Message(calls=answer.calls))
+        .text.startswith("<think>\n\n</think>\n\n<tool_call>")
     )
-    assert dovetail.format("qwen3").write(said, thinking=False).text == written.partition("</think>\n\n")[2]
+    assert dovetail.format("qwen3").write(answer, thinking=False).text == written.partition("</think>\n\n")[2]
 
 
 def test_hermes_reasons_only_where_it_did() -> None:

@@ -1,4 +1,4 @@
-"""What may still become JSON, against trying every way to complete it."""
+"""Whether a text may still become JSON, compared with trying every way to complete it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_beginning_of_json_is_possible(document: str, cuts: list[int], spa
 
 
 @given(st.sampled_from("[{"), st.text(alphabet, max_size=5), st.lists(st.integers(min_value=0), max_size=4))
-def test_what_is_possible_can_be_completed(opening: str, rest: str, cuts: list[int]) -> None:
+def test_a_possible_prefix_can_be_completed(opening: str, rest: str, cuts: list[int]) -> None:
     text = opening + rest
     may = possible(text, cuts)
     assert may == possible(text, []) == possible(text, list(range(len(text))))

@@ -1,14 +1,16 @@
-"""Kimi K3's tags: blocks, calls and their typed arguments, and what is forgiven."""
+"""Kimi K3's tags: blocks, calls and their typed arguments, and near-misses."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
+from tests.reading import whole
+from tests.reading.whole import calls, kinds
 
 FMT = dovetail.format("kimi_k3")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -40,30 +42,13 @@ def tools(*body: str) -> str:
 OVER = close("response")
 LAST = close("message") + END
 CALLED = [("search", '{"city": "Paris"}')]
+parse = functools.partial(whole.read, "kimi_k3", thinking=False, tools=TOOLS)
 UNNAMED = [("search", "{}")]
 
 
-def parse(text: str, given: Any = TOOLS, **asked: Any) -> Message:
-    asked = {"thinking": False, **asked}
-    message = FMT.parse(text, given, **asked)
-    options = {key: value for key, value in asked.items() if key != "reason"}
-    reader = FMT.reader(given, **options)
-    events = [event for character in text for event in reader.feed(character)]
-    assert dovetail.fold([*events, *reader.finish(asked.get("reason", "stop"))]) == message
-    return message
-
-
-def kinds(message: Message) -> list[str]:
-    return [defect.kind for defect in message.defects]
-
-
-def calls(message: Message) -> list[tuple[str, str]]:
-    return [(c.name, c.arguments) for c in message.calls]
-
-
-def test_what_is_written() -> None:
+def test_written_messages() -> None:
     arguments = '{"city": "P<&\\"é", "a&\\"b": [1.50, null], "n": 1.50, "t": true, "o": {}, "z": null}'
-    said = Message("Look.", "Hm.", (Call("", "search", arguments), Call("", "ns.get-time", "{}")))
+    answer = Message("Look.", "Hm.", (Call("", "search", arguments), Call("", "ns.get-time", "{}")))
     body = (
         argument(value='P<&"é'),
         argument("a&amp;&quot;b", "array", "[1.50, null]"),
@@ -74,7 +59,7 @@ def test_what_is_written() -> None:
     )
     second = tag('call tool="ns.get-time" index="2"') + close("call")
     written = "Hm." + close("think") + tag("response") + "Look." + OVER + tools(call(*body) + second) + LAST
-    assert FMT.write(said).text == written
+    assert FMT.write(answer).text == written
     message = parse(written, thinking=True)
     assert (message.content, message.reasoning, message.defects) == ("Look.", "Hm.", ())
     assert calls(message) == [("search", arguments), ("ns.get-time", "{}")]
@@ -148,7 +133,7 @@ def test_without_a_type_the_schema_decides() -> None:
         (OVER + tools(call(tag('argument key="city" type="string"') + "Paris")), "", CALLED,
          ["missing_parameter_end"]),
         (OVER + tools(call(tag('argument key="city" type="string"') + "P" + argument("days", "number", "3"))), "",
-         [("search", '{"city": "P", "days": 3}')], ["missing_parameter_end"]),
+         [("search", '{"city": "P<|open|>argument key=\\"days\\" type=\\"number\\"<|sep|>3"}')], []),
         (OVER + tools(call(tag("json") + '{"city": "Paris"}')), "", CALLED, []),
         (OVER + tools(call(), close("call"), close("argument"), tag("tools")), "", CALLED, ["stray_marker"] * 3),
         (OVER + tools(call(argument(), close("argument"))), "", CALLED, ["stray_marker"]),
@@ -200,7 +185,7 @@ def test_near_misses_are_read_as_meant(
 
 def test_the_only_tool_is_meant_where_none_is_named() -> None:
     for body in (call(head='index="1"'), argument() + close("call"), tag("json") + '{"city": "Paris"}' + close("call")):
-        message = parse(OVER + tools(body), [SEARCH])
+        message = parse(OVER + tools(body), tools=[SEARCH])
         assert (calls(message), kinds(message)) == (CALLED, ["missing_name"])
 
 

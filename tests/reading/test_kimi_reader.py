@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Message
 from dovetail.events import CallEnd, Event
+from tests.examples import examples
 from tests.reading import families
 from tests.reading.kimi_oracle import MARKERS, read
 
@@ -82,6 +83,7 @@ def test_equals_the_naive_reading_of_the_whole(text: str, thinking: bool, reason
     assert [index in ended for index in range(len(message.calls))] == expected.whole
 
 
+@examples(30)
 @given(outputs, st.booleans())
 def test_every_step_is_a_prefix_of_the_naive_reading_so_far(text: str, thinking: bool) -> None:
     reader = FMT.reader(thinking=thinking)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import re
 import sys
@@ -13,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import dovetail
@@ -23,12 +25,12 @@ from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, 
 from dovetail.reading import CallReader
 from dovetail.reading.defects import KINDS
 from dovetail.tokens import Segment, Tokenizer
+from tests.examples import examples
 from tests.reading import families
 from tests.reading.families import TOOLS, cut, meaning, opened, reasons, stream, stream_ids
 
-FUZZ = settings().max_examples >= 1000
 #: Examples for each property and family: there are some twenty of either.
-few = settings(max_examples=400 if FUZZ else 20)
+few = examples(20, fuzz=400)
 families_all = pytest.mark.parametrize("name", families.NAMES)
 stops = st.sampled_from(("stop", "length"))
 
@@ -39,7 +41,7 @@ stops = st.sampled_from(("stop", "length"))
 @families_all
 @few
 @given(st.data(), st.booleans())
-def test_what_is_written_reads_back(name: str, data: st.DataObject, thinking: bool) -> None:
+def test_written_messages_are_read_back(name: str, data: st.DataObject, thinking: bool) -> None:
     fmt = families.format_of(name)
     message = data.draw(families.messages(name, reasons=reasons(name, thinking)))
     for prompt in fmt.forms(message, thinking=thinking):
@@ -220,9 +222,12 @@ def _forget() -> None:
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Work]:
     counting = _Work(monkeypatch)
     _forget()  # what was compiled without counting
+    gc.collect()
+    gc.disable()  # what a collection frees while a reader runs would be taken from what the reader copied
     tracemalloc.start()
     yield counting
     tracemalloc.stop()
+    gc.enable()
     _forget()
 
 
@@ -259,9 +264,18 @@ def _before_number(name: str) -> str:
     return families.format_of(name).write(message, thinking=False).text.partition("77777")[0]
 
 
+#: The shapes in which a family's own markers decide. One family for each reader has all of them in `.ci/run`.
+OF_MARKERS = ("endless header", "markers", "halves of markers", "halves in an argument")
+
+
+def shapes() -> Iterator[Any]:
+    for shape, name in itertools.product(SHAPES, families.NAMES):
+        in_ci = shape in OF_MARKERS or name in families.leading()
+        yield pytest.param(name, shape, marks=() if in_ci else pytest.mark.proof)
+
+
 @pytest.mark.slow
-@families_all
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("name", "shape"), list(shapes()))
 def test_cost_is_linear(name: str, shape: str, work: _Work) -> None:
     """Four times the output is about four times the work, in pieces of 4 characters and in one."""
     short, long = (SHAPES[shape](name, size) for size in (2000, 8000))
@@ -305,7 +319,7 @@ def test_a_character_more_is_seen(name: str, character: str) -> None:
         for place in range(len(text) + 1):
             longer = text[:place] + character + text[place:]
             if fmt.parse(longer, TOOLS, thinking=thinking) == whole:
-                assert re.match(fmt._reader.layout, longer[place:]), longer[max(0, place - 20) : place + 20]
+                assert re.match(fmt.reader_type.layout, longer[place:]), longer[max(0, place - 20) : place + 20]
 
 
 def _unescaped(arguments: str) -> str:
@@ -356,7 +370,7 @@ def test_spelled_control_tokens_are_text(name: str, data: st.DataObject, thinkin
     text = data.draw(families.outputs(name) | families.texts(name, ids=True))
     read = dovetail.fold(stream_ids(name, [tokenizer.encode(text)], tokenizer, thinking=thinking))
     blocks, openers, inner = _ordinary(name)
-    begins = re.search(families.format_of(name)._reader.unmarked, text) or any(o in text for o in openers)
+    begins = re.search(families.format_of(name).reader_type.unmarked, text) or any(o in text for o in openers)
     in_content = not thinking or any(block in text for block in blocks)
     if not (begins and in_content):  # in reasoning, ordinary text opens no call
         assert not read.calls
@@ -370,7 +384,7 @@ def test_spelled_control_tokens_are_text(name: str, data: st.DataObject, thinkin
 
 def _ordinary(name: str) -> tuple[list[str], list[str], list[str]]:
     """The family's markers of reasoning, openers of calls, and others that are ordinary text."""
-    kind = families.format_of(name)._reader
+    kind = families.format_of(name).reader_type
     groups = ((kind.think, kind.think_end), getattr(kind, "openers", ()), (*kind.inner, *kind.ends))
     blocks, openers, inner = (
         [marker.strip() for marker in group if not any(control in marker for control in kind.controls)]
@@ -520,10 +534,11 @@ def test_a_call_in_an_answer_without_calls_is_reported(name: str) -> None:
     fmt = families.format_of(name)
     message = fmt.parse(families.sample_outputs(name)[0], TOOLS, thinking=opened(name, True), tool_choice="none")
     assert not message.calls and all(word in message.content for word in ("CONTENT", "VALUE"))
-    assert "call_not_allowed" in [defect.kind for defect in message.defects]
+    if not families.opens_in_text(name):  # ordinary text is then no marker
+        assert "call_not_allowed" in [defect.kind for defect in message.defects]
 
 
-SHARED_WALK = [name for name in families.NAMES if families.format_of(name)._reader._read is CallReader._read]
+SHARED_WALK = [name for name in families.NAMES if families.format_of(name).reader_type._read is CallReader._read]
 
 
 @pytest.mark.parametrize("name", SHARED_WALK)
@@ -531,5 +546,8 @@ def test_a_section_of_calls_ends_open_reasoning(name: str) -> None:
     fmt = families.format_of(name)
     calls = fmt.write(Message("x", "", _ONE_CALL.calls), thinking=False).text.partition("x")[2]
     message = fmt.parse("hm" + calls, TOOLS, thinking=True)
+    if families.opens_in_text(name):  # reasoning may mention it
+        assert (message.reasoning, message.calls, message.defects) == ("hm" + calls[: -len(fmt.end_of_turn[0])], (), ())
+        return
     assert (message.reasoning.rstrip(), len(message.calls)) == ("hm", 1)
     assert [defect.kind for defect in message.defects] == ["reasoning_not_closed"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallEnd, CallStart, Content
+from tests.reading import whole
 from tests.reading.families import TOOLS
-from tests.reading.test_envelope import calls, kinds, read
+from tests.reading.whole import calls, kinds
 
+read = functools.partial(whole.read, "llama3_json")
 TAG, END = "<|python_tag|>", "<|eot_id|>"
 PING = '{"name": "ping", "parameters": {}}'
 
@@ -52,7 +56,7 @@ PING = '{"name": "ping", "parameters": {}}'
     ],
 )
 def test_where_calls_may_stand(text: str, count: int, content: str, defects: list[str]) -> None:
-    message = read(text, name="llama3_json")
+    message = read(text)
     assert [arguments for _, arguments in calls(message)] == ["{}"] * count
     assert (message.content, kinds(message)) == (content, defects)
 
@@ -80,7 +84,7 @@ def test_where_calls_may_stand(text: str, count: int, content: str, defects: lis
 )
 @pytest.mark.parametrize("end", ["", END])
 def test_other_json_is_an_answer(text: str, end: str) -> None:
-    assert read(text + end, name="llama3_json") == Message(text)
+    assert read(text + end) == Message(text)
 
 
 def test_a_call_of_a_known_tool_starts_with_its_name() -> None:
@@ -102,10 +106,10 @@ def test_much_whitespace_is_not_waited_for(before: str) -> None:
     reader = dovetail.format("llama3_json").reader(TOOLS)
     reader.feed(f"{before}{' ' * 17}")
     assert reader.feed(" ") == [Content(" ")]
-    assert read(f"{before}{' ' * 20}x", name="llama3_json").content == f"{before.removeprefix(PING)}{' ' * 20}x"
+    assert read(f"{before}{' ' * 20}x").content == f"{before.removeprefix(PING)}{' ' * 20}x"
 
 
-def test_what_is_written() -> None:
+def test_written_messages() -> None:
     fmt = dovetail.format("llama3_json")
     two = (Call("call_0", "ping", "{}"), Call("call_1", "ping", "{}"))
     assert fmt.write(Message(calls=two)).text == f"{PING}; {PING}{END}"

@@ -1,4 +1,4 @@
-"""The alphabet under every reader, and what readers share beyond the laws."""
+"""The alphabet under every reader, and shared behaviour of readers beyond the laws."""
 
 from __future__ import annotations
 

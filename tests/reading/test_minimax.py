@@ -1,4 +1,4 @@
-"""MiniMax-M2's calls, and what of them goes wrong."""
+"""MiniMax-M2's calls, and near-misses of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
+from tests.reading import whole
 
 FMT = dovetail.format("minimax_m2")
 PROPERTIES = {"query": {"type": "string"}, "topn": {"type": "integer"}, "note": {"type": ["string", "null"]}}
@@ -87,12 +88,8 @@ def section(*calls: str) -> str:
 def test_near_misses_are_read_as_meant(
     text: str, calls: list[tuple[str, str]], content: str, defects: list[str]
 ) -> None:
-    for pieces in ([text], list(text)):
-        reader = FMT.reader(TOOLS, thinking=False)
-        message = dovetail.fold([*(event for piece in pieces for event in reader.feed(piece)), *reader.finish()])
-        assert [(c.name, c.arguments) for c in message.calls] == calls
-        assert message.content == content
-        assert [defect.kind for defect in message.defects] == defects
+    message = whole.read("minimax_m2", text, TOOLS, thinking=False)
+    assert (whole.calls(message), message.content, whole.kinds(message)) == (calls, content, defects)
 
 
 def test_written_as_the_template_does() -> None:
@@ -102,8 +99,8 @@ def test_written_as_the_template_does() -> None:
         '<parameter name="topn">3.0</parameter>\n</invoke>\n<invoke name="submit">\n</invoke>\n'
         "</minimax:tool_call>[e~["
     )
-    said = Message("Here.", "\nhm", calls)
-    assert FMT.write(said, thinking=True).text == written
+    answer = Message("Here.", "\nhm", calls)
+    assert FMT.write(answer, thinking=True).text == written
     assert FMT.write(Message("Hi."), thinking=False).text == "Hi.[e~["
     read = FMT.parse(written, TOOLS)  # the prompt ends in `<think>` and a newline
     assert (read.content, read.reasoning, read.defects) == ("Here.", "\nhm", ())

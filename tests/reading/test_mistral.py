@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from tests.reading.test_envelope import calls, kinds, read
+from tests.reading import whole
+from tests.reading.whole import calls, kinds
 
+read = functools.partial(whole.read, "mistral")
 CALLS, ARGS, CALL_ID, CLOSER, END = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[/TOOL_CALLS]", "</s>"
 NAMED = f'{CALLS}ping{ARGS}{{"a": 1}}'
 OBJECT = '{"name": "ping", "arguments": {"a": 1}}'
@@ -58,7 +62,7 @@ LIST = f"{CALLS}[{OBJECT}]"
     ],
 )
 def test_where_calls_may_stand(text: str, count: int, content: str, defects: list[str]) -> None:
-    message = read(text, name="mistral")
+    message = read(text)
     assert calls(message) == [("ping", '{"a": 1}')] * count
     assert (message.content, kinds(message)) == (content, defects)
 
@@ -78,7 +82,7 @@ def test_where_calls_may_stand(text: str, count: int, content: str, defects: lis
     ],
 )
 def test_arguments(text: str, arguments: str, defects: list[str]) -> None:
-    message = read(text, name="mistral")
+    message = read(text)
     assert message.calls[0].arguments == arguments
     assert [kind for kind in kinds(message) if kind != "reasoning_not_closed"] == [
         kind for kind in defects if kind != "reasoning_not_closed"
@@ -87,18 +91,18 @@ def test_arguments(text: str, arguments: str, defects: list[str]) -> None:
 
 def test_ids_in_the_text() -> None:
     named = f"{CALLS}ping{CALL_ID}VvvODy9mT{ARGS}{{}}"
-    assert read(named, name="mistral") == Message(calls=(Call("VvvODy9mT", "ping", "{}"),))
-    assert kinds(read(named * 2, name="mistral")) == ["duplicate_id"]
-    spaced = read(f"{CALLS}ping{CALL_ID}a b{ARGS}{{}}", name="mistral")
+    assert read(named) == Message(calls=(Call("VvvODy9mT", "ping", "{}"),))
+    assert kinds(read(named * 2)) == ["duplicate_id"]
+    spaced = read(f"{CALLS}ping{CALL_ID}a b{ARGS}{{}}")
     assert ([call.id for call in spaced.calls], spaced.content, kinds(spaced)) == (["call_0"], "a b", ["unreadable_id"])
-    alone = read(f"{CALLS}ping{CALL_ID}VvvODy9mT{END}", name="mistral")
+    alone = read(f"{CALLS}ping{CALL_ID}VvvODy9mT{END}")
     assert (calls(alone), kinds(alone)) == ([("ping", "{}")], ["missing_arguments"])
-    cut = read(f"{CALLS}unheard{CALL_ID}VvvODy9mT", name="mistral")
+    cut = read(f"{CALLS}unheard{CALL_ID}VvvODy9mT")
     assert (cut.calls, cut.content, kinds(cut)) == ((), "unheardVvvODy9mT", ["truncated_call"])
 
 
 def test_an_id_behind_the_arguments_is_as_the_template_of_nemo_has_it() -> None:
-    message = read(f'{CALLS}[{OBJECT[:-1]}, "id": "abcdefgh0"}}]{END}', name="mistral")
+    message = read(f'{CALLS}[{OBJECT[:-1]}, "id": "abcdefgh0"}}]{END}')
     assert message == Message(calls=(Call("call_0", "ping", '{"a": 1}'),))
 
 
@@ -113,13 +117,13 @@ def test_an_id_behind_the_arguments_is_as_the_template_of_nemo_has_it() -> None:
 )
 def test_a_control_token_where_a_name_is_too_long(length: int, rest: str, defects: list[str]) -> None:
     begun = '{"name": "' + "x" * length
-    message = read(f"{CALLS}[{begun}[THINK]yy", name="mistral")
+    message = read(f"{CALLS}[{begun}[THINK]yy")
     assert (message.content, kinds(message)) == (begun + rest, defects)
 
 
 def test_reasoning() -> None:
-    said = Message("Hello.", "hm", (Call("call_0", "ping", "{}"),))
-    written = dovetail.format("mistral").write(said).text
+    answer = Message("Hello.", "hm", (Call("call_0", "ping", "{}"),))
+    written = dovetail.format("mistral").write(answer).text
     assert written == f"[THINK]hm[/THINK]Hello.{CALLS}ping{ARGS}{{}}{END}"
-    assert read(written, name="mistral") == said
-    assert dovetail.format("mistral").write(said, thinking=False).text == f"Hello.{CALLS}ping{ARGS}{{}}{END}"
+    assert read(written) == answer
+    assert dovetail.format("mistral").write(answer, thinking=False).text == f"Hello.{CALLS}ping{ARGS}{{}}{END}"

@@ -1,4 +1,4 @@
-"""Parameters become one JSON object while they come; the way back; and what is held meanwhile."""
+"""Parameters become one JSON object while they come; the way back; and what is buffered meanwhile."""
 
 from __future__ import annotations
 
@@ -116,8 +116,78 @@ def test_values(key: str, text: str, value: str, defect: str | None) -> None:
     json.loads(whole.text)
 
 
-def test_what_the_output_says_stands_above_the_schema() -> None:
-    assert write(("i", ["5"]), types=STRING).text == '{"i": "5"}'
+@pytest.mark.parametrize(
+    ("key", "text", "value", "mistyped"),
+    [
+        ("i", "5", "5", True),
+        ("i", "5.0", '"5.0"', False),
+        ("i", "five", '"five"', False),
+        ("i", "", '""', False),
+        ("n", "5e1", "5e1", True),
+        ("b", "true", "true", True),
+        ("b", "True", '"True"', False),
+        ("o", '{"a": 1}', '{"a": 1}', True),
+        ("o", '{"a": 1', '"{\\"a\\": 1"', False),
+        ("s", "5", '"5"', False),
+        ("si", "5", '"5"', False),
+        ("unknown", "5", '"5"', False),
+    ],
+)
+def test_a_string_that_the_schema_does_not_allow(key: str, text: str, value: str, mistyped: bool) -> None:
+    for pieces in ([text], [*text]):
+        written = write((key, pieces), types=STRING)
+        assert written.text == f'{{"{key}": {value}}}'
+        assert written.defects == [("mistyped_value", key)] * mistyped
+
+
+WRAPPED = '{"s": "é\\ud83d", "i": 1.50}'
+
+
+@pytest.mark.parametrize("types", [None, STRING, VALUES])
+@pytest.mark.parametrize(
+    ("given", "text", "defects"),
+    [
+        ([("arguments", WRAPPED)], WRAPPED, ["wrapped_arguments"]),
+        ([("input", " {} ")], "{}", ["wrapped_arguments"]),
+        ([("sn", '"n"'), ("parameters", '{"s": "x"}')], '{"sn": "n", "s": "x"}', ["wrapped_arguments"]),
+        ([("input", '{"o": {"s": []}}'), ("o", "{}")], '{"o": {"s": []}, "o": {}}',
+         ["wrapped_arguments", "duplicate_parameter"]),
+    ],
+)  # fmt: skip
+def test_arguments_under_a_key_that_the_tool_does_not_have(
+    types: frozenset[str] | None, given: list[tuple[str, str]], text: str, defects: list[str]
+) -> None:
+    for cut in (lambda value: [value], list):
+        written = write(*((key, cut(value)) for key, value in given), types=types)
+        assert json.loads(written.text).keys() == json.loads(text).keys()
+        assert [kind for kind, _ in written.defects if kind != "mistyped_value"] == defects
+        assert text in written.text or len(given) > 1
+
+
+@pytest.mark.parametrize("value", ['{"city": "x"}', '{"s": 1, "city": "x"}', '{"s": 1', "[1]", "s", '"s"', "3"])
+def test_what_is_no_object_of_arguments_stays_under_its_key(value: str) -> None:
+    as_string = '{"arguments": ' + json.dumps(value) + "}"
+    for types, text in ((None, f'{{"arguments": {value}}}'), (STRING, as_string)):
+        for pieces in ([value], [*value]):
+            written = write(("arguments", pieces), types=types)
+            assert written.text in (text, as_string)
+            assert not written.defects
+    written = Written()
+    written.parameters.open("arguments")('{"s"')
+    assert (written.text, written.parameters.cut(), written.text) == ("", "", '{"arguments": {"s"')
+
+
+def test_a_tool_may_have_a_parameter_called_arguments() -> None:
+    for schema in ({"properties": {"arguments": {}, "s": {}}}, {"additionalProperties": {"type": "object"}}, None):
+        fragments: list[str] = []
+        parameters = Parameters(ParameterTypes(schema), fragments.append, lambda kind, key: pytest.fail(kind))
+        parameters.open("arguments")('{"s": 1}')
+        parameters.close()
+        parameters.end()
+        assert "".join(fragments) == '{"arguments": {"s": 1}}'
+
+
+def test_the_type_in_the_output_overrides_the_schema() -> None:
     assert write(("s", ["5"]), types=VALUES).text == '{"s": 5}'
     assert write(("s", ['"5"']), types=VALUES).text == '{"s": "5"}'
 
@@ -168,7 +238,7 @@ def test_strings_stream_and_values_wait_no_longer_than_they_must() -> None:
         ("sn", "null", '{"sn": null', "}"),
     ],
 )
-def test_what_is_cut_keeps_what_there_was(key: str, text: str, fragments: str, closing: str) -> None:
+def test_a_cut_value_keeps_its_beginning(key: str, text: str, fragments: str, closing: str) -> None:
     written = Written()
     written.parameters.open(key)(text)
     assert written.parameters.unfinished

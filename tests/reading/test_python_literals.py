@@ -177,7 +177,7 @@ def test_numbers(python: str, json_number: str | None) -> None:
         ("{1: 'a', True: 'b', None: 'c', 'd': ('e')}", {"1": "a", "true": "b", "null": "c", "d": "e"}),
     ],
 )
-def test_what_python_would_not_or_json_could_not_have(literal: str, value: Any) -> None:
+def test_literals_that_python_refuses_or_json_cannot_express(literal: str, value: Any) -> None:
     if value is None:
         assert kinds(read(f"a={literal}")) == ["invalid_arguments"]
     else:
@@ -220,6 +220,7 @@ def test_near_misses_are_read_as_meant(arguments: str, read_as: str, defects: li
         ("a=[1, 2}, b=3", '{"a": [1, 2'),
         ("a={1, 2}", '{"a": {1, 2}'),
         ("a={'x'}", '{"a": {"x"}'),
+        ("a={g'x': 1}", """{"a": {g'x': 1}"""),
         ("a={'x'.y: 1}", '{"a": {"x".y: 1}'),
         ("a=[1,,2]", '{"a": [1, ,2]'),
         ("a=", '{"a": '),
@@ -230,7 +231,7 @@ def test_near_misses_are_read_as_meant(arguments: str, read_as: str, defects: li
         ("**[1]", "{**[1]"),
     ],
 )
-def test_what_cannot_be_read_stays_as_it_is(arguments: str, raw: str) -> None:
+def test_unreadable_arguments_are_passed_on_unchanged(arguments: str, raw: str) -> None:
     events = stream([f"[f({arguments})]"])
     message = dovetail.fold(events)
     assert read(arguments) == message

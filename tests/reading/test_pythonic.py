@@ -1,49 +1,35 @@
-"""Lists of Python calls: where one begins, and what is forgiven. What stands in the calls: test_python_literals."""
+"""Lists of Python calls: where one begins, and near-misses. test_python_literals has the arguments."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event
+from tests.reading import whole
+from tests.reading.whole import calls, kinds
 
 FMT = dovetail.format("pythonic")
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("get_weather", "search", "ns.get-time")]
 CALLS, CALLS_END, TAG, EOT = "<|python_start|>", "<|python_end|>", "<|python_tag|>", "<|eot|>"
 ONE = "[search(q='x')]"
 CALLED = [("search", '{"q": "x"}')]
+parse = functools.partial(whole.read, "pythonic", tools=TOOLS)
 
 
-def parse(text: str, tools: Any = TOOLS, **asked: Any) -> Message:
-    message = FMT.parse(text, tools, **asked)
-    options = {key: value for key, value in asked.items() if key != "reason"}
-    reader = FMT.reader(tools, **options)
-    events = [event for character in text for event in reader.feed(character)]
-    assert dovetail.fold([*events, *reader.finish(asked.get("reason", "stop"))]) == message
-    return message
-
-
-def kinds(message: Message) -> list[str]:
-    return [defect.kind for defect in message.defects]
-
-
-def calls(message: Message) -> list[tuple[str, str]]:
-    return [(c.name, c.arguments) for c in message.calls]
-
-
-def test_what_is_written() -> None:
+def test_written_messages() -> None:
     arguments = r'{"q":"a\/\"b\"\n","n":[1.50,null,true],"is it":{"true":false}}'
-    said = Message("", "", (Call("", "search", arguments), Call("", "ns.get-time", "{}")))
+    answer = Message("", "", (Call("", "search", arguments), Call("", "ns.get-time", "{}")))
     written = r'[search(q="a/\"b\"' + r'\n", n=[1.50,None,True], **{"is it": {"true":False}}), ns.get-time()]'
-    assert FMT.write(said).text == written + EOT
+    assert FMT.write(answer).text == written + EOT
     assert FMT.write(Message("Look: ", "Hm.", (Call("", "f", "{}"),))).text == (
         f"<think>Hm.</think>Look: {CALLS}[f()]{CALLS_END}{EOT}"
     )
     assert FMT.write(Message("Hi", "Hm."), thinking=False).text == f"Hi{EOT}"
-    assert parse(FMT.write(said).text).calls[0].arguments == (
+    assert parse(FMT.write(answer).text).calls[0].arguments == (
         r'{"q": "a/\"b\"\n", "n": [1.50, null, true], "is it": {"true": false}}'
     )
 
@@ -116,8 +102,8 @@ def test_brackets_that_are_too_deep() -> None:
 
 
 def test_without_tools_only_what_begins_with_a_call_is_one() -> None:
-    assert calls(parse(ONE, None)) == CALLED
-    assert parse(f"See: {ONE}", None).content == f"See: {ONE}"
+    assert calls(parse(ONE, tools=None)) == CALLED
+    assert parse(f"See: {ONE}", tools=None).content == f"See: {ONE}"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +148,7 @@ def test_a_list_that_was_cut_off_before_its_first_call(text: str) -> None:
     assert (message.content, kinds(message)) == (text, ["truncated_call"])
 
 
-def test_what_is_held_back() -> None:
+def test_text_that_is_held_back() -> None:
     reader = FMT.reader(TOOLS)
 
     def feed(text: str) -> list[Event]:

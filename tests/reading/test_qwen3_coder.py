@@ -1,4 +1,4 @@
-"""Qwen3-Coder's calls, and what of them goes wrong."""
+"""Qwen3-Coder's calls, and near-misses of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
+from tests.reading import whole
 
 FMT = dovetail.format("qwen3_coder")
 PROPERTIES = {
@@ -109,12 +110,8 @@ def section(*calls: str) -> str:
 def test_near_misses_are_read_as_meant(
     text: str, calls: list[tuple[str, str]], content: str, defects: list[str]
 ) -> None:
-    for pieces in ([text], list(text)):
-        reader = FMT.reader(TOOLS, thinking=False)
-        message = dovetail.fold([*(event for piece in pieces for event in reader.feed(piece)), *reader.finish()])
-        assert [(c.name, c.arguments) for c in message.calls] == calls
-        assert message.content == content
-        assert [defect.kind for defect in message.defects] == defects
+    message = whole.read("qwen3_coder", text, TOOLS, thinking=False)
+    assert (whole.calls(message), message.content, whole.kinds(message)) == (calls, content, defects)
 
 
 def test_text_that_opens_a_call_is_text_in_reasoning_and_where_no_call_is_asked_for() -> None:
@@ -138,8 +135,8 @@ def test_written_as_the_template_does() -> None:
     )
     assert FMT.write(Message("Here.", "", calls)).text == written
     assert FMT.write(Message("", "", calls[1:])).text == "<tool_call>" + written.rpartition("<tool_call>")[2]
-    said = Message("Here.", "hm\n", calls)
-    text = FMT.write(said, thinking=True).text
+    answer = Message("Here.", "hm\n", calls)
+    text = FMT.write(answer, thinking=True).text
     assert text == "<think>\nhm\n\n</think>\n\n" + written
     read = FMT.parse(text, TOOLS)
     assert (read.content, read.reasoning, read.defects) == ("Here.", "hm\n", ())
@@ -171,7 +168,7 @@ def test_in_a_string_of_json_the_end_of_a_parameter_is_text(name: str, size: int
         ("</parameter>", ""),
     ],
 )
-def test_what_is_no_string_of_json_ends_where_the_parameter_does(value: str, read: object) -> None:
+def test_a_value_that_is_no_json_string_ends_with_its_parameter(value: str, read: object) -> None:
     output = f"<tool_call>\n<function=keep>\n<parameter=all>\n{value}\n</parameter>\n</function>\n</tool_call>"
     message = FMT.parse(output, LISTED, thinking=False)
     assert json.loads(message.calls[0].arguments) == {"all": read}

@@ -1,4 +1,4 @@
-"""What a tool's schema says of a parameter's type, and that no schema is too strange to be asked."""
+"""The type of a parameter by its tool's schema, for any schema."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_types(schema: Any, types: str) -> None:
         {"$ref": "#"},
     ],
 )
-def test_what_says_nothing_is_any(schema: Any) -> None:
+def test_a_schema_without_a_type_allows_any(schema: Any) -> None:
     known = types_of(schema)
     assert known == ANY or (schema == {"type": ["string", 7]} and known == {"string"}) or known == {"object"}
 
@@ -104,8 +104,21 @@ def test_where_parameters_are_declared(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", [None, [], "x", {}, {"properties": []}, {"$ref": "#"}, {"properties": {"x": {}}}])
-def test_what_is_not_declared_is_any(schema: Any) -> None:
+def test_an_undeclared_parameter_may_be_any_type(schema: Any) -> None:
     assert ParameterTypes(schema)["k"] == ANY
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"items": {"type": "null"}}, {"null"}),
+        ({"anyOf": [True, {"items": {"type": "null"}}]}, {"null"}),
+        (True, ANY),
+        ({"items": [{"type": "null"}]}, ANY),
+    ],
+)
+def test_the_items_of_an_array(schema: Any, types: frozenset[str]) -> None:
+    assert ParameterTypes({"properties": {"k": schema}}).inside("k").of_items() == types
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(

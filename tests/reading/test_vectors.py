@@ -1,4 +1,4 @@
-"""What engines' own tests expect of outputs (`../shared/data/vectors`), and every way to cut those once or twice.
+"""Outputs from the tests of other engines (`../shared/data/vectors`), and every way to cut them once or twice.
 
 A case says what one parser made of an output. `tools_only`: it did not look for reasoning. `reasoning_only`: it split
 off the reasoning and left the calls as text in its content, so that content is read here as what follows. `stream`
@@ -16,15 +16,13 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 import dovetail
 from dovetail.conversation import Message
 from dovetail.formats.registry import FAMILIES
 from tests.conftest import SHARED
+from tests.examples import FUZZ
 from tests.reading import families
-
-FUZZ = settings().max_examples >= 1000
 
 #: Which of our formats reads a file's cases. (Files of other families are not read.)
 READ_BY = {
@@ -34,17 +32,25 @@ READ_BY = {
     "deepseek_v32": "deepseek_v32",
     "deepseek_v4": "deepseek_v4",
     "deepseekr1": "deepseek_v3",
+    "gemma4": "gemma4",
+    "gigachat3": "gigachat3",
     "glm45": "glm45",
     "glm47": "glm47",
     "gpt_oss": "harmony",
     "harmony": "harmony",
     "hermes": "hermes",
+    "jamba": "jamba",
     "kimi_k2": "kimi_k2_thinking",
     "kimi_k25": "kimi_k25",
+    "lfm2": "lfm2",
     "llama3_json": "llama3_json",
     "minimax_append_think": "minimax_m2",
     "minimax_m2": "minimax_m2",
+    "minimax_m3": "minimax_m3",
+    "minimaxm3": "minimax_m3",
     "mistral": "mistral",
+    "nemotron3": "nemotron_v3",
+    "phi4": "phi4_mini",
     "pythonic": "pythonic",
     "qwen25": "hermes",
     "qwen3": "qwen3",
@@ -53,29 +59,32 @@ READ_BY = {
 #: Files whose reasoning parsers take an output to begin inside a reasoning block.
 BEGINS_IN_REASONING = ("deepseek_r1", "deepseek_v3", "deepseekr1", "kimi_k25", "minimax_append_think", "mistral")
 
-#: Where we read otherwise, and why. docs/reading.md carries the same list.
+#: The rules by which our reading differs from an engine's expectation. docs/reading.md has them with their counts.
 RULES = {
     "after": "Text after a section, and between sections, is content.",
-    "outside": "Text that stands outside of every message is content, with a Defect.",
-    "in-section": "What stands in a section and cannot be read as a call is content, with a Defect.",
-    "no-opener": "What nothing opened is no call: its stray markers are dropped with a Defect, its text is content.",
-    "no-name": "What should be a call and names no tool is content, with a Defect.",
-    "only-tool": "A call that names no tool is one of the only tool there is, with a Defect.",
+    "outside": "Text outside of every message is content, with a Defect.",
+    "in-section": "Text in a section that cannot be read as a call is content, with a Defect.",
+    "no-opener": "Without an opener there is no call, unless a tool's name and a marker begin one: text is content.",
+    "no-name": "A call that names no tool is content, with a Defect.",
+    "only-tool": "A call that names no tool is a call of the only tool that the request has, with a Defect.",
     "unknown-name": "A name that is not among the tools is passed on as it is, with a Defect.",
-    "bare-counter": "A call is named as soon as its header is read, not guessed from arguments that are yet to come.",
-    "no-arguments": "A call that ends without arguments is a call with none, with a Defect.",
+    "bare-counter": "A call gets its name as soon as its header is read. The name is not guessed from later arguments.",
+    "no-arguments": "A call that ends without arguments has none, with a Defect.",
     "invalid": "Arguments that are not JSON are passed on as they came, without a CallEnd and with a Defect.",
-    "escapes": "A backslash and an n between tags are these two characters: the format knows no escapes there.",
-    "missing-end": "A call whose arguments are whole is a call, with a Defect for the end that did not come.",
-    "dropped-end": "Where the end of a call ends the turn, engines may drop it: a call with whole arguments is whole.",
-    "truncated": "A call that was cut off keeps what there was of it, without a CallEnd and with a Defect.",
+    "escapes": "A backslash and an n between tags are these two characters, because the format has no escapes there.",
+    "missing-end": "A call with complete arguments and no end is a call, with a Defect.",
+    "dropped-end": "A call with complete arguments needs no end if that would also end the turn: engines drop it.",
+    "truncated": "A call that was cut off has the arguments that came, without a CallEnd and with a Defect.",
     "header": "A header that was cut off before its message began is content, with a Defect.",
-    "prompt": "Whether an output begins inside a reasoning block is for the prompt to say, not for the output.",
-    "whitespace": "Whitespace that no template writes is content, and stays.",
+    "prompt": "The prompt decides whether an output begins inside a reasoning block, not the output.",
+    "whitespace": "Whitespace that no template writes is content.",
     "layout": "Whitespace between the parts of a call does not matter.",
-    "whitespace-markup": "Newlines that a template writes around a marker are markup, and so is space between calls.",
-    "unfinished": "The engine's test looks at a stream that has not ended, or makes its parser fail.",
-    "garbled": "The engine loses or garbles what it reads here.",
+    "whitespace-markup": "Newlines that a template writes around a marker, and whitespace between calls, are markup.",
+    "unfinished": "The engine's test reads a stream that has not ended, or makes its parser fail.",
+    "quoted": "A string where the tool's schema has another type is the value that it spells, with a Defect.",
+    "reasoning-only": "Reasoning stays reasoning if nothing follows it.",
+    "not-python": "JSON where the format has a list of Python calls is content, with a Defect.",
+    "garbled": "The engine loses or garbles an output that is read here.",
 }
 DIFFERS: dict[str, dict[str, str]] = {
     "deepseek_r1": {
@@ -116,6 +125,20 @@ DIFFERS: dict[str, dict[str, str]] = {
         "prompt": "REASONING.batch.4",
         "whitespace": "TOOLCALLING.batch.5.g REASONING.batch.6.a",
     },
+    "gemma4": {
+        "after": "detect_and_parse_multiple_calls TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c"
+        " TOOLCALLING.batch.8.d",
+        "in-section": "TOOLCALLING.batch.4.a",
+        "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.batch.5.f TOOLCALLING.batch.5.g TOOLCALLING.stream.4.c",
+        "no-name": "TOOLCALLING.batch.4.c",
+        "no-arguments": "TOOLCALLING.batch.6.c",
+        "missing-end": "TOOLCALLING.batch.4.b TOOLCALLING.batch.4.d",
+        "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "prompt": "REASONING.batch.4",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "whitespace": "TOOLCALLING.batch.8.a",
+        "whitespace-markup": "streaming_multiple_tool_calls",
+    },
     "glm45": {
         "unknown-name": "invalid_tool_call",
         "escapes": "array_argument_with_escaped_json#2 array_argument_with_escaped_json#4"
@@ -123,7 +146,6 @@ DIFFERS: dict[str, dict[str, str]] = {
     },
     "glm47": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
-        "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.batch.5.f TOOLCALLING.batch.5.g TOOLCALLING.stream.4.c",
         "only-tool": "TOOLCALLING.batch.4.a",
         "unknown-name": "invalid_tool_call TOOLCALLING.batch.13",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
@@ -152,6 +174,16 @@ DIFFERS: dict[str, dict[str, str]] = {
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "tool_call_with_leading_text TOOLCALLING.batch.8.a",
     },
+    "jamba": {
+        "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
+        "in-section": "TOOLCALLING.batch.4.a",
+        "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.stream.4.c",
+        "no-name": "TOOLCALLING.batch.4.c",
+        "no-arguments": "TOOLCALLING.batch.6.c",
+        "invalid": "TOOLCALLING.batch.4.b",
+        "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "whitespace": "TOOLCALLING.batch.8.a",
+    },
     "kimi_k2": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "in-section": "TOOLCALLING.batch.4.a",
@@ -166,8 +198,23 @@ DIFFERS: dict[str, dict[str, str]] = {
         "unfinished": "e2e_chunk_split_invariance e2e_chunk_split_invariance#3 e2e_chunk_split_invariance#4"
         " e2e_exception_mid_drain_preserves_accumulated_calls",
     },
+    "gigachat3": {
+        "no-opener": "detect_and_parse_function_call_marker_simple_tool_call"  # of GigaChat 3.1
+        " streaming_function_call_marker_simple_tool_call",
+        "no-name": "detect_and_parse_missing_name",
+        "no-arguments": "detect_and_parse_missing_arguments",
+        "invalid": "detect_and_parse_arguments_not_dict detect_and_parse_invalid_json",
+    },
     "kimi_k25": {
         "whitespace": "REASONING.batch.6.a",
+    },
+    "lfm2": {
+        "after": "detect_and_parse_multiple_blocks",
+        "unknown-name": "detect_and_parse_unknown_function",
+        "not-python": "detect_and_parse_json_multiple_calls detect_and_parse_json_simple"
+        " detect_and_parse_json_with_parameters_key streaming_eot_token_filtering"
+        " streaming_json_normal_text_before_tool_call streaming_json_split_across_chunks",
+        "whitespace": "detect_and_parse_with_normal_text_before",
     },
     "llama3_json": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d"
@@ -188,6 +235,14 @@ DIFFERS: dict[str, dict[str, str]] = {
         "missing-end": "TOOLCALLING.batch.4.d",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace-markup": "TOOLCALLING.batch.5.d",
+    },
+    "minimax_m3": {
+        "in-section": "mismatched_closing_tag",
+        "truncated": "truncated_no_closing_tags",
+    },
+    "minimaxm3": {
+        "whitespace": "drops_leading_stray_close_stream_after_whitespace drops_leading_stray_close_with_whitespace",
+        "reasoning-only": "force_nonempty_content_swaps_when_no_content",
     },
     "mistral": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
@@ -219,11 +274,28 @@ DIFFERS: dict[str, dict[str, str]] = {
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.8.a",
     },
+    "nemotron3": {
+        "reasoning-only": "force_nonempty_content_swaps_when_no_normal_text force_nonempty_content_truncated_reasoning"
+        " streaming_truncated_no_stream_reasoning_strips_think_start"
+        " streaming_truncated_reasoning_reclassified_on_finish",
+    },
     "qwen3": {
         "prompt": "REASONING.batch.4",
         "whitespace": "REASONING.batch.6.a",
         "whitespace-markup": "with_parser_separates_reasoning parse_non_stream_preserves_payload_whitespace"
         " parse_stream_chunk_preserves_payload_whitespace",
+    },
+    "phi4": {
+        "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
+        "in-section": "TOOLCALLING.batch.4.a",
+        "no-opener": "TOOLCALLING.batch.5.b",
+        "no-name": "TOOLCALLING.batch.4.c",
+        "no-arguments": "TOOLCALLING.batch.6.c",
+        "invalid": "TOOLCALLING.batch.4.b",
+        "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
+        "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "whitespace": "TOOLCALLING.batch.8.a",
+        "garbled": "TOOLCALLING.stream.4.c",
     },
     "qwen3_coder": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
@@ -282,12 +354,12 @@ def cases(file: str) -> tuple[Case, ...]:
     if not path.is_file():
         pytest.skip(f"the vectors of other engines ({path}) are not beside this checkout")
     seen: Counter[str] = Counter()
-    found: list[Case] = []
+    collected: list[Case] = []
     for data in json.loads(path.read_text(encoding="utf-8")):
         name = data["name"].replace("::", "/").rpartition("/")[2].removeprefix("test_")
         seen[name] += 1
-        found.append(Case(file, name if seen[name] == 1 else f"{name}#{seen[name]}", data))
-    return tuple(found)
+        collected.append(Case(file, name if seen[name] == 1 else f"{name}#{seen[name]}", data))
+    return tuple(collected)
 
 
 @files

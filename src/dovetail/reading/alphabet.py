@@ -15,7 +15,8 @@ from dovetail.tokens import Segment
 
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SURROGATE: Final = "[\ud800-\udfff]"
-_any_surrogate: Final = re.compile(_SURROGATE)
+#: Finds the next control token in the alphabet; in other text, a lone surrogate.
+any_control: Final = re.compile(_SURROGATE)
 
 Search: TypeAlias = Callable[[str, int], "re.Match[str] | None"]
 
@@ -67,6 +68,13 @@ def _literals_in_text(literals: tuple[str, ...]) -> Literals:
     return Literals(literals, controls=False)
 
 
+@functools.cache
+def _known(controls: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str], Search]:
+    """Each literal's character, each character's literal, and what finds a literal in text."""
+    character = {literal: chr(_SURROGATES[i]) for i, literal in enumerate(controls)}
+    return character, {c: literal for literal, c in character.items()}, _literals_in_text(controls).search
+
+
 class Alphabet:
     """Turns the text or the segments of one output into the alphabet and back.
 
@@ -76,20 +84,24 @@ class Alphabet:
     """
 
     def __init__(self, controls: Sequence[str], spelled: Iterable[str] = ()) -> None:
-        self._character = {literal: chr(_SURROGATES[i]) for i, literal in enumerate(controls)}
-        self._literal = {character: literal for literal, character in self._character.items()}
-        self._all = _literals_in_text(tuple(controls)).search
+        character, literal, self._all = _known(tuple(controls))
+        self._character, self._literal = character.copy(), literal.copy()  # other control tokens are added
         spelled = tuple(spelled)
         self._some = _literals_in_text(spelled).search if spelled else None
-        self._buffered = ""
+        #: Text that may be the beginning of a literal.
+        self.buffered = ""
+
+    def has_literal(self, text: str) -> bool:
+        """Whether ordinary text has a literal, or the beginning of one at its end."""
+        return self._all(text, 0) is not None
 
     def from_text(self, text: str) -> str:
         """Text in which every literal counts as a control token. The beginning of one at the end is buffered."""
         if not text.isascii():
-            text = _any_surrogate.sub("\ufffd", text)
-        text = self._buffered + text if self._buffered else text
+            text = any_control.sub("\ufffd", text)
+        text = self.buffered + text if self.buffered else text
         if self._all(text, 0) is None:
-            self._buffered = ""
+            self.buffered = ""
             return text
         return self._replace(text, self._all)
 
@@ -101,24 +113,22 @@ class Alphabet:
                 pieces += (self.end(), self._control(text))
                 continue
             if not text.isascii():
-                text = _any_surrogate.sub("\ufffd", text)
+                text = any_control.sub("\ufffd", text)
             if self._some is not None:
-                text = self._replace(self._buffered + text, self._some)
-            elif self._buffered:
+                text = self._replace(self.buffered + text, self._some)
+            elif self.buffered:
                 pieces.append(self.end())
             pieces.append(text)
         return "".join(pieces)
 
     def end(self) -> str:
         """The buffered text. Nothing can complete it any more."""
-        rest, self._buffered = self._buffered, ""
+        rest, self.buffered = self.buffered, ""
         return rest
 
     def next_characters(self) -> tuple[str, ...]:
-        """The characters that the buffered text may turn out to begin with; none if nothing is buffered."""
-        if not self._buffered:
-            return ()
-        return (self._buffered[0], *(c for literal, c in self._character.items() if literal.startswith(self._buffered)))
+        """The characters that the buffered text, of which there is some, may turn out to begin with."""
+        return (self.buffered[0], *(c for literal, c in self._character.items() if literal.startswith(self.buffered)))
 
     def literal(self, character: str) -> str:
         return self._literal[character]
@@ -127,7 +137,7 @@ class Alphabet:
         """`text` with the literal of each control token in place of its character."""
         if text.isascii():
             return text
-        return _any_surrogate.sub(lambda match: self._literal[match.group()], text)
+        return any_control.sub(lambda match: self._literal[match.group()], text)
 
     def _control(self, literal: str) -> str:
         character = self._character.get(literal)
@@ -145,10 +155,10 @@ class Alphabet:
         while (match := search(text, at)) is not None:
             pieces.append(text[at : match.start()])
             if not match.lastindex:
-                self._buffered = text[match.start() :]
+                self.buffered = text[match.start() :]
                 return "".join(pieces)
             pieces.append(self._character[match.group()])
             at = match.end()
-        self._buffered = ""
+        self.buffered = ""
         pieces.append(text[at:])
         return "".join(pieces)

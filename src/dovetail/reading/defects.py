@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "call_not_allowed": "the markers of a call in an answer that was to have none; what they hold is content",
         # Headers, names, ids
         "missing_name": "a call that names no tool: its text is content, unless there is only one tool to mean",
+        "misspelled_name": "a name that is one tool's but for case, hyphens, dots or a prefix; it is that tool's",
         "unknown_name": "a name that is not among the request's tools; it is passed on",
         "missing_prefix": "a name without the `functions.` that the model was trained on",
         "missing_index": "a call's id without its number",
@@ -38,6 +39,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "missing_message": "a header whose message does not begin where it should",
         "missing_message_end": "a message that was not ended before the next",
         # Arguments
+        "missing_call_start": "a call without the marker in front of it",
         "missing_call_end": "a call that was not closed",
         "call_without_arguments": "the header of a call and nothing else; it is content",
         "missing_arguments": "a call that ended without arguments; they are {}",
@@ -55,11 +57,13 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "list_of_calls": "a list of calls where one call should be",
         "extra_key": "something else beside a call's name and arguments; it is content",
         "string_arguments": "arguments as a string that holds JSON; they are that JSON",
+        "wrapped_arguments": "all arguments as an object under a key that the tool does not have; it is the arguments",
         "json_arguments": "arguments as one JSON object, where each should have a tag of its own",
         # One argument at a time
         "duplicate_parameter": "an argument that the call already has; both are passed on, and the last one counts",
         "missing_parameter_end": "an argument that was not closed",
         "missing_key": "an argument without a name",
+        "missing_key_start": "an argument's name that was not opened",
         "missing_key_end": "an argument's name that was not closed",
         "missing_value": "an argument's name without a value",
         "missing_value_start": "a value that was not opened",
@@ -71,6 +75,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "unclosed_tag": "a tag without its last bracket",
         "escaped_value": "a value that is escaped where values are not",
         "python_value": "a value in Python's words (True, None, 'text'); it is the JSON of that",
+        "mistyped_value": "a string where the schema has other types only, and whose text is a value; it is that value",
         "invalid_value": "a value that is not of its declared type, nor JSON; it is a string",
         "json_value": "a value in JSON's words (true, null) where the family has Python's",
         "unquoted_value": "a bare word as a value; it is a string",

@@ -58,7 +58,7 @@ class JsonPrefix:
                 self._word += text[at:end]
                 if end == len(text):
                     return _may_continue(self._word)
-                if not _is_whole(self._word):
+                if not is_whole_scalar(self._word):
                     return False
                 self._word = None
                 at = end
@@ -99,5 +99,6 @@ def _may_continue(word: str) -> bool:
     return _BEGUN_NUMBER.fullmatch(word) is not None or any(name.startswith(word) for name in _NAMES)
 
 
-def _is_whole(word: str) -> bool:
+def is_whole_scalar(word: str) -> bool:
+    """Whether `word` is a JSON number, true, false or null."""
     return len(word) <= LONGEST_SCALAR and (word in _NAMES or _NUMBER.fullmatch(word) is not None)

@@ -21,15 +21,23 @@ class KeyTagReader(ParameterReader):
     key: ClassVar[str]
     key_end: ClassVar[str]
     value: ClassVar[str]
+    #: What ends the name of a call, in families that have a marker for that.
+    name_end: ClassVar[str] = ""
 
-    def _stops_of_values(self) -> tuple[str, ...]:
-        others = (self.key, self.value, self.section, self.section_end)
-        return (self.parameter_end, *others, *("\n" + other for other in others), *self.ends)
+    @classmethod
+    def stops_of_values(cls) -> tuple[str, ...]:
+        others = (cls.key, cls.value, *cls.around_calls())
+        return (cls.parameter_end, *others, *("\n" + other for other in others), *cls.ends)
+
+    @classmethod
+    def around_calls(cls) -> tuple[str, ...]:
+        """The markers that stand before and after calls."""
+        return cls.section, cls.section_end
 
     def _section(self, opener: str) -> Script[None]:
         while True:
             yield from self._call()
-            if not (yield from self._another_section()):
+            if not (yield from self._another_section(self.section)):
                 return
 
     def _call(self) -> Script[None]:
@@ -38,8 +46,13 @@ class KeyTagReader(ParameterReader):
             self._abandon(header, "truncated_call" if marker is None else "endless_header")
             return
         self._unread()
-        around = (self.section, self.section_end)
+        if marker == self.name_end:
+            yield from self._next_is(self.name_end)
+        around = self.around_calls()
         name = header.strip()
+        key = ""
+        if marker == self.key_end and (name := self._begins_with_tool(header)):
+            key = header.strip()[len(name) :].strip()
         if name not in self._options.tools and (not name or any(map(str.isspace, name))):
             self._abandon(header, "missing_name")
             name = "" if name or marker not in (self.key, self.value) else self._only_tool() or ""
@@ -52,14 +65,24 @@ class KeyTagReader(ParameterReader):
                 marker = yield from self._json_arguments(*around, *self.ends)
                 self._close_call(marker, self.section_end)
             else:
+                if key:
+                    yield from self._unopened_key(key)
                 marker = yield from self._body()
                 self._close_parameters(marker, self.section_end)
         if marker not in (None, self.section_end):
             self._unread()
 
     def _body(self) -> Script[str | None]:
+        self._stray = False
         while True:
-            marker = yield from self._between(*self.controls)
+            text, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
+            if marker == self.key_end and (key := text.strip()):
+                yield from self._unopened_key(key, read=True)
+                continue
+            self._stray_text(text)
+            self._stray = self._stray and marker == ""
+            if marker == "":
+                continue
             if marker == self.key:
                 yield from self._parameter()
             elif marker in (self.key_end, self.value, self.parameter_end):
@@ -72,13 +95,34 @@ class KeyTagReader(ParameterReader):
         if not marker:
             self._abandon(key, "truncated_call" if marker is None else "endless_header")
             return
+        yield from self._after_key(key, marker)
+
+    def _begins_with_tool(self, header: str) -> str:
+        """The tool whose name begins a header that goes on with the name of an argument; "" if there is none."""
+        text = header.strip()
+        return max((name for name in self._options.tools if name and text.startswith(name)), key=len, default="")
+
+    def _unopened_key(self, key: str, *, read: bool = False) -> Script[None]:
+        """Read an argument whose name was not opened. `read`: whether the end of the name was read."""
+        self._defect("missing_key_start", key)
+        marker = self.key_end if read else (yield from self._next_is(self.key_end))
+        yield from self._after_key(key, marker)
+
+    def _after_key(self, key: str, marker: str | None) -> Script[None]:
+        """Read an argument after its name, which `marker` ended."""
         between = ""
         if marker == self.key_end:
             between, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
+            while marker == self.key_end and not between.strip():
+                self._stray_marker(marker)
+                between, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
         else:
             self._defect("missing_key_end", key)
         if marker == self.value:
             self._misplaced(between)
+            # Only tokens: in text, a second tag is the beginning of the value.
+            if len((yield from self._peek())) > 1 and self._exact and (yield from self._next_is(self.value)):
+                self._stray_marker(self.value)
             yield from self._parameter_value(key.strip())
             return
         self._unread()
@@ -87,3 +131,42 @@ class KeyTagReader(ParameterReader):
             yield from self._parameter_value(key.strip(), begun=between.removeprefix("\n"))
         else:
             self._abandon(key + between, "missing_value")
+
+
+class SectionKeyTagReader(KeyTagReader):
+    """The same, where a section holds several calls, as Hunyuan 3 writes them. `section` is the tag of one call."""
+
+    outer: ClassVar[str]
+    outer_end: ClassVar[str]
+
+    @classmethod
+    def around_calls(cls) -> tuple[str, ...]:
+        return cls.section, cls.section_end, cls.outer, cls.outer_end
+
+    def _section(self, opener: str) -> Script[None]:
+        if opener != self.outer:
+            if opener == self.section:
+                self._defect("missing_section")
+            yield from super()._section(opener)
+            return
+        unopened = self._unopened()
+        stops = (self.section, self.outer, self.outer_end, *self.ends, *unopened)
+        while True:
+            before = self._index
+            while (marker := (yield from self._between(*stops))) == self.section or marker in unopened:
+                if marker in unopened:
+                    self._defect("missing_call_start")
+                    self._unread()
+                yield from self._call()
+            if marker == self.outer:
+                self._defect("missing_section_end")
+                continue
+            if marker != self.outer_end:
+                self._defect("missing_section_end")
+                if marker is not None:
+                    self._unread()
+                return
+            if self._index == before:
+                self._defect("empty_section")
+            if not (yield from self._another_section(self.outer)):
+                return

@@ -38,6 +38,12 @@ class Parameters:
         self._keys: set[str] = set()
         self._key = ""
         self._types = STRING
+        #: The types that the text of the open value is compared with while it comes.
+        self._weighed = STRING
+        #: Whether the open value is declared a string, which the tool's schema does not allow.
+        self._mistyped = False
+        #: What comes before the open value, if it may be an object of all the call's arguments.
+        self._head = ""
         #: The open value, if it is not known to be a string.
         self._buffered: list[str] | None = None
         #: Follows the buffered value, if it begins like an object or an array.
@@ -51,31 +57,81 @@ class Parameters:
         return self._types_of[key] != ANY
 
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
-        """Begin a parameter, and return a function that takes its value. `types` overrides the schema's."""
+        """Begin a parameter, and return a function that takes its value.
+
+        `types` overrides the schema's. But where it is `STRING`, and the schema's are other types, the value is of one
+        of these if its text is one.
+        """
+        schema = self._types_of[key]
+        self._key = key
+        self._types = self._weighed = schema if types is None else types
+        self._mistyped = self._types == STRING and "string" not in schema
+        if self._mistyped:
+            self._weighed = schema | STRING
+        if self._types_of.is_wrapper(key):
+            self._weighed |= {"object"}
+            self._head = self._new_member(key)
+        elif self._weighed == STRING:
+            self._in_string = True
+            self._emit(self._new_member(key) + '"')
+            return self._stream
+        else:
+            self._emit(self._new_member(key))
+        return self._begin_buffer()
+
+    def _new_member(self, key: str) -> str:
+        """The JSON before the value of a parameter."""
         head = f"{', ' if self._keys else '{'}{quote(key)}: "
         if key in self._keys:
             self._defect("duplicate_parameter", key)
         self._keys.add(key)
+        return head
+
+    def begin(self, head: str, key: str, types: frozenset[str]) -> Callable[[str], None]:
+        """Begin the value of `key` after `head`, which may be any part of the arguments. Returns as `open` does."""
         self._key = key
-        self._types = self._types_of[key] if types is None else types
-        if self._types == STRING:
+        self._types = self._weighed = types
+        self._mistyped = False
+        if types == STRING:
             self._in_string = True
             self._emit(head + '"')
             return self._stream
         self._emit(head)
+        return self._begin_buffer()
+
+    def _begin_buffer(self) -> Callable[[str], None]:
         self._buffered = []
         self._bracket = None
         self._followed = 0
-        return self._weigh if "string" in self._types else self._buffered.append
+        return self._weigh if "string" in self._weighed else self._buffered.append
 
     def close(self) -> None:
         """End the open parameter."""
         if self._buffered is not None:
             text, self._buffered = "".join(self._buffered), None
-            self._emit(self._value(text))
+            if not self._unwrap(text):
+                self._emit(self._take_head() + self._value(text))
         else:
             self._in_string = False
             self._emit('"')
+
+    def _take_head(self) -> str:
+        head, self._head = self._head, ""
+        return head
+
+    def _unwrap(self, text: str) -> bool:
+        """Write the members of `text` if it is an object of the tool's own parameters under a key that is none."""
+        if not self._head or not text.lstrip(WHITESPACE).startswith("{") or not is_json(text):
+            return False
+        inner = [*_raw_members(text)]
+        if not all(self._types_of.declares(key) for key, _, _ in inner):
+            return False
+        self._defect("wrapped_arguments", self._key)
+        self._keys.discard(self._key)
+        self._head = ""
+        for key, _, value in inner:
+            self._emit(self._new_member(key) + value)
+        return True
 
     @property
     def unfinished(self) -> bool:
@@ -106,6 +162,8 @@ class Parameters:
         if self._buffered is None:
             return '"}' if self._in_string else "}" if self._keys else ""
         text, self._buffered = "".join(self._buffered), None
+        if self._head:
+            self._emit(self._take_head())
         if "string" in self._types and text and self._bracket is None and not self._is_value(text):
             self._emit('"' + quote(text)[1:-1])
             return '"}'
@@ -134,25 +192,32 @@ class Parameters:
             text = "".join(buffered)
             begun = text.lstrip(WHITESPACE)
             if len(text) - len(begun) <= LONGEST_SCALAR:
-                if begun and begun[0] in _brackets(self._types):
+                if begun and begun[0] in _brackets(self._weighed):
                     self._bracket = JsonPrefix()
                     if self._bracket.feed(begun):
                         return
-                elif len(text) <= LONGEST_SCALAR and _scalar(self._types)(begun):
+                elif len(text) <= LONGEST_SCALAR and _scalar(self._weighed)(begun):
                     return
         self._buffered = None
         self._in_string = True
-        self._emit('"' + quote(text)[1:-1])
+        self._emit(self._take_head() + '"' + quote(text)[1:-1])
 
     def _value(self, text: str) -> str:
         """The JSON of a value that was buffered to its end."""
         value = text.strip(WHITESPACE)
+        if self._types == STRING:
+            if not self._mistyped or not self._is_value(text):
+                return quote(text)
+            self._defect("mistyped_value", self._key)
+            return value
         if "string" in self._types:
             # A value that may be a string is one if it is nothing else.
             return value if self._is_value(text) else quote(text)
         if is_json(value):
             return value
-        for kind, repaired in (("python_value", from_python(value)), ("escaped_value", _unescaped(value))):
+        word = _WORDS_IN_ANY_CASE.get(value.lower(), "") if len(value) <= LONGEST_SCALAR else ""
+        python = word or from_python(value)
+        for kind, repaired in (("python_value", python), ("escaped_value", _unescaped(value))):
             if is_json(repaired):
                 self._defect(kind, self._key)
                 return repaired
@@ -161,7 +226,7 @@ class Parameters:
 
     def _is_value(self, text: str) -> bool:
         text = text.strip(WHITESPACE)
-        return (self._bracket is not None or bool(text and _scalar(self._types)(text))) and is_json(text)
+        return (self._bracket is not None or bool(text and _scalar(self._weighed)(text))) and is_json(text)
 
 
 @functools.cache
@@ -192,6 +257,7 @@ _PYTHON = re.compile(
     r"""|,(?=\s*[\]}])""",
     re.DOTALL,
 )
+_WORDS_IN_ANY_CASE = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _IN_STRING = re.compile(r'\\(?:x([0-9a-fA-F]{2})|(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))|["\x00-\x1f]', re.DOTALL)
 
@@ -241,6 +307,12 @@ def members(arguments: str) -> Iterator[tuple[str, str, bool]]:
 
     A string is decoded; any other value is its JSON text. Raises `ValueError` if `arguments` is no JSON object.
     """
+    for key, value, raw in _raw_members(arguments):
+        yield key, value if isinstance(value, str) else raw, isinstance(value, str)
+
+
+def _raw_members(arguments: str) -> Iterator[tuple[str, Any, str]]:
+    """The key, the value and the value's JSON text of each member, as `members` does."""
     if not isinstance(_SCAN.decode(arguments), dict):
         raise ValueError("the arguments are not a JSON object")
     at = _NEXT.match(arguments, arguments.index("{") + 1).end()  # type: ignore[union-attr]  # it matches everywhere
@@ -248,5 +320,5 @@ def members(arguments: str) -> Iterator[tuple[str, str, bool]]:
         key, at = _SCAN.raw_decode(arguments, at)
         at = _COLON.match(arguments, at).end()  # type: ignore[union-attr]  # the object was parsed above
         value, end = _SCAN.raw_decode(arguments, at)
-        yield key, value if isinstance(value, str) else arguments[at:end], isinstance(value, str)
+        yield key, value, arguments[at:end]
         at = _NEXT.match(arguments, end).end()  # type: ignore[union-attr]

@@ -6,17 +6,21 @@ strings stream. The inside of parentheses is buffered until a comma or the end s
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring as quote
 from typing import Final, Literal, TypeAlias, TypeGuard
 
 import msgspec
 
+from dovetail.events import CallArguments
+from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.reader import FARTHEST, ReaderOptions, Script, Weigh
+from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
 
 SPACE: Final = " \t\r\n\f"
@@ -25,6 +29,7 @@ _OPENERS: Final = ("(", "[", "{")
 _CLOSERS: Final = (")", "]", "}")
 _BREAKS: Final = (*_QUOTES, *_OPENERS, *_CLOSERS, ",")
 _KEY_BREAKS: Final = (*_BREAKS, "=", ":")
+_AFTER_STRING: Final = (*_QUOTES, *_CLOSERS, ",", ":")
 _PREFIXES: Final = ("", "r", "b", "u", "f", "br", "rb", "fr", "rf")
 _CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
 #: The characters of Python's escapes of one letter.
@@ -37,8 +42,17 @@ _ESCAPE = re.compile(
     r"|(?P<begun>(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{1,2}|N(?:\{[\w -]{0,100})?)?\Z)|.)",
     re.DOTALL | re.ASCII,
 )
+_ESCAPED = re.compile(r"(?:[^\\]|\\.)*", re.DOTALL)
+#: By a string's quote: finds whether a piece of it has another quote, half an escape or a control token.
+_LEAVES_STRING: Final = {
+    mark: re.compile(rf"(?:[^\\{mark}\ud800-\udfff]|\\[^\ud800-\udfff])*+(?!\Z)").match for mark in _QUOTES
+}
 _OCTAL = re.compile(r"\\[0-7]{1,2}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_GAP: Final = f"[{SPACE}]{{0,16}}"
+#: The beginning of a dictionary up to its first key, or to its end.
+_FIRST_KEY = re.compile(rf"""\{{{_GAP}(?:(["'])([^"'\\]{{0,128}})\1{_GAP}:|\}})""")
+_MAY_BE_FIRST_KEY = re.compile(rf"""(?:\{{(?:{_GAP}(?:["'](?:[^"'\\]{{0,128}}(?:["']{_GAP})?)?)?)?)?""")
 #: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST: Final = 256
 
@@ -91,6 +105,7 @@ class PythonReader(CallReader):
         self._keys: set[str] = set()
         #: The tool's parameters, in order. A positional argument takes the first one that is left.
         self._declared: Iterator[str] = iter(())
+        self._parameter_types = ParameterTypes(None)
         super().__init__(options, tokenizer)
 
     def _python_arguments(self, name: str) -> Script[Outcome]:
@@ -98,6 +113,7 @@ class PythonReader(CallReader):
         self._levels = [_Level(")", "}", "=")]
         self._fresh = True
         self._keys = set()
+        self._parameter_types = self._types_of(name)
         schema = self._options.tools.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         self._declared = filter(_is_text, properties if isinstance(properties, Mapping) else ())
@@ -119,6 +135,25 @@ class PythonReader(CallReader):
                 return "broken"
         return "ended"
 
+    def _unwraps(self, name: str) -> None:
+        """Not where the arguments are already JSON: see `_is_wrapped`."""
+
+    def _is_wrapped(self, key: str | None, level: _Level) -> Script[bool]:
+        """Read the bracket of a dictionary that holds all arguments, under a `key` that the tool does not have or None.
+
+        Its first key has to be a parameter of the tool.
+        """
+        if key is not None and not self._parameter_types.is_wrapper(key):
+            return False
+        match = yield from self._look(_FIRST_KEY, _MAY_BE_FIRST_KEY)
+        if match is None or not (match[2] is None or self._parameter_types.declares(match[2])):
+            return False
+        self._defect("json_arguments" if key is None else "wrapped_arguments", key or self._id)
+        yield from self._skip("{", 1)
+        level.ready = False
+        self._levels.append(_Level("}", "", ":"))
+        return True
+
     def _argument(self, level: _Level) -> Script[Outcome]:
         key, stop = yield from self._read_up_to(LONGEST_HEADER, *_KEY_BREAKS, *self.controls)
         bare = key.strip(SPACE)
@@ -128,6 +163,11 @@ class PythonReader(CallReader):
         keyed = bool(bare) and stop in ("=", ":")
         spread = bare == "**" and stop == "{"
         positional = None
+        if level.ready and not bare and stop == "{":
+            self._unread()
+            if (yield from self._is_wrapped(None, level)):
+                return "ended"
+            yield from self._next_is("{")
         if level.ready and not keyed and not spread and _begins_value(key, stop):
             positional = next((key for key in self._declared if key not in self._keys), None)
         if not keyed and not spread and positional is None:
@@ -144,9 +184,12 @@ class PythonReader(CallReader):
             self._defect("positional_argument", positional)
         elif stop == ":":
             self._defect("missing_equals", bare)
-        self._begin_item(bare if positional is None else positional)
         if keyed:
             yield from self._skip(SPACE)
+            if (yield from self._is_wrapped(bare, level)):
+                return "ended"
+        self._begin_item(bare if positional is None else positional)
+        if keyed:
             key, stop = yield from self._read_up_to(LONGEST_HEADER, *_BREAKS, *self.controls)
         self._unread()
         return "ended" if (yield from self._python_value(key, stop)) else "broken"
@@ -255,7 +298,7 @@ class PythonReader(CallReader):
         elif text:
             if self._options.repair_arguments:
                 self._arguments.feed(text)
-            self._emit_fragment(text)
+            self._events.append(CallArguments(self._index, text))
 
     # -- strings ------------------------------------------------------------------------------------------------------
 
@@ -264,14 +307,18 @@ class PythonReader(CallReader):
         self._write('"')
         while mark := (yield from self._next_is('"""', "'''")) or (yield from self._next_is(*_QUOTES)):
             decoder = _Decoder()
+            decode = _raw if raw else decoder.feed
 
-            def write(text: str, raw: bool = raw, decoder: _Decoder = decoder) -> None:
-                self._write(quote(text)[1:-1] if raw else decoder.feed(text))
+            def write(text: str, decode: Callable[[str], str] = decode) -> None:
+                self._write(decode(text))
 
             # Only these two escapes could be mistaken for the end of the string.
-            escaped = {pair: quote(pair if raw else pair[1])[1:-1] for pair in ("\\\\", "\\" + mark[0])}
-            while (marker := (yield from self._value(write, mark, *escaped, *self.ends))) in escaped:
-                self._write(decoder.end() + escaped[marker])
+            stops, in_string = (mark, "\\\\", "\\" + mark[0], *self.ends), _in_string(mark)
+
+            def weigh(text: str, at: int, in_string: Weigh = in_string) -> int | None:
+                return 0 if text[self._at] == "\\" else in_string(text, at)
+
+            marker = yield from self._value(write, *stops, weigh=weigh, leaves=_LEAVES_STRING[mark[0]])
             self._write(decoder.end())
             if marker != mark:
                 self._unread()
@@ -316,6 +363,10 @@ def _begins_value(text: str, stop: str | None) -> bool:
     return stop in (*_CLOSERS, ",") and bool(text.strip(SPACE)) and text[0] != "*"
 
 
+def _raw(text: str) -> str:
+    return quote(text)[1:-1]
+
+
 class _Decoder:
     """Turns the inside of a Python string into that of a JSON string, each character as soon as its escape is complete.
 
@@ -342,16 +393,18 @@ class _Decoder:
 
     def _decoded(self, escape: re.Match[str]) -> str:
         text = escape.group()
-        if escape["begun"] is not None:
-            self._buffered = text
-            return ""
-        if escape["hex"] is not None:
-            return _character(int(escape["hex"][1:], 16)) or text
-        if escape["octal"] is not None:
-            return chr(int(escape["octal"], 8))
-        if escape["name"] is not None:
-            return _named(escape["name"]) or text
-        return _ESCAPES.get(text[1], text)
+        match escape.lastgroup:
+            case None:
+                return _ESCAPES.get(text[1], text)
+            case "begun":
+                self._buffered = text
+                return ""
+            case "hex":
+                return _character(int(text[2:], 16)) or text
+            case "octal":
+                return chr(int(text[1:], 8))
+            case _:
+                return _named(escape["name"]) or text
 
 
 def _character(code: int) -> str:
@@ -363,6 +416,30 @@ def _named(name: str) -> str:
         return unicodedata.lookup(name)
     except KeyError:
         return ""
+
+
+@functools.cache
+def _in_string(mark: str) -> Weigh:
+    """Tells whether a control token inside a string that ends with `mark` is text: see `reading.reader.Weigh`.
+
+    It is if the string ends after it, and what follows can follow a string.
+    """
+    string = re.compile(rf"((?:[^\\]|\\.)*?){mark}[{SPACE}]*+(.?)", re.DOTALL)
+
+    def weigh(text: str, at: int) -> int | None:
+        if any_control.match(text, at - 1) is None:
+            return -1
+        limit = at + FARTHEST
+        match = string.match(text, at, limit)
+        if match is None:
+            # Up to an offset that is not inside an escape, which might be one of the quote.
+            inside = _ESCAPED.match(text, at, limit - len(mark))
+            return inside.end() - at if inside is not None and len(text) >= limit else None
+        if not match[2] and len(text) < limit:
+            return None
+        return match.end(1) - at if not match[2] or match[2] in _AFTER_STRING else -1
+
+    return weigh
 
 
 def _is_text(key: object) -> TypeGuard[str]:

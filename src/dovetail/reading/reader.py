@@ -11,6 +11,7 @@ A whole output is parsed by one `feed` and one `finish`. `alphabet.py` finds the
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -19,12 +20,20 @@ import msgspec
 
 from dovetail.errors import ReaderMisuse
 from dovetail.events import Content, Defect, Event, Reasoning
-from dovetail.reading.alphabet import Alphabet, Literals, Search
+from dovetail.reading.alphabet import Alphabet, Literals, Search, any_control
 from dovetail.tokens import Detokenizer, Segment, Tokenizer
 
 T = TypeVar("T")
 #: How many characters are searched at once if the match may be near. No marker is longer.
 _WINDOW = 512
+#: Called as ``weigh(text, at)`` for a stop that ends at `at` and may only spell a marker, because a value is open.
+#: Returns how many characters after it belong to the value too; -1 if it is a marker; None if that depends on text
+#: that has not come.
+Weigh: TypeAlias = Callable[[str, int], int | None]
+#: How many characters after such a stop are waited for at most. Without an answer, the stop is text.
+FARTHEST = 1024
+#: What takes the text of a script that waits for text only: see `Reader._accept`.
+Accept: TypeAlias = Callable[[str], int | None]
 #: A generator that reads one part of an output. It is resumed when there is more input, and returns a T.
 Script: TypeAlias = Generator[None, None, T]
 
@@ -37,8 +46,8 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     `calls`: whether the answer may contain calls.
     `repair_arguments`: whether to close the brackets and strings that a call cut off by the end left open.
     `call_prefix`: with a number, the id of a call to which the model gave none.
-    `structured`: whether content is JSON of a response format. A string in it may contain anything, so that only a
-    control token begins a call.
+    `structured`: whether content is JSON of a response format. A string in it may contain anything, so that ordinary
+    text begins a call at the start of the content only.
     """
 
     tools: Mapping[str, Any] = {}
@@ -54,12 +63,19 @@ class Reader(ABC):
 
     #: The literals of the family's control tokens.
     controls: ClassVar[tuple[str, ...]]
+    #: The literals of tokens that begin a text or a turn, which mean nothing in an answer.
+    begin_of_text: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._options = options
         self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
         spelled = [c for c in self.controls if c not in tokenizer.control] if tokenizer is not None else ()
         self._alphabet = Alphabet(self.controls, spelled)
+        self._not_spelled = tuple(c for c in self.controls if c not in spelled) if spelled else self.controls
+        known = tokenizer.control if tokenizer is not None else ()
+        self._begins_in_ids = tuple(c for c in self.begin_of_text if c not in known) if known else self.begin_of_text
+        #: Whether the last input came as tokens, so that a control token is known from text that spells it.
+        self._exact = False
         self._events: list[Event] = []
         #: Unread output, in the alphabet. Everything before `_at` has been read.
         self._input = ""
@@ -67,9 +83,17 @@ class Reader(ABC):
         #: Where the last marker begins, or where the text ended that came in its place.
         self._mark = 0
         self._over = False
+        #: While the script waits for more of a text and nothing is unread or buffered: what finds a character that may
+        #: begin a marker, what finds a marker, what takes the text, and the offset in the text at which it stopped.
+        self._first: Callable[[str], Any] | None = None
+        self._search: Search = any_control.search
+        self._accept: Accept = len
+        self._accepted: int | None = None
         #: Whether the output is over because the engine stopped it, and not the model.
         self._cut_off = False
-        self._script = self._read()
+        #: Whether what was read last is inside a reasoning block.
+        self.in_reasoning = options.thinking
+        self._script = self._answer()
         next(self._script)
 
     # -- for callers --------------------------------------------------------------------------------------------------
@@ -81,13 +105,32 @@ class Reader(ABC):
         spell one. Raises `ReaderMisuse` after `finish`, and for ids if the reader was made without a tokenizer.
         """
         if ids is None:
+            if text:
+                self._exact = False
+                first = self._first
+                if first is not None and (first(text) is None or self._is_plain(text)):
+                    accepted = self._accept(text)
+                    if accepted is not None:
+                        return self._stopped(text, accepted)
+                    events, self._events = self._events, []
+                    return events
             return self._advance(self._alphabet.from_text(text))
         if self._detokenizer is None:
             raise ReaderMisuse("this reader was made without a tokenizer, so it cannot read token ids")
-        return self._advance(self._alphabet.from_segments(self._detokenizer.feed(ids)))
+        if ids:
+            self._exact = True
+        segments = self._detokenizer.feed(ids)
+        first = self._first
+        if first is not None and len(segments) == 1:
+            text, control = segments[0]
+            if not control and (first(text) is None or self._is_plain(text)):
+                accepted = self._accept(text)
+                return self._stopped(text, accepted) if accepted is not None else self._taken()
+        return self._advance(self._alphabet.from_segments(segments))
 
     def feed_segments(self, segments: Iterable[Segment]) -> list[Event]:
         """Like `feed`, for a caller that knows which pieces are control tokens."""
+        self._exact = True
         return self._advance(self._alphabet.from_segments(segments))
 
     def finish(self, reason: str = "stop") -> list[Event]:
@@ -104,16 +147,43 @@ class Reader(ABC):
             raise AssertionError("a reader requested input after its end")
         return events + self._events
 
-    def _advance(self, fresh: str) -> list[Event]:
-        if self._over:
-            raise ReaderMisuse("this reader has finished; make a new one for the next output")
-        self._input = self._input[self._at :] + fresh
-        self._at = 0
+    def _is_plain(self, text: str) -> bool:
+        """Whether `text` has no control token and no stop that the script waits for, not even the beginning of one."""
+        return self._search(text, 0) is None and not self._alphabet.has_literal(text)
+
+    def _stopped(self, text: str, accepted: int) -> list[Event]:
+        """Resume the script, because what it waited with stopped at the offset `accepted` in `text`."""
+        self._input, self._at, self._accepted = text, 0, accepted
         next(self._script)
+        return self._taken()
+
+    def _taken(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
+    def _advance(self, fresh: str) -> list[Event]:
+        if self._over:
+            raise ReaderMisuse("this reader has finished; make a new one for the next output")
+        self._input = self._input[self._at :] + fresh if self._at < len(self._input) else fresh
+        self._at = 0
+        next(self._script)
+        if self._alphabet.buffered:
+            self._first = None
+        return self._taken()
+
     # -- for families: the script and its requests for input ----------------------------------------------------------
+
+    def _answer(self) -> Script[None]:
+        """Read one output, after control tokens that mean nothing at its beginning."""
+        while True:
+            first = yield from self._peek()
+            marker = yield from self._next_is(*(self._begins_in_ids if self._exact else self.begin_of_text))
+            if marker is None and len(first) > 1 and first not in self.controls:
+                marker, self._at = first, self._at + 1
+            if marker is None:
+                break
+            self._stray_marker(marker)
+        yield from self._read()
 
     @abstractmethod
     def _read(self) -> Script[None]:
@@ -124,22 +194,34 @@ class Reader(ABC):
 
         Returns None at the end of the output. Any other control token is dropped with a `Defect`.
         """
-        return self._pass(lambda text: self._events.append(kind(text)), self._stray_marker, stops)
+        self.in_reasoning = kind is Reasoning
+        stop = yield from self._pass(lambda text: self._events.append(kind(text)), self._stray_marker, stops)
+        self.in_reasoning = False
+        return stop
 
-    def _value(self, write: Callable[[str], None], *stops: str) -> Script[str | None]:
-        """Like `_prose`, but text goes to `write`. Another control token is part of the value, as its characters."""
-        return self._pass(write, write, stops)
+    def _value(
+        self, write: Callable[[str], None], *stops: str, weigh: Weigh | None = None, leaves: Search | None = None
+    ) -> Script[str | None]:
+        """Like `_prose`, but text goes to `write`. Another control token is part of the value, as its characters.
+
+        `leaves` finds in a piece of text what may be no part of the value: by default, a stop. It may find too much.
+        """
+        return self._pass(write, write, stops, weigh, leaves)
 
     def _until(
-        self, take: Callable[[str], int | None], *stops: str, take_control: Callable[[str], int | None] | None = None
+        self,
+        take: Callable[[str], int | None],
+        *stops: str,
+        take_control: Callable[[str], int | None] | None = None,
+        weigh: Weigh | None = None,
     ) -> Script[str | None]:
-        """Pass text to `take` while it comes, up to one of `stops` (control tokens), which is returned.
+        """Pass text to `take` while it comes, up to one of `stops`, which is returned.
 
         `take` returns None to go on, or the offset in its text at which to stop; then "" is returned. Another control
         token is passed as its characters, to `take_control` if there is one. That function stops after the token, or
         before it by returning 0.
         """
-        search, names = _stops(self.controls, stops)
+        search, names, first, _ = _stops(self.controls, stops)
         while True:
             # A window, because after each of many short values the rest of the input would be searched in vain.
             text = self._input[self._at : self._at + _WINDOW]
@@ -150,19 +232,39 @@ class Reader(ABC):
                     self._at += taken
                     return ""
                 self._at += end
-            if match is not None:
-                stop = self._take(match.group(), names)
-                if stop is not None:
-                    return stop
-                if (taken := (take_control or take)(self._alphabet.spell(match.group()))) is not None:
-                    if not taken:
-                        self._at = self._mark
-                    return ""
-            elif self._at == len(self._input):
-                if self._over:
-                    self._mark = self._at
-                    return None
-                yield
+            if match is None:
+                if self._at == len(self._input):
+                    if self._over:
+                        self._mark = self._at
+                        return None
+                    self._first, self._search, self._accept = first, search, take
+                    yield
+                    self._first = None
+                    if self._accepted is not None:
+                        self._at, self._accepted = self._accepted, None
+                        return ""
+                continue
+            marker, accept = match.group(), take
+            if not match.lastindex:
+                if end and self._at + len(marker) < len(self._input):
+                    continue  # the window ends inside the stop
+                if not self._over and not self._breaks_off(marker, search):
+                    yield
+                    continue
+                marker = marker[0]  # the beginning of a stop that did not come is text, or another control token
+                accept = take if self._alphabet.spell(marker) == marker else take_control or take
+            elif (stop := names.get(marker)) is not None:
+                length = yield from self._spelled(stop, marker, weigh)
+                if not length:
+                    return self._take(marker, names)
+                marker = self._input[self._at : self._at + length]
+            else:
+                accept = take_control or take
+            self._mark = self._at
+            self._at += len(marker)
+            if (taken := accept(self._alphabet.spell(marker))) is not None:
+                self._at = self._mark + min(taken, len(marker))
+                return ""
 
     def _read_up_to(self, limit: int, *stops: str) -> Script[tuple[str, str | None]]:
         """Return the text up to the first of `stops`, and that stop.
@@ -170,7 +272,7 @@ class Reader(ABC):
         After `limit` characters without a stop, return those and ""; at the end of the output, the text and None. Any
         other control token in the text is dropped with a `Defect`.
         """
-        search, names = _stops(self.controls, stops)
+        search, names, _, _ = _stops(self.controls, stops)
         pieces: list[str] = []
         while True:
             match = search(self._input, self._at)
@@ -218,8 +320,7 @@ class Reader(ABC):
 
     def _next_is(self, *literals: str) -> Script[str | None]:
         """Read one of `literals` if it comes next, and return it; else None. No literal may begin another."""
-        search, names = _stops(self.controls, literals)
-        longest = max(map(len, names), default=0)
+        search, names, _, longest = _stops(self.controls, literals)
         while True:
             match = search(self._input[self._at : self._at + longest], 0)
             here = match is not None and match.start() == 0
@@ -236,9 +337,22 @@ class Reader(ABC):
             yield
         return self._alphabet.spell(self._input[self._at : self._at + 1])
 
+    def _look(self, pattern: re.Pattern[str], begun: re.Pattern[str]) -> Script[re.Match[str] | None]:
+        """What `pattern` matches next, which stays unread. `begun` matches every text that it may still match."""
+        while (match := pattern.match(self._input, self._at)) is None:
+            if self._over or not begun.fullmatch(self._input, self._at):
+                return None
+            yield
+        return match
+
     def _unread(self) -> None:
         """Put back the last marker. Only possible before anything else is read."""
         self._at = self._mark
+
+    @classmethod
+    def in_alphabet(cls, literal: str) -> str:
+        """A literal as it stands in the input."""
+        return next(iter(_stops(cls.controls, (literal,))[1]))
 
     def _defect(self, kind: str, detail: str = "") -> None:
         self._events.append(Defect(kind, detail[:200]))
@@ -249,9 +363,14 @@ class Reader(ABC):
     # -- the loop under `_prose` and `_value` -------------------------------------------------------------------------
 
     def _pass(
-        self, write: Callable[[str], None], other: Callable[[str], None], stops: tuple[str, ...]
+        self,
+        write: Callable[[str], None],
+        other: Callable[[str], None],
+        stops: tuple[str, ...],
+        weigh: Weigh | None = None,
+        leaves: Search | None = None,
     ) -> Script[str | None]:
-        search, names = _stops(self.controls, stops)
+        search, names, first, _ = _stops(self.controls, stops)
         while True:
             text, at = self._input, self._at
             match = search(text, at)
@@ -262,13 +381,22 @@ class Reader(ABC):
                 if self._over:
                     self._mark = self._at
                     return None
+                self._first, self._search, self._accept = first, leaves or search, write
                 yield
+                self._first = None
                 continue
             start = match.start()
             self._at = start
             if start > at:
                 write(text[at:start])
             if match.lastindex:
+                if weigh is not None and (stop := names.get(match.group())) is not None:
+                    length = yield from self._spelled(stop, match.group(), weigh)
+                    if length:
+                        spelled = self._input[self._at : self._at + length]
+                        self._at += length
+                        write(self._alphabet.spell(spelled))
+                        continue
                 stop = self._take(match.group(), names)
                 if stop is not None:
                     return stop
@@ -281,11 +409,27 @@ class Reader(ABC):
             else:
                 yield
 
+    def _spelled(self, stop: str, marker: str, weigh: Weigh | None) -> Script[int]:
+        """How many of the next characters are text that only spells the stop that comes next; 0 if it is a marker.
+
+        `marker`: the stop as it stands in the input.
+        """
+        if weigh is None or (self._exact and any(control in stop for control in self._not_spelled)):
+            return 0
+        while (length := weigh(self._input, self._at + len(marker))) is None:
+            if self._over:
+                # An output that was cut off may go on as a well-formed one does; one that ended cannot.
+                return len(self._input) - self._at if self._cut_off else 0
+            yield
+        return len(marker) + length if length >= 0 else 0
+
     def _breaks_off(self, begun: str, search: Search) -> bool:
         """Whether `begun`, the beginning of a stop, cannot continue with the characters that the alphabet buffers."""
+        if not self._alphabet.buffered:
+            return False
         following = self._alphabet.next_characters()
         matches = (search(begun + character, 0) for character in following)
-        return bool(following) and not any(match is not None and match.start() == 0 for match in matches)
+        return not any(match is not None and match.start() == 0 for match in matches)
 
     def _take(self, marker: str, names: Mapping[str, str]) -> str | None:
         self._mark = self._at
@@ -293,9 +437,19 @@ class Reader(ABC):
         return names.get(marker)
 
 
-@functools.cache
-def _stops(controls: tuple[str, ...], literals: tuple[str, ...]) -> tuple[Callable[[str, int], Any], Mapping[str, str]]:
-    """A function that finds `literals` in the alphabet, and each literal's name by its spelling in the alphabet."""
+@functools.lru_cache(4096)
+def _stops(
+    controls: tuple[str, ...], literals: tuple[str, ...]
+) -> tuple[Search, Mapping[str, str], Callable[[str], Any], int]:
+    """What finds `literals` in the alphabet, each literal's name by its spelling in the alphabet, what finds any
+    character in text that may begin one of them or a control token, and the length of the longest spelling."""
     alphabet = Alphabet(controls)
     spelled = {alphabet.from_text(literal) + alphabet.end(): literal.lstrip(" \n") or literal for literal in literals}
-    return Literals(tuple(spelled), controls=True).search, spelled
+    firsts = "".join(re.escape(first) for first in sorted({literal[0] for literal in (*controls, *literals)}))
+    longest = max(map(len, spelled), default=0)
+    return (
+        Literals(tuple(spelled), controls=True).search,
+        spelled,
+        re.compile(f"[{firsts}\ud800-\udfff]").search,
+        longest,
+    )

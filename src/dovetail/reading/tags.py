@@ -6,45 +6,46 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from dovetail.events import Content
+from dovetail.reading.alphabet import any_control
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
+from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.parameters import Parameters
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
 
 
 class ParameterReader(CallReader):
-    #: The tags around a section of calls, and what ends a parameter's value.
-    section: str
+    #: What ends a section of calls, and what ends a parameter's value.
     section_end: str
     parameter_end: str
     #: Whether a newline after a parameter's opening tag belongs to the tag.
     newline_before_value = False
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._types: dict[str, ParameterTypes] = {}  # by tool, filled when it is called
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
-        self.value_stops = self._stops_of_values()
+        self.value_stops, self._value_end, self._text_stops = _stops_of_values(type(self))
         super().__init__(options, tokenizer)
 
-    def _stops_of_values(self) -> tuple[str, ...]:
+    @classmethod
+    def stops_of_values(cls) -> tuple[str, ...]:
         """The markers that end a value: its own end, and those that should not come before it."""
         raise NotImplementedError
 
-    def _is_control(self, literal: str) -> bool:
-        return any(control in literal for control in self.controls)
+    @classmethod
+    def _is_control(cls, literal: str) -> bool:
+        return any(control in literal for control in cls.controls)
 
     def _begin_call(self, name: str) -> None:
-        self._open_call(name)
-        if name not in self._types:
-            self._types[name] = ParameterTypes(self._options.tools.get(name))
-        self._parameters = Parameters(self._types[name], self._emit_fragment, self._defect)
+        name = self._open_call(name)
+        self._parameters = Parameters(self._types_of(name), self._emit_fragment, self._defect)
 
     def _only_tool(self) -> str | None:
         """The request's only tool, which a call without a name must mean; None if there are several."""
@@ -57,10 +58,7 @@ class ParameterReader(CallReader):
             write(begun)
         elif self.newline_before_value:
             yield from self._skip("\n", 1)
-        marker = yield from self._value(write, *self.value_stops)
-        while marker == self.parameter_end and self._is_in_json():
-            write(marker)
-            marker = yield from self._value(write, *self.value_stops)
+        marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
         if marker is None:
             return
         self._parameters.close()
@@ -68,13 +66,27 @@ class ParameterReader(CallReader):
             self._defect("missing_parameter_end", key)
             self._unread()
 
-    def _is_in_json(self) -> bool:
-        """Whether the parameter's end marker, which was read last, is text inside a JSON string.
+    def _weigh_stop(self, text: str, at: int) -> int | None:
+        """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`.
 
-        After a newline it is not, because no JSON string contains one.
+        It does where the value is JSON and inside a string. Elsewhere only the spelling of a control token does, other
+        than that of the value's own end, and only if the value's end comes before any other stop.
         """
-        text = not self._is_control(self.parameter_end) and self._input[self._mark] != "\n"
-        return text and self._parameters.in_json_string
+        if text[self._at] != "\n" and self._parameters.in_json_string:
+            return string_goes_on(text, at)
+        if not any_control.search(text, self._at, at) or text.endswith(self._value_end, self._at, at):
+            return -1
+        limit = at + FARTHEST
+        end = text.find(self._value_end, at, limit)
+        for stop in self._text_stops:
+            if text.find(stop, at, limit if end < 0 else end) >= 0:
+                return -1
+        if end < 0 and len(text) < limit:
+            return None
+        if end < 0:
+            return FARTHEST - max(map(len, (self._value_end, *self._text_stops)))
+        # A newline before the end may belong to it.
+        return end - at - ("\n" + self.parameter_end in self.value_stops and text[at:end].endswith("\n"))
 
     def _close_parameters(self, marker: str | None, end: str) -> None:
         """End the call whose parameters stopped at `marker`. `end` was expected there."""
@@ -92,17 +104,13 @@ class ParameterReader(CallReader):
         self._stray = False
         self._stray_text(text)
 
-    def _another_section(self) -> Script[bool]:
-        """Whether another section follows this one. Whitespace is markup before a marker or the end."""
-        space = yield from self._skip(WHITESPACE, MOST_SPACE)
-        marker = yield from self._next_is(self.section, *self.ends)
-        if marker == self.section:
-            return True
-        if marker is not None:
-            self._unread()
-        elif space and (yield from self._peek()):
-            self._events.append(Content(space))
-        return False
+
+@functools.lru_cache(256)
+def _stops_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], str, list[str]]:
+    """The stops of a family's values; what ends one for certain, and the stops that are ordinary text, both as in the
+    input."""
+    stops, end = kind.stops_of_values(), kind.parameter_end
+    return stops, kind.in_alphabet(end), [stop for stop in stops if not kind._is_control(stop) and end not in stop]
 
 
 class TagReader(ParameterReader):
@@ -120,19 +128,16 @@ class TagReader(ParameterReader):
     declares_string = False
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        sections = (self.section, self.section_end, self.think, self.think_end.lstrip())
-        marks = (*sections, self.call_end, self.parameter_end, *self.ends)
-        tags = [tag + after for tag in (self.call, self.parameter) for after in self._after_tag(tag)]
-        self._marks = (*tags, *marks)
-        self._marks_in_text = (self.call_in_text, self.parameter_in_text, *marks)
+        self._marks, self._marks_in_text = _marks_of_sections(type(self))
         super().__init__(options, tokenizer)
 
-    def _stops_of_values(self) -> tuple[str, ...]:
-        own = ("\n" + self.parameter_end,) if self.newline_before_value else ()
-        stops = [*own, self.parameter_end, *self.ends]
-        for other in (self.section, self.section_end, self.parameter_in_text, self.call_end, self.call_in_text):
+    @classmethod
+    def stops_of_values(cls) -> tuple[str, ...]:
+        own = ("\n" + cls.parameter_end,) if cls.newline_before_value else ()
+        stops = [*own, cls.parameter_end, *cls.ends]
+        for other in (cls.section, cls.section_end, cls.parameter_in_text, cls.call_end, cls.call_in_text):
             stops.append("\n" + other)
-            if self._is_control(other):  # text within a line is the value's own
+            if cls._is_control(other):  # text within a line is the value's own
                 stops.append(other)
         return tuple(stops)
 
@@ -161,7 +166,7 @@ class TagReader(ParameterReader):
                 if self._index == before:
                     self._defect("empty_section")
                 before = self._index
-                in_section = yield from self._another_section()
+                in_section = yield from self._another_section(self.section)
                 if not in_section:
                     return
             elif marker in (self.call_end, self.parameter_end):
@@ -173,10 +178,11 @@ class TagReader(ParameterReader):
                     self._unread()
                 return
 
-    def _after_tag(self, tag: str) -> str | tuple[str]:
+    @classmethod
+    def after_tag(cls, tag: str) -> str | tuple[str]:
         """The characters that may follow a tag's name. They tell a tag from a word that begins like it: `<parameters>`
         is text."""
-        return ("",) if self._is_control(tag) else " \t\r\n=>/"
+        return ("",) if cls._is_control(tag) else " \t\r\n=>/"
 
     def _begun(self, marker: str | None) -> Script[str | None]:
         """`marker`, or the tag that it begins. The character after the tag is put back."""
@@ -240,6 +246,18 @@ class TagReader(ParameterReader):
         else:
             yield from self._body()
 
+    def _skip_doubled(self, tag: _Tag) -> Script[None]:
+        """Drop the tag of a parameter if it comes again at once."""
+        again = self.in_alphabet(self.parameter) + tag.text + ">"
+        while again.startswith(following := self._input[self._at : self._at + len(again)]):
+            if following == again:
+                self._at += len(again)
+                self._stray_marker(self.parameter + tag.text + ">")
+            elif self._over:
+                return
+            else:
+                yield
+
     def _parameter_without_call(self) -> Script[None]:
         self._defect("missing_name", self.parameter)
         if name := self._only_tool():
@@ -289,6 +307,8 @@ class TagReader(ParameterReader):
             self._parameters.open(key, types)
             self._parameters.close()
         else:
+            if self._exact and self._is_control(self.parameter):
+                yield from self._skip_doubled(tag)
             yield from self._parameter_value(key, types, tag.rest)
 
     # -- one tag ------------------------------------------------------------------------------------------------------
@@ -351,6 +371,15 @@ class TagReader(ParameterReader):
 
     def _is_declared(self, name: str | None) -> bool:
         return name is not None and (name in self._options.tools or self._parameters.declares(name))
+
+
+@functools.lru_cache(256)
+def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The markers in a family's sections, and where ordinary text may look like a tag."""
+    sections = (kind.section, kind.section_end, kind.think, kind.think_end.lstrip())
+    marks = (*sections, kind.call_end, kind.parameter_end, *kind.ends)
+    tags = [tag + after for tag in (kind.call, kind.parameter) for after in kind.after_tag(tag)]
+    return (*tags, *marks), (kind.call_in_text, kind.parameter_in_text, *marks)
 
 
 class EqualsTagReader(TagReader):

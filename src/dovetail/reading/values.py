@@ -17,16 +17,26 @@ ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "objec
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
 
+#: Keys under which models put all arguments of a call, although the tool has no such parameter.
+WRAPPERS: Final = ("arguments", "input", "parameters")
+
+#: Each type alone, by its name.
+_TYPES: Final = {name: frozenset((name,)) for name in ANY}
+
 # Limits, because a schema may refer to itself, and may do so twice at every step.
 _DEEPEST: Final = 32
 _MOST_STEPS: Final = 512
 
 
 class ParameterTypes:
-    """The types of one tool's parameters, by key. `schema` may be anything."""
+    """The types of one tool's parameters, by key. `schema` may be anything.
 
-    def __init__(self, schema: Any) -> None:
+    `schemas`: those of one value in the tool's arguments; then the types are those of this value's members and items.
+    """
+
+    def __init__(self, schema: Any, schemas: Sequence[Any] | None = None) -> None:
         self._root = schema
+        self._schemas = [schema] if schemas is None else schemas
         self._known: dict[str, frozenset[str]] = {}
         self._steps = 0
 
@@ -35,9 +45,44 @@ class ParameterTypes:
         types = self._known.get(key)
         if types is None:
             self._steps = _MOST_STEPS
-            types = _union([self._types(schema, 0) for schema in self._declared(self._root, key, 0)])
+            types = _union([self._types(schema, 0) for schema in self._of_member(key)])
             self._known[key] = types
         return types
+
+    def declares(self, key: str) -> bool:
+        """Whether the tool has a parameter of this name, as far as its schema tells."""
+        self._steps = _MOST_STEPS
+        return any(True for _ in self._declared(self._root, key, 0))
+
+    def is_wrapper(self, key: str) -> bool:
+        """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""
+        return key in WRAPPERS and isinstance(self._root, Mapping) and not self.declares(key)
+
+    def of_items(self) -> frozenset[str]:
+        """The types that the items of an array may have."""
+        self._steps = _MOST_STEPS
+        return _union([self._types(schema, 0) for schema in self._of_items()])
+
+    def inside(self, key: str | None) -> ParameterTypes:
+        """The types of the members and items of a parameter; None: of the items of an array."""
+        self._steps = _MOST_STEPS
+        return ParameterTypes(self._root, [*(self._of_items() if key is None else self._of_member(key))])
+
+    def _of_member(self, key: str) -> Iterator[Any]:
+        for schema in self._schemas:
+            yield from self._declared(schema, key, 0)
+
+    def _of_items(self) -> Iterator[Any]:
+        for schema in self._schemas:
+            yield from self._items(schema, 0)
+
+    def _items(self, schema: Any, depth: int) -> Iterator[Any]:
+        """The schemas that `schema` declares for the items of an array."""
+        if isinstance(schema, Mapping) and self._step(depth):
+            if isinstance(schema.get("items"), Mapping):
+                yield schema["items"]
+            for part in self._parts(schema):
+                yield from self._items(part, depth + 1)
 
     def _declared(self, schema: Any, key: str, depth: int) -> Iterator[Any]:
         """The schemas that `schema` declares for the parameter `key`."""
@@ -49,14 +94,18 @@ class ParameterTypes:
             return
         if isinstance(schema.get("additionalProperties"), Mapping):
             yield schema["additionalProperties"]
-        parts = [self._referred(schema["$ref"])] if "$ref" in schema else []
-        for part in (*parts, *(part for word in ("allOf", "anyOf", "oneOf") for part in _list(schema.get(word)))):
+        for part in self._parts(schema):
             yield from self._declared(part, key, depth + 1)
+
+    def _parts(self, schema: Mapping[str, Any]) -> list[Any]:
+        """The schemas that a schema refers to or combines."""
+        parts = [self._referred(schema["$ref"])] if "$ref" in schema else []
+        return [*parts, *(part for word in ("allOf", "anyOf", "oneOf") for part in _list(schema.get(word)))]
 
     def _types(self, schema: Any, depth: int) -> frozenset[str]:
         if not isinstance(schema, Mapping) or not self._step(depth):
             return ANY
-        declared: list[frozenset[str]] = [_named(schema.get("type"))]
+        declared = [_named(schema["type"]) if "type" in schema else ANY]
         if enum := _list(schema.get("enum")):
             declared.append(_union([_of_value(value) for value in enum]))
         if "const" in schema:
@@ -64,7 +113,8 @@ class ParameterTypes:
         if "$ref" in schema:
             declared.append(self._types(self._referred(schema["$ref"]), depth + 1))
         for word in ("anyOf", "oneOf"):
-            declared.append(_union([self._types(part, depth + 1) for part in _list(schema.get(word))]))
+            if word in schema:
+                declared.append(_union([self._types(part, depth + 1) for part in _list(schema[word])]))
         declared += [self._types(part, depth + 1) for part in _list(schema.get("allOf"))]
         types = ANY.intersection(*declared) or ANY
         if types == ANY and "properties" in schema:
@@ -99,6 +149,8 @@ def _union(types: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def _named(types: Any) -> frozenset[str]:
+    if isinstance(types, str) and (known := _TYPES.get(types)) is not None:
+        return known
     names = [name.lower() for name in ([types] if isinstance(types, str) else _list(types)) if isinstance(name, str)]
     known = frozenset(TYPE_NAMES.get(name, name) for name in names)
     return known if known <= ANY and known else ANY

@@ -1,0 +1,339 @@
+"""`JsonObjectReader`: reads one call that is a JSON object, `{"name": …, "arguments": {…}}`, while it comes.
+
+The keys may come in any order. Arguments stream as soon as the name is known; arguments that come first wait for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+from dovetail.events import Content
+from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
+from dovetail.reading.json_end import JsonEnd, appending, to_end
+from dovetail.reading.json_string import StringDecoder, decode
+from dovetail.reading.reader import Script
+
+#: An id that a model may have written itself.
+CALL_ID_TEXT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_NO_ARGUMENTS = ("", "null", "None")
+
+
+class Keys(NamedTuple):
+    """The keys of a call's object in one family. OpenAI's are always read, as models fall back to them."""
+
+    name: tuple[str, ...] = ("name", "function")
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    id: tuple[str, ...] = ("id",)
+    type: tuple[str, ...] = ("type",)
+
+    def quoted(self) -> tuple[str, ...]:
+        return tuple(f'"{key}"' for keys in self for key in keys)
+
+
+class Envelope:
+    """The object around one call, as far as it was read."""
+
+    def __init__(self, raw: list[str], certain: bool) -> None:
+        #: All text of the object until the call starts: it becomes content if the object turns out to be no call.
+        self.raw = raw
+        #: Whether the object can only be a call.
+        self.certain = certain
+        #: The text of the current member until it is known to be markup.
+        self.member: list[str] = []
+        #: Members that a call does not have.
+        self.extras: list[str] = []
+        self.depth = 1
+        self.name = ""
+        self.id: str | None = None
+        #: Arguments that came before the name.
+        self.early: list[str] = []
+        self.has_arguments = False
+        #: Whether the call has started.
+        self.started = False
+        #: What came last in the innermost bracket: the bracket "{", a "member" or a comma.
+        self.last = "{"
+        #: Defects of an object that is not certain to be a call, until it is.
+        self.defects: list[tuple[str, str]] = []
+
+
+class _Interrupted(Exception):
+    """The object breaks off: at a marker, at the end of the output (None) or at text that is no JSON ("")."""
+
+    def __init__(self, marker: str | None) -> None:
+        self.marker = marker
+
+
+class JsonObjectReader(CallReader):
+    keys: ClassVar[Keys] = Keys()
+    #: Whether one of the family's templates writes the id after the arguments: too late to be used, but no defect.
+    id_comes_last: ClassVar[bool] = False
+
+    def _object(self, raw: list[str], *stops: str, certain: bool = True) -> Script[str | None]:
+        """Read one object, of which `raw` was read before. Returns "" after its end, or the stop that came instead.
+
+        An object that is not `certain` to be a call is one if it names a tool of the request, or names any tool and has
+        arguments.
+        """
+        envelope = Envelope(raw, certain)
+        try:
+            while envelope.depth:
+                raw.append((yield from self._space(envelope)))
+                match (yield from self._peek()):
+                    case "}" | "," as mark:
+                        self._punctuation(envelope, mark)
+                        raw.append((yield from self._skip(mark, 1)))
+                    case '"' | "'":
+                        if envelope.last == "member":
+                            self._fault(envelope, "missing_comma", envelope.name)
+                        envelope.last = "member"
+                        yield from self._member(envelope, stops)
+                        raw += envelope.member
+                        envelope.member = []
+                    case "{" if certain and not envelope.started:
+                        self._defect("stray_bracket", "{")
+                        envelope.depth += 1
+                        raw.append((yield from self._skip("{", 1)))
+                    case _:
+                        yield from self._interrupt(stops)
+        except _Interrupted as interrupted:
+            return (yield from self._broken_off(envelope, interrupted.marker, stops))
+        if envelope.started:
+            self._close_call("}", "}")
+        else:
+            if certain:
+                self._defect("missing_name")
+            self._events.append(Content("".join(raw)))
+        return ""
+
+    def _punctuation(self, envelope: Envelope, mark: str) -> None:
+        """Take a bracket or a comma between the members of an object."""
+        if envelope.last == "," or (mark == "," and envelope.last == "{"):
+            self._fault(envelope, "stray_separator", ",")
+        envelope.last = "," if mark == "," else "member"
+        envelope.depth -= mark == "}"
+
+    def _fault(self, envelope: Envelope, kind: str, detail: str) -> None:
+        """Report a defect of an object, as soon as it is a call."""
+        if envelope.certain or envelope.started:
+            self._defect(kind, detail)
+        else:
+            envelope.defects.append((kind, detail))
+
+    def _space(self, envelope: Envelope) -> Script[str]:
+        """Whitespace between the parts of an object. An object that may still be content delays little of it."""
+        return self._skip(WHITESPACE, None if envelope.certain or envelope.started else MOST_SPACE)
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def _member(self, envelope: Envelope, stops: tuple[str, ...]) -> Script[None]:
+        member = envelope.member
+        key = yield from self._string(member, stops)
+        member.append((yield from self._space(envelope)))
+        if (yield from self._peek()) != ":":
+            yield from self._interrupt(stops)
+        member.append((yield from self._skip(":", 1)))
+        member.append((yield from self._space(envelope)))
+        yield from self._member_value(envelope, key, (yield from self._peek()), stops)
+
+    def _member_value(self, envelope: Envelope, key: str, first: str, stops: tuple[str, ...]) -> Script[None]:
+        """Read the value of the current member, which begins with `first`."""
+        member, keys = envelope.member, self.keys
+        quoted = first in ('"', "'")
+        if key in keys.arguments and not envelope.has_arguments:
+            envelope.has_arguments = True
+            if envelope.name:
+                self._start(envelope)
+                member.clear()
+                yield from self._stream_arguments(first, stops)
+            else:
+                yield from self._whole_value(first, stops, envelope.early, member)
+        elif key in keys.name and not envelope.name and quoted:
+            envelope.name = (yield from self._string(member, stops)).strip()
+            if envelope.name and (
+                envelope.certain or envelope.has_arguments or self._tool(envelope.name) in self._options.tools
+            ):
+                self._start(envelope)
+        elif key == "function" and not envelope.name and first == "{":
+            envelope.depth += 1  # OpenAI's: {"type": "function", "function": {"name": …, "arguments": …}}
+            envelope.last = "{"
+            member.append((yield from self._skip("{", 1)))
+        elif key in (*keys.id, *keys.type) and quoted:
+            value = yield from self._string(member, stops)
+            if key in keys.type and value == "function":
+                return
+            if key in keys.type or not CALL_ID_TEXT.fullmatch(value):
+                self._extra(envelope, key)
+            elif not envelope.started:
+                envelope.id = value
+            elif not self.id_comes_last:
+                self._defect("late_id", value)
+        else:
+            if envelope.certain or envelope.started:
+                yield from self._whole_value(first, stops, member)
+            self._extra(envelope, key)
+
+    def _extra(self, envelope: Envelope, key: str) -> None:
+        """The current member is none that a call has."""
+        if not (envelope.certain or envelope.started):
+            raise _Interrupted("")
+        self._defect("extra_key", key)
+        if envelope.started:
+            self._events.append(Content("".join(envelope.member)))
+        else:
+            envelope.extras += envelope.member
+
+    def _start(self, envelope: Envelope) -> None:
+        if envelope.started:
+            return
+        envelope.started = True
+        for kind, detail in envelope.defects:
+            self._defect(kind, detail)
+        if envelope.extras:
+            self._events.append(Content("".join(envelope.extras)))
+        self._open_call(envelope.name, envelope.id)
+        self._write_arguments("".join(envelope.early))
+        envelope.raw.clear()
+        envelope.member.clear()
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    def _string(self, member: list[str], stops: tuple[str, ...]) -> Script[str]:
+        """Read a key or a name in quotes and return it decoded; its raw text is appended to `member`."""
+        raw: list[str] = []
+        append = appending((yield from self._peek()), raw, member)
+        left = LONGEST_HEADER
+
+        def take(text: str) -> int | None:
+            nonlocal left
+            at = append(text[:left])
+            if at is None and len(text) >= left:
+                at = left
+            left -= len(text[:at])
+            return at
+
+        def take_control(literal: str) -> int | None:
+            nonlocal left
+            if len(literal) <= left:
+                return take(literal)
+            left = 0
+            return 0
+
+        marker = yield from self._until(take, *stops, take_control=take_control)
+        if marker != "" or not left:
+            raise _Interrupted(marker)
+        return decode("".join(raw)[1:-1])
+
+    def _whole_value(self, first: str, stops: tuple[str, ...], *into: list[str]) -> Script[None]:
+        """Read one JSON value that begins with `first`, and append its raw text to each of `into`."""
+        if first in ("{", "["):
+            end = JsonEnd()
+            marker = yield from self._until(to_end(end.feed, into), *stops, weigh=end.weigh)
+        else:
+            marker = yield from self._until(appending(first, *into), *stops)
+        if marker != "":
+            raise _Interrupted(marker)
+
+    def _stream_arguments(self, first: str, stops: tuple[str, ...]) -> Script[None]:
+        if first in ("{", "["):
+            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+        elif first == '"':
+            self._defect("string_arguments", self._id)
+            yield from self._skip(first, 1)
+            marker = yield from self._until(self._string_taker(), *stops)
+        else:
+            value: list[str] = []
+            marker = yield from self._until(appending(first, value), *stops)
+            self._write_arguments("".join(value), whole=marker == "")
+        if marker != "":
+            raise _Interrupted(marker)
+
+    def _string_taker(self) -> Callable[[str], int | None]:
+        """Takes the inside of a JSON string and passes on the arguments that are encoded in it."""
+        end, decoder = JsonEnd(), StringDecoder()
+        end.feed('"')
+        self._stray = False
+
+        def take(text: str) -> int | None:
+            at = end.feed(text)
+            decoded = decoder.feed(text if at is None else text[: at - 1])
+            self._write_decoded(decoded if at is None else decoded + decoder.end())
+            return at
+
+        return take
+
+    def _write_decoded(self, text: str) -> None:
+        fragment, rest = self._arguments.feed(text)
+        if fragment:
+            self._emit_fragment(fragment)
+        if rest:
+            self._stray_text(rest)
+
+    def _write_arguments(self, value: str, *, whole: bool = True) -> None:
+        """Pass on arguments that were read before. A string holds the arguments as JSON; null means none."""
+        if whole and value[:1] in ('"', "'"):
+            self._defect("string_arguments", self._id)
+            self._stray = False
+            value = decode(value[1:-1])
+        if value not in _NO_ARGUMENTS:
+            self._write_decoded(value)
+
+    def _arguments_alone(self, *stops: str) -> Script[str | None]:
+        """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
+        try:
+            yield from self._stream_arguments((yield from self._peek()), stops)
+        except _Interrupted as interrupted:
+            self._cut_call(interrupted.marker, between_members=True)
+            return interrupted.marker
+        self._close_call("", "")
+        return ""
+
+    # -- objects that break off ---------------------------------------------------------------------------------------
+
+    def _interrupt(self, stops: tuple[str, ...]) -> Script[None]:
+        """Raise `_Interrupted` for what comes next, which no object can go on with."""
+        marker = yield from self._next_is(*stops)
+        if marker is None and (yield from self._peek()):
+            marker = ""
+        raise _Interrupted(marker)
+
+    def _broken_off(self, envelope: Envelope, marker: str | None, stops: tuple[str, ...]) -> Script[str | None]:
+        text = "".join(envelope.member)
+        if envelope.started:
+            if text and not any(key.startswith(text.replace("'", '"')) for key in self.keys.quoted()):
+                self._events.append(Content(text))
+            self._cut_call(marker, between_members=not text)
+            return marker
+        if envelope.certain:
+            self._defect("truncated_call" if marker is None else "unreadable_call")
+        self._events.append(Content("".join(envelope.raw) + text))
+        if envelope.certain and marker == "":
+            marker = yield from self._prose(Content, *stops)
+        return marker
+
+    def _cut_call(self, marker: str | None, *, between_members: bool) -> None:
+        """End the open call, whose object or arguments broke off at `marker`.
+
+        If only closing brackets are missing, the call is read as if they were there, unless the output is over.
+        """
+        self._flush_arguments()
+        valid, closing = self._arguments.valid(), ""
+        if marker is None and not self._arguments.complete:
+            self._truncated_call()
+            return
+        if not valid and marker and between_members and self._arguments.empty:
+            self._defect("missing_arguments", self._id)
+            closing = "{}"
+        elif not valid:
+            # A model that drops the object's brackets, which are markup, may drop those of the arguments with them.
+            closing = self._arguments.closing()
+            if not marker or not closing or closing.startswith('"'):
+                self._defect("invalid_arguments", self._id)
+                self._repair(closing)
+                return
+        self._defect("missing_bracket", self._id)
+        if closing:
+            self._emit_fragment(closing)
+        self._end_call()

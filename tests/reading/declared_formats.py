@@ -1,0 +1,56 @@
+"""Formats of the tests, one for each way of declaring calls that no registered format uses. The laws try them all."""
+
+from __future__ import annotations
+
+from dovetail.formats.base import ReasoningBlock
+from dovetail.formats.declared import DeclaredFormat, TagCalls
+from dovetail.formats.named_calls import KeyedCalls, NamedCalls
+
+
+class Named(DeclaredFormat):
+    """As Solar writes calls."""
+
+    name = "named_calls"
+    controls = ("<|think|>", "<|/think|>", "<|calls|>", "<|/calls|>", "<|call|>", "<|name|>", "<|args|>", "<|/call|>")
+    end_of_turn = ("<|end|>",)
+    reasoning_block = "<|think|>{reasoning}<|/think|>"
+    calls = NamedCalls("<|calls|>{calls}<|/calls|>", "<|call|>{id}<|name|>{name}<|args|>{arguments}<|/call|>")
+
+
+class NamedInText(DeclaredFormat):
+    """As Llama 3.1 writes calls to its user's own functions."""
+
+    name = "named_in_text"
+    reasoning: ReasoningBlock = "none"
+    controls = ("<|tag|>",)
+    end_of_turn = ("<|eot|>",)
+    calls = NamedCalls("{call}", "<function={name}>{arguments}</function>", between="\n")
+
+
+class Keyed(DeclaredFormat):
+    """As Apertus writes calls."""
+
+    name = "keyed_calls"
+    reasoning: ReasoningBlock = "none"
+    controls = ("<|calls|>", "<|/calls|>")
+    end_of_turn = ("<|end|>",)
+    calls = KeyedCalls("<|calls|>[{calls}]<|/calls|>", between=", ")
+
+
+class SectionKeyTags(DeclaredFormat):
+    """As Hunyuan 3 writes calls."""
+
+    name = "section_key_tags"
+    controls = (
+        *("<think>", "</think>", "<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>"),
+        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    )
+    end_of_turn = ("<|end|>",)
+    calls = TagCalls(
+        section="<tool_calls>\n{calls}</tool_calls>",
+        call="<tool_call>{name}<tool_sep>\n{parameters}</tool_call>\n",
+        parameter="<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+    )
+
+
+DECLARED: dict[str, type[DeclaredFormat]] = {kind.name: kind for kind in (Named, NamedInText, Keyed, SectionKeyTags)}

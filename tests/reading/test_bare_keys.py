@@ -1,0 +1,144 @@
+"""Gemma's calls, and near-misses of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dovetail
+from dovetail.conversation import Call, Message
+from tests.reading import whole
+
+FMT = dovetail.format("gemma4")
+PROPERTIES = {"query": {"type": "string"}, "topn": {"type": "integer"}, "more": {"type": "object"}, "any": {}}
+TOOLS = [
+    {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": PROPERTIES}}},
+    {"type": "function", "function": {"name": "submit"}},
+]
+X = '{"query": "x"}'
+Q = '<|"|>'
+
+
+def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> str:
+    return f"<|tool_call>{before}{arguments}<tool_call|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "content", "defects"),
+    [
+        (call(), [("search", X)], "", []),
+        (call() + call("{}", "call:submit") + "<|tool_response>", [("search", X), ("submit", "{}")], "", []),
+        (call() + "\n " + call(), [("search", X)] * 2, "", []),
+        ("Here. " + call() + " after", [("search", X)], "Here.  after", []),
+        (call(f"{{any:[1,-2.50,true,null,{Q}{Q},{{}},[]],topn:1E400}}"),
+         [("search", '{"any": [1, -2.50, true, null, "", {}, []], "topn": 1E400}')], "", []),
+        (call(f"{{query:{Q}a\n{{[\"b\\c,:]}}<b>{Q}}}"), [("search", '{"query": "a\\n{[\\"b\\\\c,:]}<b>"}')], "", []),
+        # a string's own end ends it, whatever it spells
+        (call(f"{{query:{Q}a<tool_call|><|tool_call>b{Q}}}"), [("search", '{"query": "a<tool_call|><|tool_call>b"}')],
+         "", []),
+        # white space, as models write it between tokens
+        (call(f"{{ query : {Q}x{Q} , topn : 3 }}"), [("search", '{"query": "x", "topn": 3}')], "", []),
+        (call(before=" call: search "), [("search", X)], "", []),
+        # names
+        (call(before="search"), [("search", X)], "", ["missing_prefix"]),
+        (call(before="call:rm"), [("rm", X)], "", ["unknown_name"]),
+        (call(before="call:"), [], "call:{query:x}",
+         ["missing_name", "text_in_section", "stray_marker", "stray_marker"]),
+        (call(before="call:two words"), [], "call:two words{query:x}",
+         ["unreadable_call", "text_in_section", "stray_marker", "stray_marker"]),
+        (call("", "call:submit"), [("submit", "{}")], "", ["missing_arguments"]),
+        (call("", "nonsense"), [], "nonsense", ["unreadable_call"]),
+        ("<|tool_call>" + "n" * 2000, [], "n" * 2000, ["endless_header"]),
+        # brackets, commas and ends
+        (call(f"{{query:{Q}x{Q}"), [("search", X)], "", ["missing_bracket"]),
+        (call("{more:{a:[1"), [("search", '{"more": {"a": [1]}}')], "", ["missing_bracket"]),
+        (call("{"), [("search", "{}")], "", ["missing_bracket"]),
+        (call(f"{{query:{Q}x{Q},}}"), [("search", X)], "", ["stray_separator"]),
+        (call(f"{{topn:3 query:{Q}x{Q}}}"), [("search", f'{{"topn": 3 query:{Q}x{Q}}}')], "", ["invalid_arguments"]),
+        (call(f"{{query:{Q}x{Q}topn:3}}"), [("search", '{"query": "x", "topn": 3}')], "", ["missing_comma"]),
+        (call("{topn:3}}"), [("search", '{"topn": 3}')], "}", ["text_in_section"]),
+        (f"<|tool_call>call:search{{query:{Q}x{Q}}}", [("search", X)], "", ["missing_call_end"]),
+        (f"<|tool_call>call:search{{query:{Q}x{Q}}}<turn|>", [("search", X)], "", ["missing_call_end"]),
+        (f"<|tool_call>call:search{{query:{Q}x<turn|>", [("search", X)], "",
+         ["missing_parameter_end", "missing_bracket", "missing_call_end"]),
+        # quotes, keys and words of JSON and Python
+        (call('{"query": "x, \\"y\\" \\\\"}'), [("search", '{"query": "x, \\"y\\" \\\\"}')], "",
+         ["attribute_quotes"] * 2),
+        (call('{query:"a\nb"}'), [("search", '{"query": "a\\nb"}')], "", ["attribute_quotes"]),
+        (call('{query:"x}'), [("search", '{"query": "x}')], "", ["invalid_arguments"]),
+        (call(f"{{{Q}query{Q}:{Q}x{Q}}}"), [("search", X)], "", ["attribute_quotes"]),
+        (call(f"{{{Q}query{Q}={Q}x{Q}}}"), [("search", f"{{query={Q}x{Q}}}")], "",
+         ["attribute_quotes", "invalid_arguments"]),
+        (call(f"{{{Q}query"), [("search", "{query")], "", ["attribute_quotes", "invalid_arguments"]),
+        (call("{any:[None,True]}"), [("search", '{"any": [null, true]}')], "", ["python_value"] * 2),
+        (call("{query:two words,topn:3}"), [("search", '{"query": "two words", "topn": 3}')], "", ["unquoted_value"]),
+        (call("{topn:soon}"), [("search", '{"topn": "soon"}')], "", ["unquoted_value"]),
+        (call("{query:3}"), [("search", '{"query": "3"}')], "", ["unquoted_value"]),
+        (call("{more:{query:3}}"), [("search", '{"more": {"query": 3}}')], "", []),
+        # strings where the schema has another type
+        (call(f"{{topn:{Q} 3{Q}}}"), [("search", '{"topn": 3}')], "", ["mistyped_value"]),
+        (call(f"{{more:{Q}{{'k': [None]}}{Q}}}"), [("search", '{"more": {"k": [null]}}')], "", ["mistyped_value"]),
+        (call(f"{{topn:{Q}three{Q}}}"), [("search", '{"topn": "three"}')], "", ["invalid_value"]),
+        # what is no object
+        (call("{}", "call:search{query:x,query:y}"), [("search", '{"query": "x", "query": "y"}')], "{}",
+         ["unquoted_value", "duplicate_parameter", "unquoted_value", "text_in_section"]),
+        (call("{query}"), [("search", "{query}")], "", ["invalid_arguments"]),
+        (call("{query:}"), [("search", '{"query": }')], "", ["invalid_arguments"]),
+        (call("{:3}"), [("search", "{:3}")], "", ["invalid_arguments"]),
+        (call("{query:[1}}"), [("search", '{"query": [1}}')], "", ["invalid_arguments"]),
+        (call(f"{{query:x{Q}y{Q}}}"), [("search", f'{{"query": x{Q}y{Q}}}')], "", ["invalid_arguments"]),
+        (call("{any:" + "[" * 300), [("search", '{"any": ' + "[" * 300)], "", ["invalid_arguments"]),
+        ("<|tool_call>call:search{query}<turn|>", [("search", "{query}")], "", ["invalid_arguments"]),
+        # cut off
+        ("<|tool_call>call:sea", [], "call:sea", ["truncated_call"]),
+        ("<|tool_call>call:search{query:" + Q + "a", [("search", '{"query": "a')], "", ["truncated_call"]),
+        ("<|tool_call>call:search{topn:12", [("search", '{"topn": 12')], "", ["truncated_call"]),
+        ("<|tool_call>call:search{topn:" + Q + "12", [("search", '{"topn": 12')], "",
+         ["mistyped_value", "truncated_call"]),
+        ("<|tool_call>call:search{que", [("search", "{que")], "", ["truncated_call"]),
+        # between calls and in reasoning
+        ("<|tool_call>" + call(), [("search", X)], "", ["missing_name"]),
+        (f"<|tool_call>call:search{{query:{Q}x{Q}}}" + call(), [("search", X)] * 2, "", ["missing_call_end"]),
+        ("<tool_call|>a", [], "a", ["stray_marker"]),
+        (f"a{Q}b", [], "ab", ["stray_marker"]),
+        ("<|channel>thought\nHm." + call(), [("search", X)], "", ["reasoning_not_closed"]),
+        ("<|channel>final\na", [], "final\na", ["stray_marker"]),
+    ],
+)  # fmt: skip
+def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
+    message = whole.read("gemma4", text, TOOLS, thinking=False)
+    assert [(c.name, c.arguments) for c in message.calls] == calls
+    assert (message.content, [defect.kind for defect in message.defects]) == (content, defects)
+
+
+def test_a_call_that_was_cut_off_may_be_repaired() -> None:
+    for text, arguments in (
+        ("{more:{a:[" + Q + "b", '{"more": {"a": ["b"]}}'),
+        ("{topn:3", '{"topn": 3}'),
+    ):
+        message = FMT.parse(f"<|tool_call>call:search{text}", TOOLS, repair_arguments=True, reason="length")
+        assert [call.arguments for call in message.calls] == [arguments]
+
+
+def test_reasoning_comes_first() -> None:
+    text = "<|channel>thought\nHm.\n<channel|>Here." + call()
+    assert FMT.parse(text, TOOLS) == Message("Here.", "Hm.", (Call("call_0", "search", X),))
+
+
+def test_a_prompt_may_open_reasoning() -> None:
+    from dovetail.tokens import Prompt, Segment
+
+    def left_open(text: str, *more: Segment) -> bool:
+        return FMT.left_open(Prompt([Segment("<|channel>", True), Segment(text, False), *more]))
+
+    assert left_open("thought\n") and left_open("thought\nHm.")
+    assert not left_open("final") and not left_open("thought\n", Segment("<channel|>", True))
+
+
+def test_arguments_that_are_no_object_are_not_written() -> None:
+    for arguments in ("[1]", "3", "{", "[" * 100_000):
+        with pytest.raises(dovetail.errors.RenderError):
+            FMT.write(Message("", "", (Call("0", "search", arguments),)))
+    written = FMT.write(Message("", "", (Call("0", "search", json.dumps({"any": [None, True, 2.5]})),)), thinking=False)
+    assert written.text == "<|tool_call>call:search{any:[null,true,2.5]}<tool_call|><|tool_response>"

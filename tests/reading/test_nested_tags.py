@@ -1,0 +1,144 @@
+"""MiniMax-M3's calls, and near-misses of them. `#` stands for the control token in front of each tag."""
+
+from __future__ import annotations
+
+import pytest
+
+import dovetail
+from dovetail.conversation import Call, Message
+from dovetail.reading.values import ANY, ParameterTypes
+from tests.reading import whole
+
+FMT = dovetail.format("minimax_m3")
+PROPERTIES = {
+    "query": {"type": "string"},
+    "topn": {"type": "integer"},
+    "more": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "#/$defs/list"}}},
+    "list": {"$ref": "#/$defs/list"},
+    "note": {"type": ["string", "null"]},
+    "any": {},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": PROPERTIES,
+    "$defs": {"list": {"anyOf": [{"type": "array", "items": {"type": "integer"}}]}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "search", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "submit"}},
+]
+X = '{"query": "x"}'
+QUERY = "#<query>x#</query>"
+
+
+def call(inside: str = QUERY, tag: str = '<invoke name="search">', end: str = "#</invoke>\n") -> str:
+    return f"#{tag}{inside}{end}"
+
+
+def section(*calls: str) -> str:
+    return "#<tool_call>\n" + "".join(calls) + "#</tool_call>"
+
+
+CASES = [
+    (section(call()), [("search", X)], "", []),
+    (section(call(), call("", '<invoke name="submit">')), [("search", X), ("submit", "{}")], "", []),
+    ("Here. " + section(call()) + " after", [("search", X)], "Here.  after", []),
+    (section(call()) + "\n" + section(call()), [("search", X)] * 2, "", []),
+    # values by their types
+    (section(call("#<topn> 3 #</topn>#<note>null#</note>#<any>[1, \"a\"]#</any>")),
+     [("search", '{"topn": 3, "note": null, "any": [1, "a"]}')], "", []),
+    (section(call("#<more>#<a>3#</a>#<b>#<item>1#</item>#<item>2#</item>#</b>#</more>")),
+     [("search", '{"more": {"a": "3", "b": [1, 2]}}')], "", []),
+    (section(call("#<more>\n  #<a>x#</a>\n#</more>\n")), [("search", '{"more": {"a": "x"}}')], "", []),
+    (section(call("#<any>#<item>a#</item>#</any>#<any2>#<k>1#</k>#</any2>")),
+     [("search", '{"any": ["a"], "any2": {"k": 1}}')], "", []),
+    (section(call("#<query>#</query>#<more>#</more>#<list>#</list>#<topn>#</topn>#<any>#</any>")),
+     [("search", '{"query": "", "more": {}, "list": [], "topn": "", "any": ""}')], "", ["missing_value"]),
+    (section(call('#<more>{"a": "x"}#</more>')), [("search", '{"more": {"a": "x"}}')], "", []),
+    (section(call("#<topn>three#</topn>")), [("search", '{"topn": "three"}')], "", ["invalid_value"]),
+    # names
+    (section(call(tag="<invoke name='search'>")), [("search", X)], "", ["attribute_quotes"]),
+    (section(call(tag='<invoke name="rm">')), [("rm", X)], "", ["unknown_name"]),
+    (section(call("", "<invoke id=3>")), [], "<invoke id=3>",
+     ["missing_name", "text_in_section", "stray_marker", "empty_section"]),
+    # ends
+    (section(call(end="")), [("search", X)], "", ["missing_call_end"]),
+    (section(call(end=""), call()), [("search", X)] * 2, "", ["missing_call_end"]),
+    (section(call("#<query>x")), [("search", X)], "", ["missing_parameter_end"]),
+    (section(call("#<query>x#<topn>3#</topn>")), [("search", '{"query": "x", "topn": 3}')], "",
+     ["missing_parameter_end"]),
+    (section(call("#<more>#<a>x#</a>")), [("search", '{"more": {"a": "x"}}')], "", ["missing_parameter_end"]),
+    (section(call("#<topn>#<query>x#</query>#</topn>")), [("search", '{"topn": {"query": "x"}}')], "", []),
+    (section(call("#<note>#</query>")), [("search", '{"note": ""}')], "</query>",
+     ["missing_parameter_end", "text_in_section"]),
+    (section(call("#<query>x#</other>")), [("search", X)], "</other>", ["missing_parameter_end", "text_in_section"]),
+    (section(call("#<list>#<item>1#</item>#<other>2")), [("search", '{"list": [1]}')], "<other>2",
+     ["text_in_section", "text_in_section", "missing_parameter_end"]),
+    ("#<tool_call>\n" + call(), [("search", X)], "", ["missing_section_end"]),
+    ("#<tool_call>\n" + call() + "[e~[", [("search", X)], "", ["missing_section_end"]),
+    ("#<tool_call>\n" + call(end="") + "[e~[", [("search", X)], "", ["missing_call_end", "missing_section_end"]),
+    ("#<tool_call>\n" + call("#<query>x", end="") + "[e~[", [("search", X)], "",
+     ["missing_parameter_end", "missing_call_end", "missing_section_end"]),
+    (section("#<tool_call>", call()), [("search", X)], "", ["missing_section_end"]),
+    (section(), [], "", ["empty_section"]),
+    # without a section
+    (call() + "a", [("search", X)], "\na", ["missing_section"]),
+    (call(end="") + "#</tool_call>", [("search", X)], "", ["missing_section", "missing_call_end"]),
+    # what is no tag
+    (section("#junk", call()), [("search", X)], "junk", ["unclosed_tag", "text_in_section"]),
+    (section(call("#x>" + QUERY)), [("search", X)], "x>", ["unclosed_tag", "text_in_section"]),
+    (section(call("#<>" + QUERY)), [("search", X)], "<>", ["text_in_section"]),
+    (section(call("#<topn>#x>3#</topn>")), [("search", '{"topn": {}}')], "x>3",
+     ["unclosed_tag", "text_in_section", "text_in_section"]),
+    (section(call("words " + QUERY)), [("search", X)], "words ", ["text_in_section"]),
+    (section(call(QUERY + QUERY)), [("search", '{"query": "x", "query": "x"}')], "", ["duplicate_parameter"]),
+    ("a#b", [], "ab", ["stray_marker"]),
+    # cut off
+    ("#<invoke name=", [], "<invoke name=", ["missing_section", "unclosed_tag", "text_in_section"]),
+    ("#<tool_call>\n#<invoke name=", [], "<invoke name=", ["unclosed_tag", "text_in_section", "missing_section_end"]),
+    ("#<tool_call>\n#<invoke name=\"search\">#<query>a", [("search", '{"query": "a')], "",
+     ["truncated_call", "missing_section_end"]),
+    ("#<tool_call>\n#<invoke name=\"search\">#<topn>1", [("search", '{"topn": 1')], "",
+     ["truncated_call", "missing_section_end"]),
+    ('#<invoke name="', [], '<invoke name="', ["missing_section", "unclosed_tag", "text_in_section"]),
+    # reasoning
+    ("</mm:think>" + section(call()), [("search", X)], "", []),
+    ("a</mm:think>b", [], "ab", ["stray_marker"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "calls", "content", "defects"), CASES)
+def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
+    message = whole.read("minimax_m3", text.replace("#", "]<]minimax[>["), TOOLS, thinking=False)
+    assert [(c.name, c.arguments) for c in message.calls] == calls
+    assert (message.content, [defect.kind for defect in message.defects]) == (content, defects)
+
+
+def test_a_call_that_was_cut_off_may_be_repaired() -> None:
+    text = '#<tool_call>\n#<invoke name="search">#<more>#<b>#<item>1'.replace("#", "]<]minimax[>[")
+    message = FMT.parse(text, TOOLS, repair_arguments=True, reason="length")
+    assert [call.arguments for call in message.calls] == ['{"more": {"b": [1]}}']
+
+
+def test_what_spells_a_marker_in_a_value_is_text() -> None:
+    text = section(call("#<query>a[e~[b#</query>")).replace("#", "]<]minimax[>[")
+    message = whole.read("minimax_m3", text, TOOLS, thinking=False)
+    assert [call.arguments for call in message.calls] == ['{"query": "a[e~[b"}'] and not message.defects
+
+
+def test_a_call_that_was_cut_off_between_parameters_does_not_end() -> None:
+    text = '#<tool_call>\n#<invoke name="search">#<query>x#</query>'.replace("#", "]<]minimax[>[")
+    message = whole.read("minimax_m3", text, TOOLS, "length", thinking=False)
+    assert [defect.kind for defect in message.defects] == ["truncated_call", "missing_section_end"]
+
+
+def test_reasoning_comes_first() -> None:
+    text = "<mm:think>Hm.</mm:think>Here." + section(call()).replace("#", "]<]minimax[>[")
+    assert FMT.parse(text, TOOLS) == Message("Here.", "Hm.", (Call("call_0", "search", X),))
+
+
+def test_types_inside_of_parameters() -> None:
+    types = ParameterTypes(SCHEMA)
+    assert types.inside("more")["a"] == {"string"}
+    assert types.inside("list").of_items() == types.inside("more").inside("b").of_items() == {"integer"}
+    assert types.inside("list").inside(None)["x"] == types.inside("nowhere")["x"] == types.of_items() == ANY
