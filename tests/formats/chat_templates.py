@@ -11,10 +11,22 @@ from dovetail.formats.registry import FAMILIES
 from dovetail.formats.template import Template
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
-_TAGS = "think|tool_call|tool_response|arg_key|arg_value|seed:think|minimax:tool_call|start_of_turn|end_of_turn"
+_TAGS = (
+    "think|mm:think|tool_call|tool_response|arg_key|arg_value|seed:[a-z_]+|minimax:tool_call|start_of_turn|end_of_turn"
+)
+_TAGS += "|assistant|end_of_sentence|beginning_of_sentence|SPECIAL_1[0-2]|sep"
+_MORE = r"\]<\]minimax\[>\[|<\w+\|>|<\|\"\|>|<(?:escape|start_function_call|end_function_call)>"
 _WORDS = "INST|TOOL_CALLS|THINK|AVAILABLE_TOOLS|TOOL_RESULTS|ARGS|CALL_ID|TOOL_CONTENT|SYSTEM_PROMPT"
 #: Literals of control tokens, without brackets that a template may build from words of the request.
-_CONTROL = re.compile(rf"<\|[^<>|'\"\s]+\|?>|<｜[^｜<>]+｜>|｜DSML｜|</?(?:{_TAGS})>|\[/?(?:{_WORDS})\]|\[e~\[|\]~b\]")
+_CONTROL = re.compile(
+    rf"<\|[^<>|'\"\s]+\|?>|<｜[^｜<>]+｜>|｜DSML｜|</?(?:{_TAGS})>|\[/?(?:{_WORDS})\]|\[e~\[|\]~b\]|{_MORE}"
+)
+#: The end of each of Hunyuan 3's control tokens.
+_SUFFIX = re.compile(r"set HYTK = '(:\w+)'")
+#: GigaChat 3's control tokens, which end in newlines (llama.cpp #17922).
+_ENDING_IN_NEWLINES = re.compile(r'_sep="(<\|\w+\|>)((?:\\n)+)"')
+#: MiniMax-M3's control token in front of each of its tags.
+_MARK = "]<]minimax[>["
 #: Control tokens with a role's name, which some templates build from the role.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end"))
 
@@ -24,7 +36,15 @@ def paths(shared_data: Path) -> list[Path]:
 
 
 def controls(source: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*_CONTROL.findall(source), *SPECIAL.values(), *_ROLES)))
+    if suffix := _SUFFIX.search(source):
+        source = source.replace("{}", suffix[1])
+        return tuple(dict.fromkeys((*re.findall(rf"</?[^<>\s]+{suffix[1]}[｜>]+", source), *SPECIAL.values())))
+    literals = tuple(dict.fromkeys((*_CONTROL.findall(source), *SPECIAL.values(), *_ROLES)))
+    longer = {found[1]: found[1] + "\n" * found[2].count("n") for found in _ENDING_IN_NEWLINES.finditer(source)}
+    literals = tuple(longer.get(literal, literal) for literal in literals)
+    if _MARK in literals:  # each tag after that is text
+        literals = tuple(literal for literal in literals if literal not in ("<tool_call>", "</tool_call>"))
+    return literals
 
 
 @functools.cache

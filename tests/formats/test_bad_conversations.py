@@ -12,11 +12,8 @@ import pytest
 import dovetail
 from dovetail.conversation import check_renderable, deepest
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats.base import Format
-from dovetail.formats.registry import FAMILIES
 from tests.formats.conversations import assistant, user
-
-RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
+from tests.reading.families import RENDERING
 
 #: A conversation with every field. Errors name a field by its path.
 MESSAGES: list[dict[str, Any]] = [

@@ -8,14 +8,15 @@ import pytest
 
 import dovetail
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.formats.base import Format
+from dovetail.formats.base import parameters_by_name
 from dovetail.formats.registry import FAMILIES
 from dovetail.tokens import Prompt, Segment
+from tests.reading import families
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}]
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if type(dovetail.format(name))._render is Format._render])
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if not family.renders()])
 def test_a_format_without_a_renderer_says_so(name: str) -> None:
     with pytest.raises(RenderError, match=name):
         dovetail.format(name).render(MESSAGES)
@@ -26,6 +27,11 @@ def test_empty_content_is_repaired(name: str) -> None:
     messages, repairs = dovetail.format(name).repair(MESSAGES)
     assert [message["content"] for message in messages] == ["hi", ""]
     assert [repair.kind for repair in repairs] == ["empty_content"]
+
+
+@pytest.mark.parametrize("tools", [None, 3, ["x"], [{"function": None}], [{"function": {"name": 3}}]], ids=str)
+def test_tools_of_a_wrong_shape_have_no_parameters(tools: Any) -> None:
+    assert parameters_by_name(tools) == {}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -44,7 +50,7 @@ def test_a_template_option_of_the_family_s_own_reaches_its_renderer() -> None:
     assert Coloured().render(MESSAGES, colour="red").text == "red"
 
 
-def test_what_a_renderer_trips_over_is_a_render_error() -> None:
+def test_any_exception_of_a_renderer_is_a_render_error() -> None:
     class Tripping(type(dovetail.format("kimi_k2"))):  # type: ignore[misc]
         def _render(self, *arguments: Any, **options: Any) -> Prompt:
             raise ValueError("no such thing")
@@ -53,7 +59,7 @@ def test_what_a_renderer_trips_over_is_a_render_error() -> None:
         Tripping().render(MESSAGES)
 
 
-def test_what_opens_and_closes_reasoning() -> None:
+def test_the_markers_of_reasoning() -> None:
     marked = {name: markers for name in FAMILIES if (markers := dovetail.format(name).reasoning_markers)}
     assert marked["kimi_k3"] == ("<|open|>think<|sep|>", "<|close|>think<|sep|>")
     assert (marked["qwen3"], marked["mistral"]) == (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -65,22 +71,20 @@ def test_a_template_gets_nothing_that_its_model_s_own_code_does_not_give_it() ->
 
 
 QUESTION = {"role": "user", "content": "What is <think>?"}
-RENDERING = [
-    name
-    for name, family in FAMILIES.items()
-    if family._render is not Format._render and name not in ("harmony", "kimi_k3")
-]
+RENDERING = [name for name in families.RENDERING if name not in ("harmony", "kimi_k3")]
 
 
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("thinking", (True, False))
-def test_what_is_said_about_a_tag_opens_no_reasoning(name: str, thinking: bool) -> None:
+def test_text_about_a_tag_opens_no_reasoning(name: str, thinking: bool) -> None:
     fmt = dovetail.format(name)
     for asked in (QUESTION, {"role": "user", "content": "hi"}):
         prompt = fmt.render([asked], thinking=thinking)
         assert fmt.left_open(prompt) is (thinking and fmt.reasoning == "opened")
     answer = {"role": "assistant", "content": "The tag <think> is", "reasoning_content": "Hm."}
-    said = fmt.render([QUESTION, answer], thinking=thinking, add_generation_prompt=False, continue_final_message=True)
-    assert not fmt.left_open(said)
+    continued = fmt.render(
+        [QUESTION, answer], thinking=thinking, add_generation_prompt=False, continue_final_message=True
+    )
+    assert not fmt.left_open(continued)
     if name == "deepseek_v31":
         assert not fmt.left_open(fmt.render([QUESTION], thinking=thinking, add_generation_prompt=False))

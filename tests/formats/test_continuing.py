@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats import continuing
-from dovetail.formats.base import Format
 from dovetail.formats.history import HistoryRules
 from dovetail.formats.kimi_k2 import KimiK25
-from dovetail.formats.registry import FAMILIES
 from dovetail.formats.template import Template, pattern
 from dovetail.tokens import Prompt
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
+from tests.reading.families import RENDERING
 
-RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
 BEFORE = [system(), user(), calling("get_weather"), result()]
 CLOSED = {"add_generation_prompt": False}
 CONTINUE = {"continue_final_message": True, **CLOSED}

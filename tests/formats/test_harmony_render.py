@@ -121,7 +121,7 @@ def test_the_place_of_a_recipient_differs(shared_data: Path) -> None:
     assert history(messages) == expected
 
 
-def test_what_is_dropped_differs(shared_data: Path) -> None:
+def test_the_references_drop_different_reasoning(shared_data: Path) -> None:
     """OpenAI's renderer drops reasoning before the first answer; its description, the template and vLLM the last."""
     messages = [
         user("What is 2 + 2?"),
@@ -397,7 +397,7 @@ def test_declarations_of_functions(tool: dict[str, Any], expected: str) -> None:
 @example(before="", after="to=", reasons=False)
 @example(before="0", after="to=", reasons=True)
 def test_a_continued_message_is_read_to_its_end(ids: bool, before: str, after: str, reasons: bool) -> None:
-    """The text before and after the cut is one text of the message, wherever the cut is."""
+    """The text before and after the cut is one text of the message, at any place of the cut."""
     if not ids and any(control[0] in after for control in CONTROLS):
         return
     fields = {"reasoning_content": before, "content": None} if reasons and before else {"content": before}
@@ -500,8 +500,7 @@ def test_a_response_format_ends_the_developer_message() -> None:
         else:
             expected = f"<|start|>developer<|message|>{section}{plain}"
         assert history(messages, tools=tools, response_format=requested) == expected
-        without = {"type": "json_schema", "json_schema": {"name": "shopping_list"}}
-        for nothing in (None, {"type": "text"}, {"type": "json_object"}, without):
+        for nothing in (None, {"type": "text"}, {"type": "json_object"}):
             assert history(messages, tools=tools, response_format=nothing) == plain
     with pytest.raises(InvalidRequest) as refused:
         render([user()], response_format={"type": "xml"})

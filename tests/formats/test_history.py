@@ -19,6 +19,7 @@ TEXT = HistoryRules(parts="text", reasoning_field="thinking")
 PARTS = HistoryRules(parts="parts")
 OBJECTS = HistoryRules(arguments="object")
 ORDER = HistoryRules(results_in_order=True)
+FIRST, ONE = HistoryRules(system="first"), HistoryRules(system="one")
 
 Messages = list[dict[str, Any]]
 USER = {"role": "user", "content": "go"}
@@ -46,6 +47,27 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 # A kind of repair, the rules that need it, a history, and the repaired history.
 CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
     ("developer_role", KIMI, [{"role": "developer", "content": "x"}], [{"role": "system", "content": "x"}]),
+    (
+        "system_role",
+        FIRST,
+        [USER, {"role": "system", "content": "x"}],
+        [{"role": "user", "content": "go\n\n<system-reminder>\nx\n</system-reminder>"}],
+    ),
+    (
+        "system_role",
+        ONE,
+        [says("a"), {"role": "system", "content": text("x")}, USER],
+        [
+            says("a"),
+            {"role": "user", "content": text("<system-reminder>\n", "x", "\n</system-reminder>", "\n\n", "go")},
+        ],
+    ),
+    (
+        "system_merged",
+        ONE,
+        [{"role": "system", "content": "a"}, {"role": "system", "content": "b"}, USER],
+        [{"role": "system", "content": "a\n\nb"}, USER],
+    ),
     ("null_reasoning", ANY, [says("x", reasoning_content=None)], [says("x")]),
     ("null_reasoning", ANY, [says("x", thinking=None)], [says("x")]),
     ("reasoning_field", ANY, [says("x", reasoning="hm")], [says("x", reasoning_content="hm")]),
@@ -432,3 +454,26 @@ def test_beside_calls_null_may_be_wanted() -> None:
     assert [each.where for each in repairs] == ["messages[0].content", "messages[1].content"]
     assert repair(repaired, rules) == (repaired, [])
     assert repair(messages, rules, ["empty_content"]) == (messages, [])
+
+
+def test_an_answer_in_the_models_own_words_keeps_the_ids_that_it_spells() -> None:
+    """And no other repair of it is listed. A result has the id of its call; an id that is not spelled is repaired."""
+    rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", parts="text")
+
+    def turn(*ids: str) -> list[dict[str, Any]]:
+        calls = [{"id": each, "function": {"name": "now", "arguments": "{}"}} for each in ids]
+        results = [{"role": "tool", "tool_call_id": each, "content": "12"} for each in ids]
+        return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+    messages = [*turn("now:7", "call_1"), *turn("functions.now:0")]
+    repaired, repairs = repair(messages, rules, verbatim={0: "it says now:7 and nothing else"})
+    assert [call["id"] for call in repaired[0]["tool_calls"]] == ["now:7", "functions.now:1"]
+    assert [message["tool_call_id"] for message in repaired if "tool_call_id" in message] == [
+        *("now:7", "functions.now:1", "functions.now:2"),
+    ]
+    assert [(repair.kind, repair.where) for repair in repairs] == [
+        ("result_id", "messages[2].tool_call_id"),
+        ("empty_content", "messages[3].content"),
+        ("call_id", "messages[3].tool_calls[0].id"),
+        ("result_id", "messages[4].tool_call_id"),
+    ]

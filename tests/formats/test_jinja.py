@@ -19,19 +19,21 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats.base import Format
+from dovetail.formats.base import Format, as_sent
 from dovetail.formats.hermes import Hermes
 from dovetail.formats.history import REASONING_FIELDS, HistoryRules, repair
 from dovetail.formats.jinja import JinjaFormat, jinja
+from dovetail.formats.limits import Limits
 from dovetail.formats.registry import FAMILIES
 from dovetail.formats.template import Template, pattern
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Tokenizer
+from tests.examples import seeds
 from tests.formats import chat_templates
 from tests.formats.chat_templates import SPECIAL
 from tests.formats.conversations import SHAPES, TOOLS, assistant, system, user
 from tests.grammar.test_matcher import allows
-from tests.reading.families import PieceTokenizer, cut, cuts
+from tests.reading.families import ONE_CALL, PieceTokenizer, cut, cuts
 
 CHATML = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -81,8 +83,39 @@ KNOWN = {
         *("deepseek_v3", "opened", "reasoning_content", "<｜end▁of▁sentence｜>"),
         *("text", "object", False),
     ),
-    "ByteDance-Seed-OSS": ("qwen3_coder", "written", "reasoning_content", "</s>", "text", "object", False),
-    "LFM2.5-8B-A1B": ("pythonic", "written", "thinking", "<|im_end|>", "any", "object", False),
+    "ByteDance-Seed-OSS": ("seed_oss", "written", "reasoning_content", "<seed:eos>", "text", "object", False),
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (
+        *("nemotron_v3", "opened", "reasoning_content", "<|im_end|>"),
+        *("text", "object", False),
+    ),
+    "StepFun3.5-Flash": ("step3p5", "opened", "reasoning_content", "<|im_end|>", "any", "object", False),
+    "LFM2.5-8B-A1B": ("lfm2", "written", "thinking", "<|im_end|>", "any", "object", False),
+    "MiniMax-M3": ("minimax_m3", "written", "reasoning_content", "[e~[", "any", "object", True),
+    "google-gemma-4-31B-it": ("gemma4", "written", "reasoning_content", "<turn|>", "text", "object", True),
+    "google-gemma-4-31B-it-interleaved": ("gemma4", "written", "reasoning_content", "<turn|>", "text", "object", True),
+    "tool_chat_template_gemma4": ("gemma4", "written", "reasoning_content", "<turn|>", "any", "object", True),
+    "tool_chat_template_functiongemma": (
+        *("functiongemma", "none", "reasoning_content", "<end_of_turn>"),
+        *("text", "object", True),
+    ),
+    "Cohere2MoE": ("command_4", "opened", "reasoning_content", "<|END_OF_TURN_TOKEN|>", "any", "object", False),
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": (
+        *("command_a", "written", "reasoning_content", "<|END_OF_TURN_TOKEN|>"),
+        *("text", "object", False),
+    ),
+    "ibm-granite-granite-3.3-2B-Instruct": (
+        *("granite", "written", "reasoning_content", "<|end_of_text|>"),
+        *("text", "any", False),
+    ),
+    "tool_chat_template_hunyuan_a13b": ("hunyuan", "written", "reasoning_content", "<|eos|>", "text", "any", False),
+    "tool_chat_template_granite": ("granite", "none", "reasoning_content", "<|end_of_text|>", "text", "object", False),
+    "tool_chat_template_phi4_mini": ("phi4_mini", "none", "reasoning_content", "<|end|>", "text", "any", False),
+    "tool_chat_template_xlam_llama": ("xlam", "none", "reasoning_content", "<|eot_id|>", "text", "object", False),
+    "tool_chat_template_xlam_qwen": ("xlam", "none", "reasoning_content", "<|im_end|>", "text", "object", False),
+    "tool_chat_template_internlm2_tool": (
+        *("internlm", "none", "reasoning_content", "<|im_end|>"),
+        *("text", "object", False),
+    ),
     "google-gemma-2-2b-it": ("plain", "none", "reasoning_content", "<end_of_turn>", "text", "any", False),
     "microsoft-Phi-3.5-mini-instruct": ("plain", "none", "reasoning_content", "</s>", "text", "any", False),
 }
@@ -272,7 +305,8 @@ def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Pat
 DEEPSEEK = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
 
 
-def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> None:
+@pytest.mark.parametrize("first", seeds(5, quick=1))
+def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path, first: int) -> None:
     """Control tokens, halves of them and brackets in every field of a client."""
 
     def prompt(fmt: JinjaFormat, words: list[str]) -> Prompt | None:
@@ -287,7 +321,7 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> N
         return None
 
     compared = 0
-    for path in chat_templates.paths(shared_data):
+    for path in chat_templates.paths(shared_data)[first::5]:
         fmt, choose = chat_templates.of(path), random.Random(path.name)
         literals = chat_templates.controls(path.read_text(encoding="utf-8"))
         halves = [half for word in literals for half in (word[: len(word) // 2], word[len(word) // 2 :])]
@@ -298,7 +332,7 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path) -> N
             assert hostile is not None, path.name
             assert hostile.pieces[1::2] == clean.pieces[1::2], f"{path.name}: {words}"
             compared += 1
-    assert compared > 450
+    assert compared > 80
 
 
 @pytest.mark.slow
@@ -425,14 +459,16 @@ def test_a_grammar_is_the_family_s_with_the_template_s_reasoning(shared_data: Pa
     assert not allows(compile(grammar, tokenizer, ends), wrong.ids(tokenizer))
 
 
-def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -> None:
+@pytest.mark.no_cover  # three times as slow with it
+@pytest.mark.parametrize("first", range(4))
+def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path, first: int) -> None:
     constrained = 0
-    for path in chat_templates.paths(shared_data):
+    for path in chat_templates.paths(shared_data)[first::4]:
         fmt = chat_templates.of(path)
         tokenizer = PieceTokenizer(chat_templates.controls(path.read_text()), ("ing",))
         ends = [tokenizer.control[end] for end in fmt.end_of_turn if end in tokenizer.control]
         calls = tuple(
-            Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(1 + (fmt.family_name != "harmony"))
+            Call(f"functions.now:{i}", "now", '{"a": "b c"}') for i in range(1 + (fmt.family_name not in ONE_CALL))
         )
         for thinking in (True, False):
             try:
@@ -446,7 +482,7 @@ def test_a_grammar_takes_what_is_written_for_every_template(shared_data: Path) -
                 ids = fmt.write(message, thinking=thinking).ids(tokenizer)
                 assert allows(compile(grammar, tokenizer, ends), ids), (path.name, message)
             constrained += thinking
-    assert constrained >= 60
+    assert constrained >= 15
 
 
 def test_a_family_may_have_private_methods_of_any_name(shared_data: Path) -> None:
@@ -493,11 +529,23 @@ def test_markers_that_the_tokenizer_lacks_are_text() -> None:
     )
     source = CHATML.replace("message.content +", f"message.content + ({call}) +")
     fmt = chat_templates.of_source(source)
-    assert fmt.family_name == "hermes"
+    assert fmt.family_name == "hermes"  # which reads; what was derived writes text, to which the grammar can hold
     message = Message("", "", (Call("", "now", "{}"),))
     assert [s.text for s in fmt.write(message).segments if s.control] == ["<|im_end|>"]
-    with pytest.raises(InvalidRequest, match="cannot be constrained"):  # a call that begins with text
-        fmt.grammar(TOOLS)
+    assert fmt.grammar(TOOLS) is not None
+    known, family = frozenset(("<|im_end|>",)), Hermes()
+    adapted = family.adapted(
+        name="",
+        template_options=(),
+        reasoning="none",
+        end_of_turn=("<|im_end|>",),
+        reader=family.reader_type,
+        tokenizer_controls=known,
+        shown_order=as_sent,
+    )
+    assert [s.text for s in adapted.in_known_tokens(adapted.write(message)).segments if s.control] == ["<|im_end|>"]
+    with pytest.raises(InvalidRequest, match="cannot be constrained"):  # its reader takes the text for a token
+        adapted.grammar(TOOLS)
 
 
 #: Templates that write the tags, with `END` after a turn.
@@ -523,7 +571,7 @@ _WORDS_HEAD = "{%- macro HEAD(role) %}{{- role + ': ' }}{%- endmacro %}"
 )
 def test_only_the_template_opens_reasoning(source: str, controls: tuple[str, ...]) -> None:
     fmt = chat_templates.of_source(source, controls)
-    assert (fmt.reasoning, fmt._reader.think.strip()) == ("opened", "<think>")
+    assert (fmt.reasoning, fmt.reader_type.think.strip()) == ("opened", "<think>")
     closed, go_on = {"add_generation_prompt": False}, {"add_generation_prompt": False, "continue_final_message": True}
     for question in (
         user("hi"),
@@ -621,7 +669,7 @@ def test_a_template_with_endless_loops_is_stopped() -> None:
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     source = loop * 3 + end * 3
     with pytest.raises(RenderError, match="loops more than"):
-        Template(source).render([user()], None, controls=pattern(()), add_generation_prompt=True)
+        Template(source).render([user()], None, controls=pattern(()), add_generation_prompt=True, limits=Limits(10_000))
 
 
 def test_threads_share_a_format(shared_data: Path) -> None:

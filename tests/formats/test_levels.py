@@ -11,8 +11,10 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message, check_response_format, check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.formats.tool_choice import resolve_tool_choice
+from dovetail.formats.declared import markup
+from dovetail.formats.tool_choice import requires_call, resolve_tool_choice
 from dovetail.grammar.matcher import compile
+from dovetail.tokens import Prompt
 from tests.grammar.test_matcher import allows
 from tests.reading import families
 
@@ -40,7 +42,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 TOOLS = [tool("weather"), tool("news")]
 #: What a model may say: its calls, each of a name and arguments.
-SAID: dict[str, list[tuple[str, str]]] = {
+ANSWERS: dict[str, list[tuple[str, str]]] = {
     "nothing": [],
     "weather": [("weather", VALID)],
     "news": [("news", VALID)],
@@ -57,7 +59,10 @@ def ends(name: str) -> list[int]:
 
 
 #: Families whose calls may begin without their marker: with what can be text.
-UNMARKED = {"llama3_json": "<|python_tag|>", "pythonic": "<|python_start|>"}
+UNMARKED = {"llama3_json": "<|python_tag|>", "pythonic": "<|python_start|>", "xlam": "<tool_call>"}
+
+#: Families in which a call is a message of its own, to its tool.
+IN_MESSAGES = ("functionary", "muse")
 
 
 def accepts(
@@ -77,21 +82,21 @@ def accepts(
     ids = list(fmt.write(Message(content, reasoning, made), thinking=thinking).ids(tokenizer))
     if marked and made and name in UNMARKED:
         assert not content + reasoning
-        ids.insert(0, tokenizer.control[UNMARKED[name]])
+        ids[0:0] = Prompt(markup(UNMARKED[name], tuple(tokenizer.control))).ids(tokenizer)
     return allows(compile(grammar, tokenizer, ends(name)), ids)
 
 
 def taken(name: str, tools: Any = TOOLS, **asked: Any) -> set[str]:
-    """Which of `SAID` the family's grammar allows; all of them where there is none."""
+    """Which of `ANSWERS` the family's grammar allows; all of them where there is none."""
     grammar = families.format_of(name).grammar(tools, thinking=False, **asked)
-    return {said for said, calls in SAID.items() if grammar is None or accepts(name, grammar, calls=calls)}
+    return {answer for answer, calls in ANSWERS.items() if grammar is None or accepts(name, grammar, calls=calls)}
 
 
-EVERYTHING = set(SAID)
+EVERYTHING = set(ANSWERS)
 NAMES = EVERYTHING - {"undeclared"}
 VALID_ONLY = {"nothing", "weather", "news", "two"}
 WEATHER = {"nothing", "weather", "two"}
-#: What is asked for, and what may be said then.
+#: Options of a request, and the answers that its grammar allows.
 LEVELS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, VALID_ONLY),
     ({"strict": "names"}, NAMES),
@@ -123,10 +128,11 @@ LEVELS: list[tuple[dict[str, Any], set[str]]] = [
 
 @pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize(("asked", "may"), LEVELS, ids=[json.dumps(asked)[:60] for asked, _ in LEVELS])
-def test_what_is_pinned_is_what_is_asked_for(name: str, asked: dict[str, Any], may: set[str]) -> None:
-    if name == "harmony" and may != EVERYTHING:
-        may = may - {"two"}  # the end of a call is the end of the turn
-    if name in UNMARKED and asked.get("tool_choice") == "none":
+def test_a_pinned_tool_choice_is_enforced_at_every_level(name: str, asked: dict[str, Any], may: set[str]) -> None:
+    if name in families.ONE_CALL and may != EVERYTHING:
+        may = may - {"two"}
+    in_text = families.opens_in_text(name) and name not in IN_MESSAGES
+    if (name in UNMARKED or in_text) and asked.get("tool_choice") == "none":
         may = EVERYTHING  # it is text, and is read as text
     assert taken(name, **asked) == may
 
@@ -134,8 +140,8 @@ def test_what_is_pinned_is_what_is_asked_for(name: str, asked: dict[str, Any], m
 # -- response formats -------------------------------------------------------------------------------------------------
 
 
-def schema_format(schema: Any = SCHEMA, **said: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **said}}
+def schema_format(schema: Any = SCHEMA, **fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **fields}}
 
 
 OBJECT = {"type": "json_object"}
@@ -176,20 +182,20 @@ def test_beside_a_response_format_there_are_calls_or_content(name: str, thinking
             )
             assert grammar is not None
 
-            def said(text: str, *calls: str, grammar: Any = grammar) -> bool:
+            def permits(text: str, *calls: str, grammar: Any = grammar) -> bool:
                 made = [("weather", call) for call in calls]
                 return accepts(name, grammar, text, made, thinking=thinking, marked=not text)
 
-            assert said(VALID) is content
-            assert said("", VALID) is calls
-            assert said("", INVALID) is (calls and strict == "off")  # names are held to, wherever something is
-            assert not said("Let me see.", VALID)
+            assert permits(VALID) is content
+            assert permits("", VALID) is calls
+            assert permits("", INVALID) is (calls and strict == "off")  # names are enforced whenever anything is
+            assert not permits("Let me see.", VALID)
             assert not accepts(name, grammar, "", [("rm", VALID)], thinking=thinking, marked=True)
 
 
 @pytest.mark.parametrize("name", families.NAMES)
 @pytest.mark.parametrize("thinking", [True, False])
-def test_what_is_content_reads_back_as_content(name: str, thinking: bool) -> None:
+def test_content_that_the_grammar_allows_is_read_as_content(name: str, thinking: bool) -> None:
     """Even JSON that looks like the family's calls, where its grammar allows that for content."""
     fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
     reasoning = "hm" if thinking and fmt.reasoning != "none" else ""
@@ -323,3 +329,10 @@ def test_strict_is_true_false_or_null(strict: Any) -> None:
         check_tools(tools)
     assert refused.value.param == "tools[1].function.strict"
     assert [each.strict for each in check_tools([tool("a", True), tool("b", False), tool("c")])] == [True, False, None]
+
+
+def test_which_choices_require_a_call() -> None:
+    declared = check_tools(TOOLS)
+    named = {"type": "function", "function": {"name": "news"}}
+    for choice in (None, "auto", "none", "required", named, allowed("auto", "news"), allowed("required", "news")):
+        assert requires_call(choice) == (resolve_tool_choice(choice, declared)[0] == "required")

@@ -14,6 +14,7 @@ import dovetail
 from dovetail.errors import CheckpointError, PlanError, RenderError
 from dovetail.formats.registry import FAMILIES, NAMES
 from tests.formats.conversations import TOOLS, user
+from tests.formats.test_differencing import CONTROLS, LISTED
 
 CHATML = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
@@ -71,9 +72,9 @@ def test_the_demo_pair() -> None:
     code = """import sys, dovetail; from pathlib import Path
 fmt = dovetail.format(Path(dovetail.__file__).parent / "data/demo/target")
 print(fmt.name, fmt.because, {"jinja2", "tokenizers", "tiktoken"} & sys.modules.keys())"""
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("kimi_k25 it has no chat template, and its tokenizer has <|im_middle|>, ")
-    assert said.endswith(" set()\n")
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("kimi_k25 it has no chat template, and its tokenizer has <|im_middle|>, ")
+    assert output.endswith(" set()\n")
 
 
 def test_by_what_config_json_says(shared_data: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_tokenizer_that_is_another_model_s(tmp_path: Path) -> None:
         dovetail.format(folder)
 
 
-def test_what_no_format_fits_says_what_was_looked_for(tmp_path: Path, shared_data: Path) -> None:
+def test_an_unknown_checkpoint_is_refused_with_what_was_tried(tmp_path: Path, shared_data: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither tokenizer.json nor tokenizer_config.json declares"):
         dovetail.format(tmp_path)
     with pytest.raises(CheckpointError, match=r"no chat template \(chat_template.jinja.*--format: kimi_k2, "):
@@ -188,9 +189,21 @@ def test_a_template_of_an_unknown_model(tmp_path: Path) -> None:
             tokenizer_config={"eos_token": {"content": "<|im_end|>"}, "bos_token": None, "model_max_length": 10**30},
         )
     )
-    assert (fmt.name, fmt.because) == ("jinja", "it has a chat_template.jinja of its own; it shows calls of no family")
+    assert fmt.name == "jinja" and not fmt.reads_calls
+    assert fmt.because == (
+        "it has a chat_template.jinja of its own; tool calls are not read, because the chat template shows no calls: "
+        "a history with a call renders like one without"
+    )
     assert fmt.end_of_turn == ("<|im_end|>", "<|endoftext|>", "<|stop|>")
     assert fmt.render([user("Hi.")]).pieces[1::2] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
+
+
+def test_a_template_whose_calls_are_derived(tmp_path: Path) -> None:
+    fmt = dovetail.format(checkpoint(tmp_path, *CONTROLS, template=LISTED))
+    assert fmt.because == (
+        "it has a chat_template.jinja of its own; the layout of its calls was derived by differencing "
+        """('<|calls|>[{"tool": "')"""
+    )
 
 
 @pytest.mark.parametrize("declared", ["string", "list", "mapping", "processor", "files"])
@@ -260,7 +273,22 @@ def test_templates_that_cannot_be_used(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}" * 500_000)
     with pytest.raises(CheckpointError, match=r"7,000,000 characters: at most 262,144 are read"):
         dovetail.format(folder)
+
+
+@pytest.mark.no_cover  # ten seconds with it
+def test_a_template_with_endless_loops_is_stopped(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, "<|im_end|>")
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     (folder / "chat_template.jinja").write_text(loop * 2 + end * 2)
     with pytest.raises(RenderError, match="loops more than"):
         dovetail.format(folder).render([user()])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_native_format_writes_prompts_and_no_other_does(name: str) -> None:
+    fmt = dovetail.format(name)
+    if fmt.is_native:
+        assert "zq" in fmt.render([user("zq")]).text
+    else:
+        with pytest.raises(RenderError, match="chat template"):
+            fmt.render([user("zq")])

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.formats.base import Format
-from dovetail.formats.registry import FAMILIES
 from tests.formats.conversations import TOOLS, assistant, user
-from tests.reading.families import PieceTokenizer, controls
+from tests.reading.families import RENDERING, PieceTokenizer, controls
 
-RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
 GOLDENS = Path(__file__).with_name("goldens")
 
 

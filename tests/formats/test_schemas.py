@@ -33,25 +33,31 @@ def flat(schema: Any) -> list[dict[str, Any]]:
     ],
     ids=str,
 )
-def test_what_cannot_be_taken_apart(schema: Any) -> None:
+def test_schemas_without_flat_alternatives(schema: Any) -> None:
     with pytest.raises(NotSimpleError):
         flat(schema)
 
 
-def test_what_holds_together_is_one() -> None:
+def test_schemas_of_an_all_of_are_merged() -> None:
     assert flat({"allOf": [{"minLength": 1, "pattern": "a"}, {"minLength": 2, "pattern": "a"}]}) == [
         {"minLength": 2, "pattern": "a"}
     ]
     assert flat({"maximum": 3, "allOf": [{"maximum": 2}]}) == [{"maximum": 2}]
+    closed = {"properties": {"a": {}}, "additionalProperties": False}
+    assert flat({"allOf": [closed, {"properties": {"b": {"type": "null"}}}]}) == [
+        {"properties": {"a": {}, "b": False}, "required": [], "additionalProperties": False}
+    ]
 
 
-@pytest.mark.parametrize(("read", "said"), [(schemas.properties_of, "properties"), (schemas.required_of, "required")])
-def test_members_have_to_be_members(read: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("read", "keyword"), [(schemas.properties_of, "properties"), (schemas.required_of, "required")]
+)
+def test_members_have_to_be_members(read: Any, keyword: str) -> None:
     with pytest.raises(NotSimpleError):
-        read({said: [3]})
+        read({keyword: [3]})
 
 
-def test_what_is_carried_along_leaves_other_definitions_behind() -> None:
+def test_only_the_definitions_in_use_are_carried() -> None:
     root = {"$defs": {"n": {"type": "null"}}, "properties": {"a": {"$defs": {"m": {}}, "$ref": "#/$defs/n"}}}
     found = schemas.carrying(root["properties"]["a"], References(root))
     assert found == {"$ref": "#/$defs/n", "$defs": {"n": {"type": "null"}}}

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dovetail.conversation import Message, ResponseFormat, Tool, check_response_format, check_tools
+from dovetail.custom_tools import DEFINITION
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.formats import call_envelope
 from dovetail.formats.call_envelope import CallEnvelope, Family
+from dovetail.formats.input_grammar import ClientGrammar
 from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
 from dovetail.grammar import (
     Choice,
@@ -35,14 +37,14 @@ from dovetail.tokens import Prompt
 if TYPE_CHECKING:
     from dovetail.formats.base import Format
 
-#: Families put different numbers of new lines between reasoning and calls. In front of JSON there are none.
+#: Families put different numbers of new lines between reasoning and calls.
 _NEW_LINES = Regex(r"\n{1,3}")
 
 
 class AnswerGrammar:
     def __init__(self, fmt: Format) -> None:
         self.format = fmt
-        self.reader = fmt._reader
+        self.reader = fmt.reader_type
 
     def for_request(
         self,
@@ -78,10 +80,10 @@ class AnswerGrammar:
             calls = self.calls(callable_tools, parallel_tool_calls) if may_call else None
             content = None if choice == "required" else self.structured(requested)
             grammar = self.calls_or_structured(calls, content, thinking)
+        elif tool_choice == "none":
+            return self.content_only(thinking)
         elif not declared:
             return None
-        elif choice == "none":
-            return self.content_only(thinking)
         else:
             others = [tool.name for i, tool in enumerate(declared) if i not in callable_tools]
             grammar = self.answer(callable_tools, choice == "required", thinking, parallel_tool_calls, others)
@@ -95,23 +97,52 @@ class AnswerGrammar:
     def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
-        """Content, calls, or both.
+        """Content, calls, or both; calls alone if they are `required`, because text before them might go on for ever.
 
         `tools`: the tools that may be called, by index in the request; their `parameters` are what is enforced.
         `others`: the names of the tools that may not be called.
         """
         section = self.calls(tools, parallel)
-        calls = call_envelope.after_text(self.content(), section, required=required)
-        return Grammar(Concat((*self.reasoning(thinking), calls)))
+        opened, closed = self._wrapper()
+        if required:
+            return Grammar(Concat((*self.reasoning(thinking), Maybe(_NEW_LINES), *opened, section, *closed)))
+        after = call_envelope.after_text(self.content(), section, self.text_openers)
+        reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
+        return Grammar(Concat((*reasoning, after, *closed)))
+
+    def _wrapper(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """What a model may write before and after calls, if it wraps its answers in ordinary text."""
+        if not self.reader.wrapper:
+            return (), ()
+        opener, closer = ExactText(self.reader.wrapper), ExactText(self.reader.wrapper_end)
+        return (Maybe(Concat((opener, *_new_lines(1)))),), (Maybe(Concat((*_new_lines(1), closer))),)
 
     def content_only(self, thinking: bool) -> Grammar:
-        return Grammar(Concat((*self.reasoning(thinking), self.free_content(FreeText()))))
+        reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
+        return Grammar(Concat((*reasoning, self.free_content(FreeText()))))
 
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
-        """Calls or content of a response format, with no other text. None: the answer cannot be that."""
-        blocks = (calls, content and self.answer_block(content))
-        either = tuple(node for node in blocks if node is not None)
-        return Grammar(Concat((*self.reasoning(thinking), Maybe(_NEW_LINES), Choice(either))))
+        """Calls or content of a response format, with no other text. None: the answer cannot be that.
+
+        In front of the content there are only the new lines that belong to the markup, which the reader drops.
+        """
+        either: list[Node] = []
+        if calls is not None:
+            either.append(Concat((Maybe(_NEW_LINES), calls)))
+        if content is not None:
+            either.append(Concat((*_new_lines(self.reader.before_content), self.answer_block(content))))
+        return Grammar(Concat((*self._reasoning_and_new_lines(thinking), Choice(tuple(either)))))
+
+    def _reasoning_and_new_lines(self, thinking: bool) -> tuple[Node, ...]:
+        """The reasoning block with the new lines after it."""
+        after = _new_lines(self.reader.after_think_end)
+        match self.reasoning(thinking):
+            case (Maybe(block),):
+                return (Maybe(Concat((block, *after))),)
+            case ():
+                return ()
+            case nodes:
+                return (*nodes, *after)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -130,16 +161,23 @@ class AnswerGrammar:
             return ()  # the block is part of the text before the calls
         if fmt.reasoning == "opened":
             return (block,)
-        if isinstance(opens, ControlToken) or not isinstance(closes, ControlToken):
+        if not isinstance(opens, ExactText) or not isinstance(closes, ControlToken):
             newlines = (Maybe(ExactText("\n" * reader.before_think)),) if reader.before_think else ()
             block = Concat((*newlines, opens, block))
+            if reader.lone_think_end:
+                block = Choice((block, closes))
         # else an opener of ordinary text is part of the free text that the closing token ends
         return (Maybe(block),)
 
     def content(self) -> Node:
         """Content before calls. It contains nothing that the reader takes for a call."""
-        openers = self.reader.text_openers
+        openers = self.text_openers
         return self.free_content(TextUntil("", without=openers) if openers else FreeText())
+
+    @property
+    def text_openers(self) -> tuple[str, ...]:
+        """The ordinary texts that begin calls wherever they stand in content."""
+        return tuple(dict.fromkeys(opener.lstrip() for opener in self.reader.text_openers))
 
     def free_content(self, text: Node) -> Node:
         """Content that may be empty, and then has no markers."""
@@ -150,7 +188,10 @@ class AnswerGrammar:
         reader = self.reader
         if not reader.answer:
             return content
-        return Concat((self.mark(reader.answer), content, self.mark(reader.answer_end)))
+        closer = reader.answer_end.lstrip()
+        before_closer = _new_lines(len(reader.answer_end) - len(closer))
+        inside = (*_new_lines(reader.after_answer), content, *before_closer)
+        return Concat((self.mark(reader.answer), *inside, self.mark(closer), *_new_lines(reader.after_answer_end)))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         """A section of one call, or of several if `parallel`. Raises `InvalidRequest` if there is no such grammar."""
@@ -166,7 +207,7 @@ class AnswerGrammar:
     @functools.cached_property
     def _envelope(self) -> CallEnvelope:
         reader = functools.partial(self.format.reader, thinking=False)
-        return CallEnvelope(Family(self._indexed, self.format.end_of_turn, reader, self.attribute))
+        return CallEnvelope(Family(self._indexed, self.format.end_of_turn, reader, self.attribute, self.text_openers))
 
     def structured(self, requested: ResponseFormat) -> Node:
         """Content of a response format. Its keys come in the order in which the prompt shows them, if it shows them."""
@@ -176,12 +217,23 @@ class AnswerGrammar:
 
     def slots(self, index: int, tool: Tool) -> dict[str, Node]:
         """The grammar for each placeholder of a written call."""
-        schema = self.format.shown_order({**(tool.parameters or {}), "type": "object"})
         return {
             call_envelope.ID: self.call_id(tool.name),
             call_envelope.NAME: ExactText(self.attribute(tool.name)),
-            call_envelope.ARGUMENTS: JsonSchema(schema, f"tools[{index}].function.parameters"),
+            call_envelope.ARGUMENTS: self.arguments(index, tool),
         }
+
+    def arguments(self, index: int, tool: Tool) -> Node:
+        """The grammar of a call's arguments: a `JsonSchema`, unless the tool has a grammar of its own."""
+        if tool.grammar is not None:
+            return self.custom_input(ClientGrammar(tool.grammar, f"tools[{index}].{DEFINITION}"))
+        schema = self.format.shown_order({**(tool.parameters or {}), "type": "object"})
+        return JsonSchema(schema, f"tools[{index}].function.parameters")
+
+    def custom_input(self, grammar: ClientGrammar) -> Node:
+        """The arguments of a call to a custom tool with a grammar."""
+        markup = self._envelope.markup
+        return grammar.in_json() if markup is None else grammar.in_tags(markup)
 
     def call_id(self, name: str) -> Node:
         """The id of a call to the tool `name`, in families that write one."""
@@ -200,3 +252,7 @@ class AnswerGrammar:
     def write_indexed(self, message: Message) -> Prompt:
         """`Format.write` without reasoning, and with `call_envelope.INDEX` as the index of each call."""
         return self.format.write(message, thinking=False)
+
+
+def _new_lines(most: int) -> tuple[Node, ...]:
+    return (Maybe(Regex(rf"\n{{1,{most}}}")),) if most else ()

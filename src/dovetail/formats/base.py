@@ -10,18 +10,21 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
 from dovetail.conversation import Message, check_renderable, deepest
+from dovetail.custom_tools import as_functions, with_functions
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats import continuing, history
 from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.history import HistoryRules, Repair
 from dovetail.formats.tool_choice import Strict
-from dovetail.grammar import ControlToken, ExactText, Grammar, Node
+from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
+from dovetail.grammar.bounded_reasoning import Markers
 from dovetail.reading import CallReader, Reader, ReaderOptions
-from dovetail.tokens import Prompt, Segment, Tokenizer
+from dovetail.tokens import Prompt, Segment, Tokenizer, raw_prompt
 
 #: The prompt opens the reasoning block, or the model writes all of it, or the model does not reason.
 ReasoningBlock = Literal["opened", "written", "none"]
@@ -29,7 +32,7 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 
 
-def _as_sent(schema: Any) -> Any:
+def as_sent(schema: Any) -> Any:
     return schema
 
 
@@ -52,19 +55,27 @@ class Format(ABC):
     history_rules: HistoryRules = HistoryRules()
     #: Options of `render` beyond the common ones. Any other option is refused by name.
     template_options: tuple[str, ...] = ()
+    #: The levels of `reasoning_effort` that the model knows, from the least; empty: it has no such option, or which
+    #: levels there are is not known.
+    efforts: tuple[str, ...] = ()
+    #: Whether answers may hold tool calls that the format reads.
+    reads_calls: bool = True
     #: Who opens the reasoning block.
     reasoning: ReasoningBlock = "opened"
     #: Literals of the control tokens that end the assistant's turn.
     end_of_turn: tuple[str, ...]
+    #: Control tokens that templates write after an answer, and after which the turn may go on.
+    inside_turns: tuple[str, ...] = ()
     #: Parsers of other engines that read this format, for the commands that `dovetail plan --emit` writes.
     vllm_parsers: EngineParsers | None = None
     sglang_parsers: EngineParsers | None = None
     trtllm_parsers: EngineParsers | None = None
-    _reader: type[CallReader]
+    #: Reads the family's outputs.
+    reader_type: type[CallReader]
     #: The control tokens of the model's tokenizer; None: it has all of the family's.
     _tokenizer_controls: frozenset[str] | None = None
     #: Reorders the keys of a schema as the prompt shows them to the model, which then writes them in that order.
-    shown_order: Callable[[Any], Any] = staticmethod(_as_sent)
+    shown_order: Callable[[Any], Any] = staticmethod(as_sent)
 
     _answers: type[AnswerGrammar] = AnswerGrammar
 
@@ -77,16 +88,26 @@ class Format(ABC):
         end_of_turn: tuple[str, ...],
         reader: type[CallReader],
         tokenizer_controls: frozenset[str],
+        shown_order: Callable[[Any], Any],
     ) -> Self:
         """This family for a model that has a chat template and a tokenizer of its own.
 
-        The template shows schemas as the client sent them. Control tokens that the tokenizer lacks are text.
+        Control tokens that the tokenizer lacks are text.
         """
         family = type(self)()
         family.name, family.template_options = name, template_options
-        family.reasoning, family.end_of_turn, family._reader = reasoning, end_of_turn, reader
-        family._tokenizer_controls, family.shown_order = tokenizer_controls, _as_sent
+        family.reasoning, family.end_of_turn, family.reader_type = reasoning, end_of_turn, reader
+        family._tokenizer_controls, family.shown_order = tokenizer_controls, shown_order
         return family
+
+    def has_token(self, control: str) -> bool:
+        """Whether the model's tokenizer has this control token of the family; otherwise it is text."""
+        return self._tokenizer_controls is None or control in self._tokenizer_controls
+
+    @classmethod
+    def renders(cls) -> bool:
+        """Whether the family writes prompts itself. The prompts of the others come from a checkpoint's template."""
+        return cls._render is not Format._render
 
     def because_of(self, reason: str) -> Self:
         """A copy of the format with the reason why a checkpoint is read by it."""
@@ -106,6 +127,7 @@ class Format(ABC):
     ) -> Prompt:
         """The prompt for OpenAI-shaped messages and tools, exactly as the model's own template writes it.
 
+        A custom tool is shown as a function with one string parameter.
         `thinking`: whether the model may reason. False closes a reasoning block that the prompt opens.
         `add_generation_prompt`: whether the prompt opens the assistant's next turn.
         `continue_final_message`: leaves the last message open, so that the model continues it. It requires
@@ -136,7 +158,8 @@ class Format(ABC):
         self, messages: Messages, tools: Tools, thinking: bool, open_turn: bool, options: Mapping[str, Any]
     ) -> Prompt:
         try:
-            prompt = self._render(messages, tools or (), thinking, open_turn, **options)
+            shown, functions = with_functions(messages), as_functions(tools or ())
+            prompt = self._render(shown, functions, thinking, open_turn, **options)
             if not prompt.text.isascii():
                 "".join(prompt.pieces[::2]).encode()  # fails for a text with half of a surrogate pair
         except DovetailError:
@@ -150,6 +173,11 @@ class Format(ABC):
             raise RenderError(f"{self.name} cannot write this conversation: {error}") from error
         return prompt
 
+    @property
+    def is_native(self) -> bool:
+        """Whether it writes prompts itself, without a chat template."""
+        return type(self)._render is not Format._render
+
     def _render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
     ) -> Prompt:
@@ -157,20 +185,45 @@ class Format(ABC):
         raise RenderError(f"{self.name} reads outputs, but its prompts come from the model's own chat template")
 
     @property
-    def reasoning_markers(self) -> tuple[str, str] | None:
-        """The opening and closing tags of a reasoning block, without newlines; None if they are no control tokens."""
-        opener, closer = self._reader.think.strip(), self._reader.think_end.strip()
-        if self.reasoning == "none" or not any(literal in opener for literal in self._reader.controls):
+    def reasoning_tags(self) -> tuple[str, str] | None:
+        """The opening and closing tags of a reasoning block, without newlines; None if there are no blocks in tags."""
+        if self.reasoning == "none":
             return None
-        return opener, closer
+        return self.reader_type.think.strip(), self.reader_type.think_end.strip()
+
+    @property
+    def reasoning_markers(self) -> tuple[str, str] | None:
+        """The same; None if they are no control tokens."""
+        tags = self.reasoning_tags
+        return tags if tags is not None and any(c in tags[0] for c in self.reader_type.controls) else None
+
+    @property
+    def _reasoning_ends(self) -> tuple[str, str] | None:
+        """What comes before and after reasoning, with control tokens by their literals; None if text does."""
+        return self.reasoning_markers
+
+    def reasoning_tokens(self, tokenizer: Tokenizer) -> Markers | None:
+        """The tokens before and after reasoning; None if there is no control token after it."""
+        if self._reasoning_ends is None:
+            return None
+        prompts = (raw_prompt(marker, tokenizer, prefix=False, controls=True) for marker in self._reasoning_ends)
+        opening, closing = (tuple(prompt.ids(tokenizer)) for prompt in prompts)
+        return Markers(opening, closing) if closing[0] in tokenizer.control_literals else None
 
     def left_open(self, prompt: Prompt) -> bool:
         """Whether `prompt` ends inside a reasoning block. The reader of the answer needs this as `thinking`."""
-        opener = self._reader.think.strip()
-        closers = (self._reader.think_end.strip(), *self.end_of_turn)
-        # Only control tokens count. Text that spells them opens and closes nothing.
-        tags = (piece == opener for piece in reversed(prompt.pieces[1::2]) if piece == opener or piece in closers)
-        return next(tags, False)
+        opener = self.reader_type.think.strip()
+        closers = (self.reader_type.think_end.strip(), *self.end_of_turn)
+        # Only control tokens count, with the text after them if it is part of the opener. Text that spells them opens
+        # and closes nothing.
+        pieces = [*prompt.pieces, ""]  # text and control tokens in turn
+        for at in reversed(range(1, len(prompt.pieces), 2)):
+            control, text = pieces[at], pieces[at + 1]
+            if opener.startswith(control) and (control + text).startswith(opener):
+                return True
+            if control in closers:
+                return False
+        return False
 
     def may_reason(self, left_open: bool, *, thinking: bool, continues: bool) -> bool:
         """Whether the answer to a prompt may begin with reasoning.
@@ -184,16 +237,22 @@ class Format(ABC):
         return left_open and self.reasoning == "opened"
 
     def repair(
-        self, messages: Messages, tools: Tools = None, *, off: Iterable[str] = ()
+        self,
+        messages: Messages,
+        tools: Tools = None,
+        *,
+        off: Iterable[str] = (),
+        verbatim: Mapping[int, str] = MappingProxyType({}),
     ) -> tuple[list[dict[str, Any]], list[Repair]]:
         """The history in the form that the model was trained on, and a list of the changes.
 
         `messages` are not modified.
         `off`: kinds of repair (`history.KINDS`) to leave out.
+        `verbatim`: answers that go into the prompt as the model wrote them (`splicing`), by their messages' numbers.
 
         Raises `InvalidRequest` naming the field for a history that cannot be repaired, and for an unknown kind.
         """
-        return history.repair(messages, self.history_rules, off)
+        return history.repair(with_functions(messages), self.history_rules, off, verbatim)
 
     def template_variables(self, tools: Tools) -> Mapping[str, Any]:
         """The variables that the model's own code passes to its chat template, besides messages and options."""
@@ -233,7 +292,7 @@ class Format(ABC):
             thinking = self.reasoning == "opened"
         calls = tool_choice != "none"
         options = ReaderOptions(parameters_by_name(tools), thinking, calls, repair_arguments, call_prefix, structured)
-        return self._reader(options, tokenizer)
+        return self.reader_type(options, tokenizer)
 
     def parse(
         self,
@@ -292,15 +351,21 @@ class Format(ABC):
         return Prompt(Segment(text, control and text in known) for text, control in prompt.segments)
 
     def mark(self, literal: str) -> Node:
-        """A marker of the family in a grammar: a control token, or text if the model's tokenizer has no such token."""
-        known = self._reader.controls if self._tokenizer_controls is None else self._tokenizer_controls
-        return ControlToken(literal) if literal in known else ExactText(literal)
+        """A marker of the family in a grammar: a control token, perhaps with text after it. It is text if the model's
+        tokenizer has no such token."""
+        known = self.reader_type.controls if self._tokenizer_controls is None else self._tokenizer_controls
+        if literal in known:
+            return ControlToken(literal)
+        first = next((control for control in self.reader_type.controls if literal.startswith(control)), None)
+        if first is None or first not in known:
+            return ExactText(literal)
+        return Concat((ControlToken(first), ExactText(literal.removeprefix(first))))
 
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:
     """The schema of the parameters of each tool, by the tool's name. Tools of a wrong shape are left out."""
     schemas: dict[str, Any] = {}
-    for tool in tools if isinstance(tools, Sequence) else ():
+    for tool in as_functions(tools) if isinstance(tools, Sequence) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             schemas[function["name"]] = function.get("parameters")

@@ -4,8 +4,9 @@ The family writes two calls whose id, name and arguments are placeholders. The t
 is the envelope. A family that writes each parameter on its own also writes calls with none, one and two parameters,
 whose keys and values are placeholders, and one call with a value of each type.
 
-A section of calls has to begin with a control token, perhaps after some text. If calls begin with ordinary text only,
-nothing stops a model from writing them as content, where the grammar does not apply.
+A section of calls has to begin with a marker: a control token, perhaps after some text, or ordinary text that the
+family's reader takes for the beginning of calls wherever it stands in content. Without either, nothing stops a model
+from writing calls as content, where the grammar does not apply.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Family(NamedTuple):
     reader: Callable[[Sequence[Mapping[str, Any]]], Reader]
     #: Writes a name as it stands in a tag.
     attribute: Callable[[str], str]
+    #: The ordinary texts that begin calls wherever they stand in content.
+    text_openers: tuple[str, ...] = ()
 
     def stops(self) -> Iterable[str]:
         """The markers that end a parameter's value too early."""
@@ -89,16 +92,17 @@ class CallEnvelope:
         def write_calls(*arguments: str) -> _Pieces:
             return _pieces(family.write(Message(calls=tuple(Call(ID, NAME, each) for each in arguments))), ends)
 
-        self._markup: parameter_grammar.Markup | None = None
+        #: How parameters are written; None if arguments are JSON.
+        self.markup: parameter_grammar.Markup | None = None
         self._cache: cache.Cache[Node] = cache.Cache(_CACHED_TOOLS, _CACHED_BYTES)
         try:
             two = write_calls(ARGUMENTS, ARGUMENTS)
         except RenderError:  # the family takes the arguments apart, so that a placeholder is no JSON object
             one = _Parameters(write_calls)
-            self._markup = one.markup(family, ends)
+            self.markup = one.markup(family, ends)
             two = one.as_arguments(write_calls(_object(_STRING), _object(_STRING)))
         marks = [i for i, piece in enumerate(two) if piece in _SLOTS]
-        if two.count(ARGUMENTS) != 2 or not any(isinstance(piece, ControlToken) for piece in two[: marks[0]]):
+        if two.count(ARGUMENTS) != 2:
             raise NoGrammarError
         half = len(marks) // 2
         (first, last), (second, end) = (marks[0], marks[half - 1]), (marks[half], marks[-1])
@@ -110,23 +114,34 @@ class CallEnvelope:
         self._before, self._after = _nodes(before), _nodes(after)
         self._separator = _nodes(between[len(after) : len(between) - len(before)])
         self._opening, self._closing = _nodes(head[: len(head) - len(before)]), _nodes(tail[len(after) :])
+        #: What comes before the first call's first placeholder, if that is ordinary text: the opener, and the rest.
+        self._head: tuple[Node, ...] = ()
+        if not any(isinstance(piece, ControlToken) for piece in head):
+            opener = _opener("".join(map(str, head)), family.text_openers)
+            self._head = (ExactText(opener), *_nodes(head[len(opener) :]))
 
     def section(self, tools: Iterable[Mapping[str, Node]], *, parallel: bool) -> Node:
         """A section of calls to any of `tools`, each given as the grammar of each placeholder.
 
         The section may begin with text: see `after_text`. Raises `SchemaRefused`.
         """
-        named = tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools)
-        call: Node = Concat((*self._before, Choice(named), *self._after))
-        calls = call
-        if parallel and any(not isinstance(it, ExactText) or it.text.strip() for it in self._separator):
-            calls = Concat((call, Repeat(Concat((*self._separator, call)), 0)))
-        elif parallel:  # newlines between calls may be left out
-            calls = Repeat(Concat((Maybe(Concat(self._separator)), call)) if self._separator else call)
-        return Concat((*self._opening, calls, *self._closing))
+        named = Choice(tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools))
+        call = Concat((*self._before, named, *self._after))
+        # Newlines between calls may be left out.
+        needed = any(not isinstance(it, ExactText) or it.text.strip() for it in self._separator)
+        separator = Concat(self._separator) if needed else Maybe(Concat(self._separator))
+        more = Concat((separator, call)) if self._separator else call
+        calls: tuple[Node, ...] = (call,)
+        if self._head:
+            calls = (*self._head, named, *self._after)
+        if parallel and (needed or self._head):
+            calls = (*calls, Repeat(more, 0))
+        elif parallel:
+            calls = (Repeat(more),)
+        return Concat((*(() if self._head else self._opening), *calls, *self._closing))
 
     def _filled(self, tool: Mapping[str, Node]) -> Mapping[str, Node]:
-        markup, schema = self._markup, tool[ARGUMENTS]
+        markup, schema = self.markup, tool[ARGUMENTS]
         if markup is None or not isinstance(schema, JsonSchema):
             return tool
         # Analysing a schema takes 0.1 ms, and the same tools come with every turn.
@@ -139,13 +154,23 @@ class NoGrammarError(Exception):
     """The family's calls do not have a layout from which a grammar can be derived."""
 
 
-def after_text(text: Node, section: Node, *, required: bool) -> Node:
-    """Text, and then a section of calls. Ordinary text at the beginning of the section ends the text before it."""
+def after_text(text: Node, section: Node, without: tuple[str, ...] = ()) -> Node:
+    """Text, and perhaps a section of calls. Ordinary text at the beginning of the section ends the text before it.
+
+    `without`: what the text must not contain, if the section begins with ordinary text alone.
+    """
     match section:
         case Concat((ExactText(end), *rest)):
-            calls: Node = Concat((TextUntil(end), *rest))
-            return calls if required else Choice((text, calls))
-    return Concat((text, section if required else Maybe(section)))
+            return Choice((text, Concat((TextUntil(end, without if end in without else ()), *rest))))
+    return Concat((text, Maybe(section)))
+
+
+def _opener(head: str, text_openers: tuple[str, ...]) -> str:
+    """The one of `text_openers` with which `head` begins. Raises `NoGrammarError` if there is none."""
+    opener = next(filter(head.startswith, text_openers), None)
+    if opener is None:
+        raise NoGrammarError
+    return opener
 
 
 def nodes(prompt: Prompt, end_of_turn: Iterable[str]) -> tuple[Node, ...]:
@@ -219,7 +244,8 @@ def _pieces(prompt: Prompt, ends: frozenset[str]) -> _Pieces:
 
 def _begun(head: _Pieces) -> _Pieces:
     """The beginning of a section, without the newlines that separate it from the text before it."""
-    return head[next(i for i, piece in enumerate(head) if not isinstance(piece, str) or not piece.isspace()) :]
+    first = (i for i, piece in enumerate(head) if not isinstance(piece, str) or not piece.isspace())
+    return head[next(first, len(head)) :]
 
 
 def _nodes(pieces: _Pieces, stands_for: Mapping[str, Node] | None = None) -> tuple[Node, ...]:

@@ -114,12 +114,12 @@ def error_in_message(error: DovetailError, first: int, i: int) -> DovetailError:
     return type(error)(error.message.replace(field[0], param, 1), param=param)
 
 
-def sorted_deeply(value: Any) -> Any:
-    """`value` with the keys of all objects sorted."""
+def sorted_deeply(value: Any, by: Callable[[str], str] | None = None) -> Any:
+    """`value` with the keys of all objects sorted, `by` what this function makes of a key."""
     if isinstance(value, Mapping):
-        return {key: sorted_deeply(value[key]) for key in sorted(value)}
+        return {key: sorted_deeply(value[key], by) for key in sorted(value, key=by)}
     if isinstance(value, list | tuple):
-        return [sorted_deeply(item) for item in value]
+        return [sorted_deeply(item, by) for item in value]
     return value
 
 

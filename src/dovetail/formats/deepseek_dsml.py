@@ -20,7 +20,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.base import EngineParsers, Messages
 from dovetail.formats.declared import DeclaredFormat, TagCalls
 from dovetail.formats.deepseek_dsml_prompt import DSML, V32_TAGS, Tags, v32, with_request
-from dovetail.formats.deepseek_v3_prompt import END, THINK, THINK_END
+from dovetail.formats.deepseek_v3_prompt import BEGIN, END, THINK, THINK_END
 from dovetail.formats.deepseek_v4_prompt import V4, V4_TAGS, V41, V41_TAGS
 from dovetail.formats.history import HistoryRules
 from dovetail.tokens import Prompt
@@ -47,10 +47,11 @@ class DeepSeekV32(DeclaredFormat):
     vllm_parsers = EngineParsers("deepseek_v32", "deepseek_v3")
     sglang_parsers = EngineParsers("deepseekv32", "deepseek-v3")
     trtllm_parsers: EngineParsers | None = EngineParsers("deepseek_v32", tokenizer="deepseek_v32")
-    history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
+    history_rules = HistoryRules(parts="text", developer=False, system="first", results_in_order=True)
     template_options: tuple[str, ...] = ("response_format",)
     controls = (THINK, THINK_END, DSML)
     end_of_turn = (END,)
+    begin_of_text = (BEGIN,)
     calls = dsml_calls(V32_TAGS)
 
     def _render(
@@ -70,8 +71,9 @@ class DeepSeekV4(DeepSeekV32):
     vllm_parsers = EngineParsers("deepseek_v4", "deepseek_v4")
     sglang_parsers = EngineParsers("deepseekv4", "deepseek-v4")
     trtllm_parsers = None
-    history_rules = HistoryRules(developer=False)
+    history_rules = HistoryRules(developer=False, system="first")
     template_options = ("drop_thinking", "reasoning_effort", "response_format")
+    efforts = ("low", "high", "max")
     calls = dsml_calls(V4_TAGS)
     _prompts = V4()
 
@@ -96,6 +98,7 @@ class DeepSeekV41(DeepSeekV4):
     """`reasoning_effort` is low, high, max or a number from 1 to 100."""
 
     name = "deepseek_v41"
+    history_rules = HistoryRules(developer=False)
     vllm_parsers = EngineParsers("deepseek_v41", "deepseek_v41")
     sglang_parsers = EngineParsers("deepseekv41", "deepseek-v41")
     calls = dsml_calls(V41_TAGS)

@@ -16,6 +16,7 @@ from dovetail.conversation import Message
 from dovetail.formats import deepseek_v3_prompt as prompts
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.deepseek_v3_prompt import (
+    BEGIN,
     CALL,
     CALL_END,
     END,
@@ -39,26 +40,40 @@ _FENCED = re.compile(rf"\s*([^\n`]*)\s*({FENCE}(?:{LANGUAGE})?)?(.*)", re.DOTALL
 
 
 class DeepSeekV3Reader(CallReader):
+    begin_of_text = (BEGIN,)
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, SEPARATOR, CALL_END, *RESULTS, END)
     openers = (SECTION, CALL)
     inner = (SECTION_END, SEPARATOR, CALL_END, *RESULTS)
     ends = (END,)
     #: Whether a call has a type before its name, and a code fence around its arguments.
     fenced = True
+    unopened = (TYPE + SEPARATOR,)
 
     def _section(self, opener: str) -> Script[None]:
+        opened = opener == SECTION
         if opener == CALL:
             self._defect("missing_section")
             self._unread()
+        elif not opened:  # the beginning of a call, see `unopened`
+            yield from self._call()
+        unopened = self._unopened()
         while True:
-            marker = yield from self._between(*self.controls)
+            marker = yield from self._between(*unopened, *self.controls)
             if marker == CALL:
+                yield from self._call()
+            elif marker in unopened:
+                self._defect("missing_call_start")
+                self._unread()
                 yield from self._call()
             elif marker == SECTION_END:
                 return
             elif marker in (SEPARATOR, CALL_END, *RESULTS):
                 self._stray_marker(marker or "")
-            elif marker != SECTION:
+            elif marker == SECTION:
+                if opened:
+                    self._stray_marker(SECTION)
+                opened = True
+            else:
                 if marker in (None, END):
                     self._defect("missing_section_end")
                 self._unread()
@@ -69,6 +84,8 @@ class DeepSeekV3Reader(CallReader):
         separated = marker == SEPARATOR
         header = kind
         if separated:
+            while (yield from self._next_is(SEPARATOR)):
+                self._stray_marker(SEPARATOR)
             header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "[", *self.controls)
         if marker not in ("{", "[", CALL_END):
             if marker:
@@ -76,6 +93,7 @@ class DeepSeekV3Reader(CallReader):
             defect = {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments")
             self._abandon(kind + header if separated and kind.strip() != TYPE else header, defect)
             return
+        fenced = self.fenced and FENCE in header
         name, rest = self._name(kind.strip() if separated else "", header)
         if not name:
             self._abandon(header, "missing_name")
@@ -92,10 +110,13 @@ class DeepSeekV3Reader(CallReader):
             self._unread()
             if rest:
                 self._abandon(rest, "text_in_section")
-            marker = yield from self._until(self._take_arguments, *stops)
+            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
             if marker == "":
                 yield from self._skip(WHITESPACE)
-                yield from self._next_is(FENCE)
+                if not (yield from self._next_is(FENCE)) and fenced and (yield from self._peek()) in self.controls:
+                    self._defect("missing_fence", name)
+                while (yield from self._next_is(FENCE)):
+                    self._stray_marker(FENCE)
                 marker = yield from self._between(*stops)
         self._close_call(marker, CALL_END)
         if marker not in (None, CALL_END):
@@ -112,6 +133,8 @@ class DeepSeekV3Reader(CallReader):
         after_separator = named and (kind == TYPE or (kind not in tools and (self.fenced or named in tools)))
         if after_separator or not kind:
             name = named
+            if not kind and name not in tools and name.removeprefix(TYPE) in tools:
+                name = name.removeprefix(TYPE)
             if kind not in ("", TYPE):
                 self._abandon(kind, "unknown_type")
         elif kind == TYPE and self.fenced:
@@ -129,6 +152,7 @@ class DeepSeekV3Reader(CallReader):
 
 class DeepSeekV31Reader(DeepSeekV3Reader):
     fenced = False
+    unopened = ("{name}" + SEPARATOR,)
 
 
 class DeepSeekV3(Format):
@@ -141,10 +165,10 @@ class DeepSeekV3(Format):
     vllm_parsers = EngineParsers("deepseek_v3")
     sglang_parsers = EngineParsers("deepseekv3")
     trtllm_parsers = EngineParsers("deepseekv3")
-    history_rules = HistoryRules(parts="text", developer=False, results_in_order=True)
+    history_rules = HistoryRules(parts="text", developer=False, system="first", results_in_order=True)
     reasoning: ReasoningBlock = "none"
     end_of_turn = (END,)
-    _reader: type[DeepSeekV3Reader] = DeepSeekV3Reader
+    reader_type: type[DeepSeekV3Reader] = DeepSeekV3Reader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []
@@ -154,7 +178,7 @@ class DeepSeekV3(Format):
 
     def _written(self, pieces: list[str], message: Message) -> Prompt:
         calls = [(call.name, call.arguments) for call in message.calls]
-        prompts.add_answer(pieces, "", message.content, calls, fenced=self._reader.fenced)
+        prompts.add_answer(pieces, "", message.content, calls, fenced=self.reader_type.fenced)
         return Prompt.alternating(pieces)
 
     def _render(
@@ -171,7 +195,7 @@ class DeepSeekV31(DeepSeekV3):
     sglang_parsers = EngineParsers("deepseekv31", "deepseek-v3")
     trtllm_parsers = EngineParsers("deepseekv3.1")
     reasoning: ReasoningBlock = "opened"
-    _reader = DeepSeekV31Reader
+    reader_type = DeepSeekV31Reader
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         return self._written([message.reasoning, THINK_END] if thinking else [], message)

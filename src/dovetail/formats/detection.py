@@ -114,7 +114,7 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
     differences: dict[str, str] = {}
     for name, kind in families.items():
         fmt = kind()
-        if kind._render is Format._render or not _controls(fmt) <= checkpoint.controls.keys():
+        if not kind.renders() or not _controls(fmt) <= checkpoint.controls.keys():
             continue
         differences[name] = _difference(fmt, own)
         if not differences[name]:
@@ -125,14 +125,20 @@ def _by_template(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) 
             f"its config.json says {checkpoint.model_name}, whose prompts come from code; the {default.file} is "
             "another model's"
         )
-    reads = (
-        f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
-        if own.call_opening
-        else "it shows calls of no family"
-    )
     other = next((name for name in (declared, own.family_name) if name in differences), None)
     differs = "" if other is None else f"; {other} differs: {differences[other]}"
-    return own.because_of(f"it has a {with_tools.file} of its own; {reads}{differs}")
+    return own.because_of(f"it has a {with_tools.file} of its own; {_reads(own)}{differs}")
+
+
+def _reads(own: JinjaFormat) -> str:
+    """How the calls that a template shows are read, or why they are not."""
+    from dovetail.formats.differencing import NAME as DERIVED
+
+    if own.family_name == DERIVED:
+        return f"the layout of its calls was derived by differencing ({own.call_opening!r})"
+    if own.reads_calls:
+        return f"it shows calls as {own.family_name} reads them ({own.call_opening!r})"
+    return f"tool calls are not read, because {own.derived.derivation.reason}"
 
 
 # -- whether a format writes the prompts of a template ----------------------------------------------------------------

@@ -25,6 +25,7 @@ class Glm45(DeclaredFormat):
         *("<think>", "</think>", "<tool_call>", "</tool_call>"),
         *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     )
+    begin_of_text = ("[gMASK]", "<sop>")
     end_of_turn = (USER, OBSERVATION, END_OF_TEXT)
     end_after_calls = OBSERVATION
     reasoning_block = "\n<think>{reasoning}</think>"

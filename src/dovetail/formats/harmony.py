@@ -25,6 +25,7 @@ from dovetail.formats.harmony_prompt import (
     CHANNEL,
     COMMENTARY,
     CONSTRAIN,
+    EFFORTS,
     END,
     FINAL,
     FUNCTIONS,
@@ -64,6 +65,8 @@ class Header(msgspec.Struct):
     channel: str = ""
     recipient: str = ""
     rest: str = ""
+    #: A marker that came twice.
+    doubled: str = ""
 
     def add(self, opener: str, text: str) -> None:
         part = _PART.match(text)
@@ -92,6 +95,7 @@ class HarmonyReader(CallReader):
     """
 
     unmarked = r"^\s*to="  # the prompt has begun the first header
+    begin_of_text = ("<|startoftext|>",)
     controls = (START, END, MESSAGE, CHANNEL, CONSTRAIN, CALL, RETURN)
     #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
@@ -166,6 +170,8 @@ class HarmonyReader(CallReader):
             return
         if marker != MESSAGE:
             self._defect("missing_message", text)
+        if header.doubled:
+            self._stray_marker(header.doubled)
         if header.role not in ("", ROLE):
             self._defect("unexpected_role", header.role)
         if header.channel not in _CHANNELS:
@@ -192,6 +198,8 @@ class HarmonyReader(CallReader):
         left = LONGEST_HEADER
         while True:
             text, marker = yield from self._read_up_to(left, "{", *self.controls)
+            if opener == marker and not text.strip():
+                header.doubled = opener
             header.add(opener, text)
             parts.append(text)
             if marker not in (CHANNEL, CONSTRAIN):
@@ -225,6 +233,8 @@ class HarmonyReader(CallReader):
         elif "." not in name and name != "python":  # built-in tools have no prefix
             self._defect("missing_prefix", name)
         self._open_call(name)
+        while marker == MESSAGE and (yield from self._next_is(MESSAGE)):
+            self._stray_marker(MESSAGE)
         if marker not in self._message_ends:
             marker = yield from self._json_arguments(*self._message_ends, *self._next_headers)
         self._close_call(marker, CALL, None)  # engines treat `<|call|>` as the end of the turn and may drop it
@@ -238,11 +248,11 @@ class HarmonyAnswers(AnswerGrammar):
     def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
-        preamble = Maybe(self._message(COMMENTARY))
-        calling: Node = Concat((preamble, self.calls(tools, parallel)))
-        if not required:
-            calling = Choice((calling, self._message(FINAL)))
-        return Grammar(Concat((*self.reasoning(thinking), calling)))
+        calls = self.calls(tools, parallel)
+        if required:
+            return self.calls_or_structured(calls, None, thinking)
+        calling = Concat((Maybe(self._message(COMMENTARY)), calls))
+        return Grammar(Concat((*self.reasoning(thinking), Choice((calling, self._message(FINAL))))))
 
     def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
         """One call, whose end is the end of the turn. Its recipient comes after the channel, as in OpenAI's library, or
@@ -294,9 +304,10 @@ class Harmony(Format):
         *("reasoning_effort", "model_identity", "builtin_tools", "current_date", "auto_drop_analysis"),
         "response_format",
     )
+    efforts = EFFORTS
     reasoning: ReasoningBlock = "written"
     end_of_turn = (RETURN, CALL)
-    _reader = HarmonyReader
+    reader_type = HarmonyReader
     _answers = HarmonyAnswers
 
     def _render(
@@ -311,6 +322,14 @@ class Harmony(Format):
         """Whether `prompt` ends inside a message on the analysis channel."""
         header = prompt.pieces[: len(prompt.pieces) // 2 * 2][-4:]
         return header[1:] == [CHANNEL, ANALYSIS, MESSAGE]
+
+    @property
+    def reasoning_tags(self) -> None:
+        """None: reasoning is a channel."""
+
+    @property
+    def _reasoning_ends(self) -> tuple[str, str]:
+        return CHANNEL + ANALYSIS + MESSAGE, END
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         pieces: list[str] = []

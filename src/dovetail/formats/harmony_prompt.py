@@ -123,8 +123,6 @@ def _response_format(requested: Any) -> str | None:
     if check_response_format(requested) is None or requested["type"] != "json_schema":
         return None
     declared = requested["json_schema"]
-    if declared.get("schema") is None:
-        return None
     note = "".join(f"// {line}\n" for line in (declared.get("description") or "").splitlines())
     schema = json.dumps(declared["schema"], ensure_ascii=False, separators=(",", ":"))
     return f"# Response Formats\n\n## {declared['name']}\n\n{note}{schema}"

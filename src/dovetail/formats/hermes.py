@@ -16,6 +16,7 @@ class Hermes(DeclaredFormat):
     sglang_parsers = EngineParsers("hermes")
     reasoning: ReasoningBlock = "none"
     controls = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    begin_of_text = ("<|im_start|>",)
     end_of_turn = ("<|im_end|>",)
     other_ends = ("<|endoftext|>",)
     calls = JsonCalls("<tool_call>\n{call}\n</tool_call>", between="\n", after_content="\n")

@@ -12,12 +12,16 @@ import msgspec
 
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
+from dovetail.formats.system_messages import Place, placed
 
 #: Every kind of repair and what it does. Clients and metrics may rely on the names. The last two refuse a history that
 #: cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "developer_role": "the role developer becomes system if the model does not know it",
+        "system_role": "a system message in mid-conversation becomes text of the user message beside it if the model "
+        "knows one at the beginning only",
+        "system_merged": "system messages at the beginning become one if the model knows only one",
         "null_reasoning": "reasoning that is null is removed",
         "reasoning_field": "reasoning moves to the field that the template reads, or is removed if that field has text",
         "empty_content": "content without text (null, no parts, empty parts) becomes empty text, or null beside calls "
@@ -65,6 +69,7 @@ class HistoryRules:
     `arguments`: whether the arguments of calls must be objects and not JSON text.
     `null_beside_calls`: whether calls are shown only if the content is null.
     `developer`: whether the model knows the developer role.
+    `system`: where the model knows system messages.
     `reasoning_field`: the field from which reasoning is read.
     `results_in_order`: whether only the order of results shows which call each one answers.
     """
@@ -74,29 +79,37 @@ class HistoryRules:
     arguments: Literal["any", "object"] = "any"
     null_beside_calls: bool = False
     developer: bool = True
+    system: Place = "anywhere"
     reasoning_field: str = "reasoning_content"
     results_in_order: bool = False
 
 
 def repair(
-    messages: Sequence[Mapping[str, Any]], rules: HistoryRules, off: Iterable[str] = ()
+    messages: Sequence[Mapping[str, Any]],
+    rules: HistoryRules,
+    off: Iterable[str] = (),
+    verbatim: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[list[dict[str, Any]], list[Repair]]:
     """Return repaired messages and the list of repairs. `messages` are not changed.
 
-    `off` names kinds of repair to skip. Raises `InvalidRequest` naming the field for a result without its call, a call
-    without its result, messages of a wrong shape, and an unknown kind in `off`.
+    `off` names kinds of repair to skip. `verbatim`: the answers that go into the prompt as the model wrote them, by the
+    numbers of their messages. The call ids that the model wrote stay, and no other repair of these messages is listed.
+
+    Raises `InvalidRequest` naming the field for a result without its call, a call without its result, messages of a
+    wrong shape, and an unknown kind in `off`.
     """
     if not isinstance(messages, list | tuple):
         check_messages(messages)
-    history = _History(rules, checked_kinds(off))
+    history = _History(rules, checked_kinds(off), verbatim)
     try:
         repaired = [history.message(i, message) for i, message in enumerate(messages)]
+        history.end_of_results("the end")
+        repaired = [repaired[history.sources.get(i, i)] for i in range(len(repaired))]
+        return placed(repaired, rules.system, history.make_repair), history.repairs
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # The messages' shape is checked only after a failure, as in rendering.
         check_messages(messages)
         raise InvalidRequest(f"messages cannot be repaired: {error}", param="messages") from error
-    history.end_of_results("the end")
-    return [repaired[history.sources.get(i, i)] for i in range(len(repaired))], history.repairs
 
 
 def checked_kinds(kinds: Iterable[str]) -> frozenset[str]:
@@ -121,10 +134,11 @@ def listed_kinds(words: str) -> frozenset[str]:
 class _History:
     """Repairs a history message by message, and tracks which calls wait for their results."""
 
-    def __init__(self, rules: HistoryRules, off: frozenset[str]) -> None:
+    def __init__(self, rules: HistoryRules, off: frozenset[str], verbatim: Mapping[int, str]) -> None:
         self.repairs: list[Repair] = []
         self._rules = rules
         self._off = off
+        self._verbatim = verbatim
         self._call_count = 0
         # The client's call id -> the calls that it refers to from here on, each with its new id.
         self._calls: dict[str, deque[tuple[str, _Place]]] = {}
@@ -141,7 +155,8 @@ class _History:
             self._result(message, i)
         else:
             self.end_of_results(where)
-        if role == "developer" and not self._rules.developer and self._repairs("developer_role", f"{where}.role"):
+        earlier = len(self.repairs)
+        if role == "developer" and not self._rules.developer and self.make_repair("developer_role", f"{where}.role"):
             message["role"] = "system"
         if not _REASONING.isdisjoint(message):
             self._reasoning(message, where)
@@ -150,6 +165,8 @@ class _History:
             self._content(message, content, f"{where}.content")
         if "tool_calls" in message:
             self._tool_calls(message, i)
+        if i in self._verbatim:
+            del self.repairs[earlier:]
         return message
 
     def end_of_results(self, before: str) -> None:
@@ -173,10 +190,10 @@ class _History:
         if not self._rules.results_in_order or len(results) < len(self._answered):
             return
         for (_, i), (_, source) in zip(results, sorted(results), strict=True):
-            if i != source and self._repairs("result_order", f"messages[{source}]", f"-> messages[{i}]"):
+            if i != source and self.make_repair("result_order", f"messages[{source}]", f"-> messages[{i}]"):
                 self.sources[i] = source
 
-    def _repairs(self, kind: str, where: str, detail: str = "") -> bool:
+    def make_repair(self, kind: str, where: str, detail: str = "") -> bool:
         """Whether to make this repair. If so, it is recorded."""
         if kind in self._off:
             return False
@@ -190,11 +207,11 @@ class _History:
                 continue
             text = message[field]
             if text is None:
-                if self._repairs("null_reasoning", f"{where}.{field}"):
+                if self.make_repair("null_reasoning", f"{where}.{field}"):
                     del message[field]
             elif field != read_field and isinstance(text, str):
                 moves = text and not message.get(read_field)
-                if self._repairs("reasoning_field", f"{where}.{field}", f"-> {read_field}" if moves else "dropped"):
+                if self.make_repair("reasoning_field", f"{where}.{field}", f"-> {read_field}" if moves else "dropped"):
                     del message[field]
                     if moves:
                         message[read_field] = text
@@ -207,20 +224,20 @@ class _History:
             empty: Any = [{"type": "text", "text": ""}] if into_parts else ""
             if self._rules.null_beside_calls and message.get("tool_calls"):
                 empty = None
-            if content != empty and self._repairs("empty_content", where):
+            if content != empty and self.make_repair("empty_content", where):
                 message["content"] = empty
         elif isinstance(content, str):
-            if into_parts and self._repairs("content_parts", where, "string -> part"):
+            if into_parts and self.make_repair("content_parts", where, "string -> part"):
                 message["content"] = [{"type": "text", "text": content}]
         elif self._rules.parts == "text" and all(part["type"] == "text" for part in content):
             text = "".join(part["text"] for part in content)
-            if self._repairs("content_parts", where, f"{len(content)} parts -> string"):
+            if self.make_repair("content_parts", where, f"{len(content)} parts -> string"):
                 message["content"] = text
 
     def _tool_calls(self, message: dict[str, Any], i: int) -> None:
         calls = message["tool_calls"]
         if not calls:
-            if self._repairs("empty_calls", f"messages[{i}].tool_calls"):
+            if self.make_repair("empty_calls", f"messages[{i}].tool_calls"):
                 del message["tool_calls"]
             return
         by_id: dict[str, deque[tuple[str, _Place]]] = {}
@@ -231,9 +248,11 @@ class _History:
             if not isinstance(client_id, str) or not isinstance(name, str):
                 raise TypeError("an id and a name are strings")
             call["function"] = self._arguments(call["function"], f"{where}.function.arguments")
-            if self._rules.call_id is not None:
+            if self._rules.call_id is not None and client_id not in self._verbatim.get(i, ""):
                 new_id = self._rules.call_id(name, self._call_count)
-                if client_id != new_id and self._repairs("call_id", f"{where}.id", f"{client_id:.80} -> {new_id:.80}"):
+                if client_id != new_id and self.make_repair(
+                    "call_id", f"{where}.id", f"{client_id:.80} -> {new_id:.80}"
+                ):
                     call["id"] = new_id
             self._call_count += 1
             by_id.setdefault(client_id, deque()).append((call["id"], (i, j)))
@@ -252,7 +271,7 @@ class _History:
                 value = _OBJECT.decode(arguments)
             except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
                 kind, value = "invalid_arguments", {"arguments": arguments}
-        return {**function, "arguments": value} if self._repairs(kind, where) else function
+        return {**function, "arguments": value} if self.make_repair(kind, where) else function
 
     def _result(self, message: dict[str, Any], i: int) -> None:
         client_id, where = message["tool_call_id"], f"messages[{i}].tool_call_id"
@@ -270,7 +289,7 @@ class _History:
         new_id, call = calls.popleft() if len(calls) > 1 else calls[0]
         self._unanswered.pop(call, None)
         self._answered.append((call, i))
-        if client_id != new_id and self._repairs("result_id", where, f"{client_id:.80} -> {new_id:.80}"):
+        if client_id != new_id and self.make_repair("result_id", where, f"{client_id:.80} -> {new_id:.80}"):
             message["tool_call_id"] = new_id
 
 

@@ -31,6 +31,7 @@ from dovetail.reading import CallReader, ReaderOptions, Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.tokens import Prompt, Tokenizer
 
+PREFIX = "functions."
 _INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
 
 
@@ -40,6 +41,7 @@ class KimiReader(CallReader):
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
     openers = (SECTION, CALL)
     inner = (SECTION_END, ARGUMENTS, CALL_END)
+    begin_of_text = ("[BOS]",)
     ends = (END,)
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
@@ -50,15 +52,24 @@ class KimiReader(CallReader):
         if opener == CALL:
             self._defect("missing_section")
             self._unread()
+        opened = opener == SECTION
         while True:
-            marker = yield from self._between(*self.controls)
+            marker = yield from self._between(PREFIX, *self.controls)
             if marker == CALL:
+                yield from self._call()
+            elif marker == PREFIX:
+                self._defect("missing_call_start")
+                self._unread()
                 yield from self._call()
             elif marker == SECTION_END:
                 return
             elif marker in (ARGUMENTS, CALL_END):
                 self._stray_marker(marker)
-            elif marker != SECTION:
+            elif marker == SECTION:
+                if opened:
+                    self._stray_marker(SECTION)
+                opened = True
+            else:
                 if marker in (None, END):
                     self._defect("missing_section_end")
                 self._unread()
@@ -77,6 +88,8 @@ class KimiReader(CallReader):
         if marker == "{":
             self._defect("glued_arguments", self._id)
             self._unread()
+        while marker == ARGUMENTS and (yield from self._next_is(ARGUMENTS)):
+            self._stray_marker(ARGUMENTS)
         if marker != CALL_END:
             marker = yield from self._json_arguments(SECTION, SECTION_END, CALL, CALL_END, END)
         self._close_call(marker, CALL_END)
@@ -86,6 +99,7 @@ class KimiReader(CallReader):
     def _open_kimi_call(self, header: str) -> bool:
         """Start the call that the header names; False if it names none, and then the header is content."""
         name, index = self._name_and_index(header.strip())
+        name = self._meant(name)
         if not name:
             self._abandon(header, "missing_name")
             return False
@@ -110,8 +124,8 @@ class KimiReader(CallReader):
             return next(iter(self._options.tools)), int(header[:9])
         if indexed is None:
             self._defect("missing_index", header)
-        if name.startswith("functions.") and name not in self._options.tools:
-            name = name.removeprefix("functions.")
+        if name.startswith(PREFIX) and name not in self._options.tools:
+            name = name.removeprefix(PREFIX)
         elif header:
             self._defect("missing_prefix", header)
         return name, index
@@ -132,7 +146,7 @@ class KimiK2(Format):
     reasoning: ReasoningBlock = "none"
     history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
     end_of_turn = (END,)
-    _reader = KimiReader
+    reader_type = KimiReader
     shown_order: Callable[[Any], Any] = staticmethod(sorted_deeply)
     _answers = KimiAnswers
 

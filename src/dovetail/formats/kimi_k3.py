@@ -52,6 +52,7 @@ class Tag(NamedTuple):
 
 class KimiK3Reader(ParameterReader):
     controls = (OPEN, CLOSE, SEP, END)
+    begin_of_text = ("[BOS]",)
     ends = (END,)
     think, think_end = _THINK + SEP, _THINK_END + SEP
     section, section_end = _TOOLS + SEP, _TOOLS_END + SEP
@@ -61,8 +62,9 @@ class KimiK3Reader(ParameterReader):
     #: The beginnings of all known tags. A mark before anything else is misplaced.
     tags = (*openers, *inner, _MESSAGE, _THINK, _RESPONSE, _MESSAGE_END, _THINK_END, _RESPONSE_END)
 
-    def _stops_of_values(self) -> tuple[str, ...]:
-        return (_ARGUMENT_END, _ARGUMENT, _CALL_END, _CALL, _TOOLS_END, _TOOLS, _MESSAGE_END, *self.ends)
+    @classmethod
+    def stops_of_values(cls) -> tuple[str, ...]:
+        return (_ARGUMENT_END, _ARGUMENT, _CALL_END, _CALL, _TOOLS_END, _TOOLS, _MESSAGE_END, *cls.ends)
 
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
@@ -195,7 +197,7 @@ class KimiK3Reader(ParameterReader):
         write = self._parameters.open(key, types)
         if tag.stop != SEP and rest:
             write(rest)
-        marker = yield from self._value(write, *self.value_stops)
+        marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
         if marker is None:
             return
         self._parameters.close()
@@ -262,8 +264,9 @@ class KimiK3Answers(AnswerGrammar):
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
         calls = self.calls(tools, parallel)
-        ending = calls if required else Choice((calls, self._ending()))
-        return Grammar(Concat((*self.reasoning(thinking), FreeText(), ending)))
+        if required:
+            return self.calls_or_structured(calls, None, thinking)
+        return Grammar(Concat((*self.reasoning(thinking), FreeText(), Choice((calls, self._ending())))))
 
     def content_only(self, thinking: bool) -> Grammar:
         return Grammar(Concat((*self.reasoning(thinking), FreeText(), self._ending())))
@@ -305,8 +308,9 @@ class KimiK3(Format):
     vllm_parsers = EngineParsers("kimi_k3", "kimi_k3")
     sglang_parsers = EngineParsers("kimi_k3", "kimi_k3")
     template_options = ("thinking_effort", "tool_choice", "response_format")
+    efforts = ("low", "high", "max")
     end_of_turn = (END,)
-    _reader = KimiK3Reader
+    reader_type = KimiK3Reader
     _answers = KimiK3Answers
 
     def render(

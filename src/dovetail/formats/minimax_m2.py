@@ -20,6 +20,7 @@ class MiniMaxM2(DeclaredFormat):
     vllm_parsers = EngineParsers("minimax_m2", "minimax_m2")
     sglang_parsers = EngineParsers("minimax-m2", "minimax")
     controls = ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>")
+    begin_of_text = ("]~!b[", "]~b]")
     end_of_turn = ("[e~[",)
     reasoning_block = "<think>\n{reasoning}\n</think>\n\n"
     newlines_in_prompt = True

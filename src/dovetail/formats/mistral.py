@@ -14,7 +14,8 @@ from dovetail.grammar import ControlToken
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
-from dovetail.reading.json_calls import CALL_ID_TEXT, JsonCallReader
+from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.json_objects import CALL_ID_TEXT
 from dovetail.tokens import Prompt
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -22,6 +23,7 @@ CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 class MistralReader(JsonCallReader):
     inner = (CALL_ID, ARGUMENTS)
+    unopened = ("{name}" + ARGUMENTS,)
     text_end = "[/TOOL_CALLS]"
     id_comes_last = True  # in the template of Mistral Nemo
 
@@ -50,7 +52,7 @@ class MistralReader(JsonCallReader):
         name, call_id = header.strip(), ""
         if marker == CALL_ID:
             call_id, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
-        if marker not in ("{", ARGUMENTS) and (name not in self._options.tools or not marker):
+        if marker not in ("{", ARGUMENTS) and (self._tool(name) not in self._options.tools or not marker):
             defect = {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments")
             self._abandon(header + call_id, defect)
             return marker
@@ -63,6 +65,9 @@ class MistralReader(JsonCallReader):
         self._open_call(name, known and known.group())
         if marker == ARGUMENTS:
             yield from self._skip(WHITESPACE)
+            while (yield from self._next_is(ARGUMENTS)):
+                self._stray_marker(ARGUMENTS)
+                yield from self._skip(WHITESPACE)
         elif marker == "{":
             self._unread()
         else:
@@ -77,6 +82,7 @@ class Mistral(DeclaredFormat):
     sglang_parsers = EngineParsers("mistral", "mistral")
     reasoning: ReasoningBlock = "written"
     controls = ("[THINK]", "[/THINK]", CALLS, CALL_ID, ARGUMENTS)
+    begin_of_text = ("<s>",)
     end_of_turn = ("</s>",)
     reasoning_block = "[THINK]{reasoning}[/THINK]"
     calls = JsonCalls(CALLS + "{call}", "{name}[ARGS]{arguments}")

@@ -7,15 +7,18 @@ made. A conversation that the template refuses counts as one of which it shows n
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
-from dovetail.formats.base import Format
+from dovetail.formats.base import Format, as_sent
+from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.history import REASONING_FIELDS, HistoryRules
+from dovetail.formats.system_messages import Place
 from dovetail.tokens import Prompt
 
 #: Renders messages and tools, with or without a generation prompt. Raises a `DovetailError` if the template refuses.
@@ -31,6 +34,8 @@ _QUESTION, _ANSWER, _MORE, _REASONING, _RESULT, _PLACE = (
     "Wplace",
 )
 _NAME, _KEY = "find_it", "place"
+#: Keys whose order tells whether a template sorts them, and how.
+_KEYS = ("wbranch", "Wcountry", "warea")
 _ARGUMENTS = {_KEY: _PLACE}
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -109,18 +114,34 @@ class Probe:
             arguments="object" if self._shows_objects and not self._shows_strings else "any",
             null_beside_calls=self._null_beside_calls(),
             developer=self._knows_developer(),
+            system=self._system_place(),
             reasoning_field=self._reasoned[0] if self._reasoned else REASONING_FIELDS[0],
             results_in_order=self._hides_whose_result(family.history_rules.call_id or _nine_digits),
         )
 
     def _shows_arguments(self, arguments: Any) -> bool:
-        """Whether the template shows a call's arguments, without encoding them as a JSON string."""
+        """Whether the template shows a call's arguments.
+
+        Not encoded as a JSON string, not in Python's syntax, and not with brackets of its own around those of the JSON.
+        """
         texts = (
             self._text(_USER, _calling(arguments, content=content), *more)
             for content in ("", None)
             for more in ((), (_result(),))
         )
-        return any(_PLACE in text and f'\\"{_KEY}' not in text for text in texts)
+        other = f'\\"{_KEY}', f"'{_KEY}': '{_PLACE}", f'{{{{"{_KEY}'
+        return any(_PLACE in text and not any(form in text for form in other) for text in texts)
+
+    def key_order(self) -> Callable[[Any], Any]:
+        """What orders the keys of a schema as the template orders those of a call's arguments."""
+        keys = dict.fromkeys(_KEYS, _PLACE)
+        text = self._text(_USER, _calling(keys if isinstance(self._arguments, dict) else json.dumps(keys)))
+        orders: tuple[Callable[[Any], Any], ...] = (
+            as_sent,
+            sorted_deeply,
+            functools.partial(sorted_deeply, by=str.lower),
+        )
+        return next((order for order in orders if _in_order(text, *order(keys))), as_sent)
 
     def _parts(self) -> Literal["any", "text", "parts"]:
         """Whether content must be text or parts: which of the two the template shows, in each role."""
@@ -150,6 +171,18 @@ class Probe:
             _ANSWER in self._text({"role": role, "content": _ANSWER}, _USER) for role in ("developer", "system")
         )
         return developer and ("developer" in self._source or not system)
+
+    def _system_place(self) -> Place:
+        """Where the template shows system messages, and opens an answer after them."""
+        system = {"role": "system", "content": _MORE}
+        between = self._text(_USER, _answer(_ANSWER), system, {"role": "user", "content": _RESULT})
+        last = self._prompt(_USER, system, open_turn=True)
+        header = self.opening().rpartition(_QUESTION)[2]
+        shown = _in_order(between, _QUESTION, _ANSWER, _MORE, _RESULT)
+        if shown and last is not None and _in_order(last.text, _QUESTION, _MORE) and last.text.endswith(header):
+            return "anywhere"
+        two = self._text({"role": "system", "content": _ANSWER}, system, _USER)
+        return "first" if _in_order(two, _ANSWER, _MORE, _QUESTION) else "one"
 
     def _refuses_long_ids(self) -> bool:
         short, long = (
@@ -236,22 +269,22 @@ class Probe:
             return "opened"
         return "written" if self._reasoned is not None or "</think>" in self._source else "none"
 
-    def ends(self) -> tuple[str, ...]:
-        """The control token that ends an answer, if there is one."""
+    def ends(self, inside: Collection[str] = ()) -> tuple[str, ...]:
+        """The control token that ends an answer, if there is one. `inside`: control tokens inside of answers."""
         opened = self._prompt(_USER, _answer(_ANSWER), open_turn=True)
         for next_turn in ((), (_USER,)):
             prompt = self._prompt(_USER, _answer(_ANSWER), *next_turn)
             if prompt is None or _ANSWER not in prompt.text or prompt == opened:
                 continue
             answer = next(i for i, piece in enumerate(prompt.pieces) if _ANSWER in piece)
-            if closers := prompt.pieces[answer + 1 :: 2]:
+            if closers := [piece for piece in prompt.pieces[answer + 1 :: 2] if piece not in inside]:
                 # After the last message of a prompt there may be several; the last one ends the turn.
                 return (closers[0 if next_turn else -1],)
         return ()
 
     def family(self, families: Iterable[Format]) -> tuple[Format, str] | None:
         """The family that reads the template's calls best, and the text before a call's name; None if none does."""
-        best: tuple[tuple[bool, bool, int, bool], Format, str] | None = None
+        best: tuple[tuple[bool, bool, int, bool, bool, bool], Format, str] | None = None
         for reasoning, content in ((_REASONING, _ANSWER), ("", _ANSWER), (_REASONING, ""), ("", ""), ("", None)):
             if reasoning and self._reasoned is None:
                 continue
@@ -261,24 +294,29 @@ class Probe:
                 message = _calling(self._arguments, call_id, content=content, **fields)
                 expected = Message(content or "", reasoning, (Call(call_id, _NAME, json.dumps(_ARGUMENTS)),))
                 text, read = self._read(message, family)
-                if [(call.name, call.arguments) for call in read.calls] != [(_NAME, expected.calls[0].arguments)]:
+                if not _calls_it(read):
                     continue
                 score = (
                     read.reasoning != expected.reasoning,
                     read.content.strip() != expected.content,
                     len(read.defects),
                     not _writes(family, expected, text),
+                    not _writes(family, Message(_ANSWER), self._read(_answer(_ANSWER), family)[0]),
+                    not any(opener.strip() in self._source for opener in getattr(family.reader_type, "openers", ())),
                 )
                 if best is None or score < best[0]:
                     best = score, family, text
             if best is not None:
-                return best[1], _call_opening(best[2])
+                return best[1], _call_opening(best[2], best[1].reader_type.think_end.strip())
         if self._shows_objects or self._shows_strings:
             return None
         # A template that shows no calls of a history may still name a family's markers, to tell the model how to call.
         named: tuple[int, Format, str] | None = None
         for family in families:
-            markers = (*getattr(family._reader, "openers", ())[:1], *getattr(family._reader, "inner", ()))
+            reader = family.reader_type
+            others = {end for _, end, _ in getattr(reader, "other_sections", {}).values()}
+            inner = (marker for marker in getattr(reader, "inner", ()) if marker not in others)
+            markers = (*getattr(reader, "openers", ())[:1], *inner)
             if len(markers) > (named[0] if named else 0) and all(marker.strip() in self._source for marker in markers):
                 named = len(markers), family, markers[0].strip()
         return named and named[1:]
@@ -305,10 +343,26 @@ class Probe:
         continues = header == opened.text
         if not continues:
             header = _PARTIAL_TAG.sub("", header)  # two different tags may begin alike
-        text = "".join(_pieces_from(answered, len(header), family._reader.controls))
+        text = "".join(_pieces_from(answered, len(header), family.reader_type.controls))
         # The family's tags may be text in this model.
-        left_open = family.left_open(opened) or opened.text.rstrip().endswith(family._reader.think.strip())
+        left_open = family.left_open(opened) or opened.text.rstrip().endswith(family.reader_type.think.strip())
         return text, family.parse(text, _TOOLS, thinking=continues and left_open)
+
+
+def _calls_it(message: Message) -> bool:
+    """Whether `message` is the probes' one call, however its arguments are laid out."""
+    if [call.name for call in message.calls] != [_NAME]:
+        return False
+    try:
+        return bool(json.loads(message.calls[0].arguments) == _ARGUMENTS)
+    except ValueError:
+        return False
+
+
+def _in_order(text: str, *words: str) -> bool:
+    """Whether `text` has all `words`, in this order."""
+    places = [text.find(word) for word in words]
+    return places[0] >= 0 and places == sorted(places)
 
 
 def _common_prefix(a: str, b: str) -> str:
@@ -324,10 +378,10 @@ def _pieces_from(prompt: Prompt, start: int, controls: Sequence[str]) -> Iterato
         at += len(text)
 
 
-def _call_opening(text: str) -> str:
+def _call_opening(text: str, think_end: str) -> str:
     """The text that the template writes before a call's name."""
     before = text[: text.index(_NAME)]
-    return re.split(f"{_QUESTION}|{_REASONING}|{_ANSWER}", before)[-1].strip()
+    return re.split(f"{_QUESTION}|{_REASONING}|{_ANSWER}|{re.escape(think_end)}", before)[-1].strip()
 
 
 def _writes(family: Format, message: Message, text: str) -> bool:

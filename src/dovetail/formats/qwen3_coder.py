@@ -25,6 +25,7 @@ class Qwen3Coder(DeclaredFormat):
     trtllm_parsers = EngineParsers("qwen3_coder")
     reasoning: ReasoningBlock = "none"
     controls = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    begin_of_text = ("<|im_start|>",)
     end_of_turn = ("<|im_end|>",)
     reasoning_block = "<think>\n{reasoning}\n</think>\n\n"
     calls = TagCalls(

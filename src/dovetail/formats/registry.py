@@ -6,18 +6,36 @@ from pathlib import Path
 
 from dovetail.errors import PlanError
 from dovetail.formats.base import Format
+from dovetail.formats.command_a import Command4, CommandA
 from dovetail.formats.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from dovetail.formats.deepseek_v3 import DeepSeekV3, DeepSeekV31
+from dovetail.formats.ernie45 import Ernie45
+from dovetail.formats.functionary import Functionary
+from dovetail.formats.gemma4 import FunctionGemma, Gemma4
+from dovetail.formats.gigachat3 import GigaChat3
 from dovetail.formats.glm import Glm45, Glm47
+from dovetail.formats.granite import Granite
 from dovetail.formats.harmony import Harmony
 from dovetail.formats.hermes import Hermes, Qwen3
+from dovetail.formats.hunyuan import Hunyuan
+from dovetail.formats.internlm import InternLM
+from dovetail.formats.jamba import Jamba
 from dovetail.formats.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
 from dovetail.formats.kimi_k3 import KimiK3
+from dovetail.formats.lfm2 import Lfm2
 from dovetail.formats.llama3_json import Llama3Json
+from dovetail.formats.mimo import MiMo
 from dovetail.formats.minimax_m2 import MiniMaxM2
+from dovetail.formats.minimax_m3 import MiniMaxM3
 from dovetail.formats.mistral import Mistral
+from dovetail.formats.muse import Muse
+from dovetail.formats.nemotron_v3 import NemotronV3
+from dovetail.formats.phi4_mini import Phi4Mini
 from dovetail.formats.pythonic import Pythonic
 from dovetail.formats.qwen3_coder import Qwen3Coder
+from dovetail.formats.seed_oss import SeedOss
+from dovetail.formats.step3p5 import Step3p5
+from dovetail.formats.xlam import Xlam
 
 #: The formats that need no checkpoint, by name.
 FAMILIES: dict[str, type[Format]] = {
@@ -35,13 +53,33 @@ FAMILIES: dict[str, type[Format]] = {
         Hermes,
         Qwen3,
         Qwen3Coder,
+        MiMo,
+        NemotronV3,
+        SeedOss,
+        Step3p5,
         Glm45,
         Glm47,
         MiniMaxM2,
+        MiniMaxM3,
+        Gemma4,
+        FunctionGemma,
         Llama3Json,
         Mistral,
         Harmony,
         Pythonic,
+        Lfm2,
+        Granite,
+        CommandA,
+        Command4,
+        Hunyuan,
+        Ernie45,
+        InternLM,
+        Jamba,
+        Xlam,
+        Phi4Mini,
+        Functionary,
+        Muse,
+        GigaChat3,
     )
 }
 #: The format of any other model, which comes from the model's chat template.

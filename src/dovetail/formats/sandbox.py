@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,31 +23,26 @@ import jinja2.visitor
 from markupsafe import Markup
 
 from dovetail.errors import RenderError
+from dovetail.formats.limits import CHECKED, Limits, check_format, check_length, check_operation, check_product
 from dovetail.formats.traced import Escaping, Mixture, Traced, joined
 
-#: Characters or items of one product, as in `"x" * 10**9`.
-MAX_PRODUCT_LENGTH = 64 * 1024 * 1024
+#: Characters. A text of at most this length is not checked when it is made from others.
+_SHORT = 1024
 
 
-class LoopPasses:
-    """Counts the passes through all loops of one rendering, and refuses more than `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = self._remaining = limit
-
-    def __call__(self, items: Any) -> Iterator[Any]:
-        for item in items:
-            self._remaining -= 1
-            if self._remaining < 0:
-                raise RenderError(f"the chat template loops more than {self._limit:,} times over this conversation")
-            yield item
+def _output(parts: Iterable[str]) -> str:
+    """The output of a template, a block or a macro."""
+    listed = list(parts)
+    if (length := sum(map(len, listed))) > _SHORT:
+        check_length(length)
+    return joined(listed)
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Hugging Face's environment with counted loops, bounded products and traced concatenation."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
-    concat = staticmethod(joined)  # a Traced is a str
+    concat = staticmethod(_output)
 
     def __init__(self) -> None:
         extensions = [_Generation, jinja2.ext.loopcontrols]
@@ -65,7 +60,9 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             "strftime_now": lambda layout: datetime.datetime.now().strftime(layout),
             "dict": _Dict(),
             "namespace": _Namespace,
+            "lipsum": _lipsum,
             "_joined": _concatenated,
+            "_added": _added,
         }
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
@@ -75,13 +72,17 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and not (abs(left) <= 10**6 and abs(right) <= 64):
             raise RenderError("the chat template raises a number too high")
-        if operator == "*" and isinstance(left, str | list | tuple) and len(left) * max(right, 0) > MAX_PRODUCT_LENGTH:
-            raise RenderError("the chat template makes a text too long")
+        if operator == "*":
+            check_product(left, right)
+        if operator == "%":
+            check_format(left)
         return _traced_result(super().call_binop(context, operator, left, right), right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """As the base class does it, with a shortcut for the fields and methods that templates use most."""
         kind = type(obj)
+        if attribute in ("format", "format_map"):
+            check_format(obj)
         if kind is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in _METHODS.get(kind, ()) or (kind in _READABLE and not attribute.startswith("_")):
@@ -93,11 +94,15 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         kind = type(function)
-        if function is _concatenated or kind is LoopPasses:
+        if function is _concatenated or function is _added or kind is Limits:
             return function(*arguments)
+        if kind in _TEMPLATE_CALLABLES:
+            context.get("_count_passes").spend()
         owner = getattr(function, "__self__", None)
         # Jinja passes the variables of loops and blocks too. Only functions that take the context may receive them.
         scopes = {name: named.pop(name) for name in ("_loop_vars", "_block_vars") if name in named}
+        if isinstance(owner, str):
+            check_operation(function.__name__, owner, arguments, named)
         if kind is jinja2.runtime.Macro or type(owner) in _METHODS:
             result = function(*arguments, **named)
         else:
@@ -148,13 +153,20 @@ _METHODS = {
 }
 
 
+#: What Jinja passes to filters before their input.
+_SCOPES = (jinja2.Environment, jinja2.nodes.EvalContext, jinja2.runtime.Context)
 #: Filters that return their input, or a string made by the input's own methods, so that the result is traced.
 _TRACING = frozenset("attr d default first last max min random replace reverse string trim truncate".split())
 
 
 def _traced_filter(function: Callable[..., Any], tracing: bool) -> Callable[..., Any]:
+    name = function.__name__.removeprefix("do_").removeprefix("_")
+
     @functools.wraps(function)
     def filter(*arguments: Any, **named: Any) -> Any:
+        if name in CHECKED:
+            values = [value for value in arguments if not isinstance(value, _SCOPES)]
+            check_operation(name, values[0], tuple(values[1:]), named)
         result = function(*arguments, **named)
         if tracing and any(isinstance(argument, Traced) for argument in arguments[:2]):  # the context may come first
             return result
@@ -192,7 +204,18 @@ def _printed(value: Any) -> str:
 
 
 def _concatenated(*parts: Any) -> str:
-    return joined(map(_printed, parts))
+    text = joined(map(_printed, parts))
+    if len(text) > _SHORT:
+        check_length(len(text))
+    return text
+
+
+def _added(left: Any, right: Any) -> Any:
+    """``left + right`` in a place from which the template may add to the result again."""
+    result = left + right
+    if isinstance(result, str | list) and len(result) > _SHORT:
+        check_length(len(result))
+    return result
 
 
 def _may_contain_traced(value: Any) -> bool:
@@ -215,7 +238,9 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Rewrite(jinja2.visitor.NodeTransformer):
-    """Makes loops call `_count_passes` and `a ~ b` call `_joined`."""
+    """Makes loops call `_count_passes`, `a ~ b` call `_joined`, and sums that may grow call `_added`."""
+
+    _growing = 0  # how many assignments, macros and calls are around the current node
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.For:
         self.generic_visit(node)
@@ -224,6 +249,18 @@ class _Rewrite(jinja2.visitor.NodeTransformer):
 
     def visit_ScopedEvalContextModifier(self, node: jinja2.nodes.ScopedEvalContextModifier) -> NoReturn:
         raise jinja2.TemplateSyntaxError("a chat template cannot use autoescape", node.lineno)
+
+    def visit_Add(self, node: jinja2.nodes.Add) -> jinja2.nodes.Expr:
+        self.generic_visit(node)
+        return _call("_added", [node.left, node.right], node.lineno) if self._growing else node
+
+    def _visit_growing(self, node: jinja2.nodes.Node) -> jinja2.nodes.Node:
+        self._growing += 1
+        self.generic_visit(node)
+        self._growing -= 1
+        return node
+
+    visit_Assign = visit_Macro = visit_CallBlock = visit_Call = visit_Filter = _visit_growing
 
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Call:
         self.generic_visit(node)
@@ -257,6 +294,12 @@ def _escape_again(value: Any) -> Escaping:
     return Escaping.escaped(_printed(value))
 
 
+def _lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
+    check_operation("lipsum", None, (n,), {})
+    check_operation("center", None, (min, max), {})
+    return jinja2.utils.generate_lorem_ipsum(n, html, min, max)
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
@@ -268,6 +311,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Traced:
+    check_operation("tojson", value, (indent,), {})
     return Traced(
         json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     )

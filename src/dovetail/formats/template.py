@@ -6,6 +6,7 @@ them, so that only the template writes control tokens.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -17,7 +18,8 @@ import jinja2.nodes
 
 from dovetail.conversation import ROLES
 from dovetail.errors import CheckpointError, RenderError
-from dovetail.formats.sandbox import Environment, LoopPasses
+from dovetail.formats.limits import Limits
+from dovetail.formats.sandbox import Environment
 from dovetail.formats.traced import Traced, alternating
 from dovetail.tokens import Prompt
 
@@ -32,6 +34,8 @@ _PROVIDED = frozenset(
     ("_count_passes", "messages", "tools", "add_generation_prompt", "continue_final_message", "documents")
 )
 
+#: The filter and the function whose results are random.
+_RANDOM = ("random", "lipsum")
 #: The tests and filters with which a template handles undefined variables.
 _UNDEFINED_TESTS = ("defined", "undefined", "default")
 
@@ -39,7 +43,8 @@ _UNDEFINED_TESTS = ("defined", "undefined", "default")
 class Template:
     """A compiled chat template.
 
-    `source` is its text and `options` are the names of the variables that a caller may set.
+    `source` is its text and `options` are the names of the variables that a caller may set. Templates are equal if they
+    render alike.
     """
 
     def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
@@ -56,10 +61,20 @@ class Template:
         environment = Environment()
         try:
             self._template = environment.from_string(source)
-            names = _options(environment.parse(source))
+            tree = environment.parse(source)
+            names = _options(tree)
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             raise CheckpointError(f"the chat template cannot be read: {error}") from error
+        #: Whether the same conversation may be rendered in two ways.
+        used = tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Name))
+        self.is_random = any(getattr(node, "name", "") in _RANDOM for node in used)
         self.options = tuple(sorted(names - _PROVIDED - environment.globals.keys() - self._special.keys()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template) and (self.source, self._special) == (other.source, other._special)
+
+    def __hash__(self) -> int:
+        return hash(self.source)
 
     def render(
         self,
@@ -69,27 +84,33 @@ class Template:
         controls: re.Pattern[str],
         add_generation_prompt: bool,
         options: Mapping[str, Any] = MappingProxyType({}),
-        max_passes: int = MAX_LOOP_PASSES,
+        limits: Limits | None = None,
+        now: datetime.datetime | None = None,
     ) -> Prompt:
         """The prompt for messages and tools.
 
         `controls`: finds the literals of control tokens (see `pattern`). Only those that the template itself wrote
         become control tokens.
         `options`: values for the template's own variables.
-        `max_passes`: the most passes through all loops together.
+        `limits`: what the template may do; None: what a template of a real model needs.
+        `now`: the time that the template gets if it asks; None: the time.
 
         Raises `RenderError` if the template raises an error or exceeds a limit of the sandbox.
         """
+        limits = Limits(MAX_LOOP_PASSES) if limits is None else limits
+        clock = {} if now is None else {"strftime_now": now.strftime}
         try:
-            text = self._template.render(
-                self._special,
-                messages=_traced_messages(messages),
-                tools=_traced(tools) if tools else None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                _count_passes=LoopPasses(max_passes),
-                **{name: _traced(value) for name, value in options.items()},
-            )
+            with limits:
+                text = self._template.render(
+                    self._special,
+                    messages=_traced_messages(messages),
+                    tools=_traced(tools) if tools else None,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                    _count_passes=limits,
+                    **clock,
+                    **{name: _traced(value) for name, value in options.items()},
+                )
         except RenderError:
             raise
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:

@@ -54,14 +54,22 @@ def resolve_tool_choice(
         return tool_choice, everything
     if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "allowed_tools":
         return _allowed(tool_choice.get("allowed_tools"), everything)
-    name = _chosen(tool_choice)
-    if name is None:
+    chosen = _chosen(tool_choice)
+    if chosen is None:
         raise InvalidRequest(
-            'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": …}} or '
+            'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": …}}, '
+            '{"type": "custom", "custom": {"name": …}} or '
             '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}',
             param="tool_choice",
         )
-    return "required", _named(name, everything, "tool_choice")
+    return "required", _named(*chosen, everything, "tool_choice")
+
+
+def requires_call(tool_choice: Any) -> bool:
+    """Whether an answer under this `tool_choice`, which has been checked, is a call."""
+    if isinstance(tool_choice, Mapping) and (allowed := tool_choice.get("allowed_tools")) is not None:
+        return bool(allowed["mode"] == "required")
+    return isinstance(tool_choice, Mapping) or tool_choice == "required"
 
 
 def _allowed(
@@ -77,23 +85,28 @@ def _allowed(
         raise InvalidRequest(f"{where} must be a list of at least one tool", param=where)
     allowed: dict[int, Tool] = {}
     for i, tool in enumerate(listed):
-        name = _chosen(tool)
-        if name is None:
+        chosen = _chosen(tool)
+        if chosen is None:
             at = f"{where}[{i}]"
-            raise InvalidRequest(f'{at} must be {{"type": "function", "function": {{"name": …}}}}', param=at)
-        allowed |= _named(name, tools, f"{where}[{i}]")
+            raise InvalidRequest(
+                f'{at} must be {{"type": "function", "function": {{"name": …}}}} or {{"type": "custom", …}}', param=at
+            )
+        allowed |= _named(*chosen, tools, f"{where}[{i}]")
     return mode, dict(sorted(allowed.items()))
 
 
-def _chosen(choice: Any) -> str | None:
-    """The name in `{"type": "function", "function": {"name": …}}`; None for anything else."""
-    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) else None
+def _chosen(choice: Any) -> tuple[str, bool] | None:
+    """The name in `{"type": "function", "function": {"name": …}}` or `{"type": "custom", "custom": {"name": …}}`, and
+    whether it is a custom tool's; None for anything else."""
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    named = choice.get(kind) if kind in ("function", "custom") else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    return (name, kind == "custom") if isinstance(name, str) else None
 
 
-def _named(name: str, tools: Mapping[int, Tool], where: str) -> Mapping[int, Tool]:
-    named = {index: tool for index, tool in tools.items() if tool.name == name}
+def _named(name: str, custom: bool, tools: Mapping[int, Tool], where: str) -> Mapping[int, Tool]:
+    named = {index: tool for index, tool in tools.items() if (tool.name, tool.custom) == (name, custom)}
     if not named:
-        raise InvalidRequest(f"{where} names {name!r:.80}, which is not among the tools", param=where)
+        kind = "custom tools" if custom else "tools"
+        raise InvalidRequest(f"{where} names {name!r:.80}, which is not among the {kind}", param=where)
     return named

@@ -1,10 +1,9 @@
-"""The grammar of a tool's arguments in Python, from its JSON Schema: `city="Paris", days=[1, 2]`.
+"""The grammar of a tool's arguments in another syntax than JSON, from its JSON Schema: `city="Paris", days=[1, 2]`.
 
 The grammar itself enforces names, types, `enum`, `const`, properties (declared, required and additional), the lengths
-of lists and strings, `anyOf`, and `allOf` as far as its parts can be merged. Ranges, patterns and formats stay in it as
-JSON Schemas, whose numbers and strings are also Python's. Everything else is listed, and checked after the answer.
-
-Strings may have quotes of either kind; with a pattern or format, only double quotes. Keys come in the declared order.
+of lists and strings, and `anyOf` and `oneOf` with nothing beside them. Ranges, patterns and formats stay in it as
+JSON Schemas, or are the syntax's own. Everything else is listed, and checked after the answer. Keys come in the
+declared order.
 """
 
 from __future__ import annotations
@@ -14,22 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from dovetail.errors import SchemaRefused
-from dovetail.formats.python_values import (
-    ANY,
-    BOOLEAN,
-    COMMA,
-    INTEGER,
-    KEYWORDS,
-    NULL,
-    NUMBER,
-    STRINGS,
-    Keys,
-    bracketed,
-    choice,
-    one_of,
-    several,
-    string,
-)
+from dovetail.formats.value_syntax import ANY, INTEGER, NUMBER, Keys, Syntax, choice
 from dovetail.grammar import (
     Choice,
     Concat,
@@ -51,7 +35,6 @@ from dovetail.grammar.schemas.references import pointer as pointer_to
 
 _NOTHING = Concat(())
 _TRUE: Mapping[str, Any] = {}
-_FALSE: Mapping[str, Any] = {"not": {}}
 
 _PARTS = ("allOf", "anyOf", "oneOf")
 #: Keywords that no grammar enforces.
@@ -62,30 +45,30 @@ _NEVER = frozenset(
 )
 _NEVER_OF_ANY = _NEVER.difference(ABOUT["object"], ABOUT["array"])
 #: Limits for one tool. Each member's rule refers to the next one's, and llguidance crashes on a chain of 3,000.
-_MOST_RULES, _MOST_MERGES, _MOST_MEMBERS = 30_000, 500, 1_000
+_MOST_RULES, _MOST_MEMBERS = 30_000, 1_000
 #: Limits for the names from which an undeclared key has to differ: all characters, and those of the longest name.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
 _KEPT: Cache[tuple[Node, dict[str, Node]]] = Cache(1024, 4 * 2**20)
 
 
-def arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
-    """The grammar between the brackets of a call, and the rules that it needs besides those of `anything`.
+def arguments(schema: Mapping[str, Any], origin: str, prefix: str, syntax: Syntax) -> tuple[Node, dict[str, Node]]:
+    """The grammar of the members of a call's arguments, and the rules that it needs besides those of `anything`.
 
     The names of the rules begin with `prefix`. Raises `SchemaRefused` for a schema that makes no sense, or for which no
     value is valid.
     """
     # Building the grammar takes milliseconds, and the same tools come with every turn.
     key = json.dumps((origin, prefix, schema))
-    return _KEPT.get(key, len(key), lambda: _arguments(schema, origin, prefix))
+    return _KEPT.get((syntax, key), len(key), lambda: _arguments(schema, origin, prefix, syntax))
 
 
-def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Node, dict[str, Node]]:
-    writer = _Writer(schema, origin, prefix)
+def _arguments(schema: Mapping[str, Any], origin: str, prefix: str, syntax: Syntax) -> tuple[Node, dict[str, Node]]:
+    writer = _Writer(schema, origin, prefix, syntax)
     try:
-        written = writer.value(schema, "#", KEYWORDS)
+        written = writer.value(schema, "#", syntax.arguments)
     except RecursionError:
-        message = f"{origin} cannot be enforced: # refers through too many levels to be written as Python"
+        message = f"{origin} cannot be enforced: # refers through too many levels to be written in the model's syntax"
         raise SchemaRefused(message, param=origin) from None
     if written is None:
         message = f"{origin} cannot be enforced: nothing can be valid to {writer.never[0]:.300}"
@@ -99,8 +82,8 @@ def _arguments(schema: Mapping[str, Any], origin: str, prefix: str) -> tuple[Nod
 class _Writer:
     """Writes one tool's schema. `lost` are JSON pointers to the keywords that the grammar does not enforce."""
 
-    def __init__(self, root: Mapping[str, Any], origin: str, prefix: str) -> None:
-        self._origin, self._prefix = origin, prefix
+    def __init__(self, root: Mapping[str, Any], origin: str, prefix: str, syntax: Syntax) -> None:
+        self._origin, self._prefix, self._syntax = origin, prefix, syntax
         self._references = References(root)
         self.rules: dict[str, Node] = {}
         self.lost: list[str] = []
@@ -109,21 +92,20 @@ class _Writer:
         #: By the identities of a schema and of its `Keys`: the schema (kept alive, so that its identity stays unique),
         #: the rule, the node, and whether the node is finished.
         self._made: dict[tuple[int, int], tuple[Any, RuleRef, Node | None, bool]] = {}
-        #: Merged schemas, by their keywords and the identities of the values. Each is written once, too.
-        self._whole: dict[frozenset[tuple[str, int]], dict[str, Any]] = {}
-        self._names = self._merges = self._members = 0
+        self._names = self._members = 0
 
-    def value(self, schema: Any, pointer: str, keys: Keys = STRINGS) -> Node | None:
+    def value(self, schema: Any, pointer: str, keys: Keys | None = None) -> Node | None:
         """A valid value; None if there is none. Each schema is written once.
 
-        With `KEYWORDS` as `keys`, the value is a call's arguments.
+        `keys`: those of its members, if it is an object. With `Syntax.arguments`, the value is a call's arguments.
         """
-        if isinstance(schema, bool):
-            schema = _TRUE if schema else _FALSE
+        keys = keys or self._syntax.members
+        if schema is False:
+            return None
+        if schema is True:
+            schema = _TRUE
         if not isinstance(schema, Mapping):
             self._refuse(pointer, "is no JSON Schema")
-        if schema is _FALSE:
-            return None
         made = id(schema), id(keys)
         if made in self._made:
             _, rule, node, done = self._made[made]
@@ -143,7 +125,7 @@ class _Writer:
         return node
 
     def members(self, schema: Mapping[str, Any], pointer: str, keys: Keys) -> Node | None:
-        """The members of an object, with commas between; None if no object is valid."""
+        """The members of an object, separated; None if no object is valid."""
         self._lose(schema, pointer, _NEVER.intersection(ABOUT["object"]))
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
@@ -156,13 +138,17 @@ class _Writer:
         if never := [name for name, value in values.items() if value is None and name in needed]:
             self.never.insert(-1, f"{pointer}/properties/{step(never[0])}")
             return None
+        unreadable = (name for name in values if not self._syntax.reads_back(name))
+        self.lost += (f"{pointer}/properties/{step(name)}" for name in unreadable)
         self._members += len(values)
         if self._members > _MOST_MEMBERS:
             self._refuse(pointer, f"makes more than {_MOST_MEMBERS} properties in one tool")
         names = list(values)
         few = sum(map(len, names)) <= _MOST_NAMES and max(map(len, names), default=0) <= _LONGEST_NAME
         rest = self._rule(keys.other(names, other)) if other is not None and few else None
-        tail: Node | None = Repeat(Concat((COMMA, rest)), 0) if rest else None
+        if rest and not self._syntax.repeats_names:
+            self.lost.append(f"{pointer}/additionalProperties")
+        tail: Node | None = Repeat(self._syntax.then(rest), 0) if rest else None
         starts: list[Node] = [Concat((rest, tail))] if rest and tail else []
         optional = True
         for name, value in reversed(values.items()):
@@ -170,7 +156,7 @@ class _Writer:
                 continue
             member = self._rule(keys.member(name, value))
             start = Concat((member, tail)) if tail else member
-            more = Concat((COMMA, member))
+            more = self._syntax.then(member)
             if name in needed:
                 starts, optional = [start], False
             else:
@@ -194,7 +180,7 @@ class _Writer:
         part = next((part for part in _PARTS if part in schema), None)
         if part is not None and "const" not in schema and "enum" not in schema:
             return self._parts(schema, part, pointer, keys)
-        if keys is KEYWORDS:
+        if keys is self._syntax.arguments:
             self._lose(schema, pointer, ("const", "enum", *_NEVER_OF_ANY))
             return self.members(schema, pointer, keys)
         if not asserted:
@@ -202,7 +188,10 @@ class _Writer:
         if "const" in schema or "enum" in schema:
             return self._values(schema, pointer)
         self._lose(schema, pointer, _NEVER_OF_ANY)
-        return choice([self._of_type(kind, schema, pointer) for kind in self._types(schema, pointer)])
+        kinds = self._types(schema, pointer)
+        if self._syntax.bare_strings and "string" in kinds and len(kinds) > 1:
+            self._lose(schema, pointer, {*asserted} - {"type"} - _NEVER_OF_ANY)
+        return choice([self._of_type(kind, schema, pointer) for kind in kinds])
 
     def _types(self, schema: Mapping[str, Any], pointer: str) -> list[str]:
         named = schema.get("type", list(TYPES))
@@ -219,74 +208,28 @@ class _Writer:
         kinds = self._types(schema, pointer)
         valid = [value for value in listed if _is_one_of(value, kinds)]
         self._lose(schema, pointer, ASSERTIONS - {"type", "enum", "const"})
-        if "const" in schema and "enum" in schema:
+        mixed = self._syntax.bare_strings and len({isinstance(value, str) for value in valid}) > 1
+        if "enum" in schema and ("const" in schema or mixed):
             self.lost.append(f"{pointer}/enum")
-        return one_of(valid)
+        return self._syntax.one_of(valid)
 
     def _parts(self, schema: Mapping[str, Any], keyword: str, pointer: str, keys: Keys) -> Node | None:
-        """The values of `allOf`, `anyOf` or `oneOf` with the keywords beside it, as far as these can be merged."""
+        """The values of `anyOf` or `oneOf`, or of an `allOf` of one part. If there is more to satisfy than one part,
+        they are not enforced."""
         parts = schema[keyword]
         if not isinstance(parts, list) or not parts:
             self._refuse(f"{pointer}/{keyword}", "is no list of schemas")
-        base = {key: value for key, value in schema.items() if key != keyword}
-        if keyword == "allOf":
-            whole: Any = base
-            for part in parts:
-                whole = self._merged(whole, part, pointer)
-                if whole is None:
-                    self.lost.append(f"{pointer}/{keyword}")
-                    whole = base
-                    break
-            return self.value(whole, pointer, keys)
-        if keyword == "oneOf" and not are_exclusive(self._references, Place(schema, (pointer,), ""), parts):
+        kinds = [part.get("type") if isinstance(part, Mapping) else None for part in parts]
+        beside = {key for key in schema if key in ASSERTIONS} - {keyword}
+        if keys is self._syntax.arguments or kinds == [schema.get("type")] * len(parts):
+            beside.discard("type")
+        if beside or (keyword == "allOf" and len(parts) > 1):
             self.lost.append(f"{pointer}/{keyword}")
-        merged = [self._merged(base, part, pointer) for part in parts]
-        if any(part is None for part in merged):
+            return self.value({key: value for key, value in schema.items() if key != keyword}, pointer, keys)
+        mixed = self._syntax.bare_strings and any(map(_asserts_more, parts))
+        if mixed or (keyword == "oneOf" and not are_exclusive(self._references, Place(schema, (pointer,), ""), parts)):
             self.lost.append(f"{pointer}/{keyword}")
-            return self.value(base, pointer, keys)
-        places = [f"{pointer}/{keyword}/{i}" if it is parts[i] else pointer for i, it in enumerate(merged)]
-        return choice([self.value(part, place, keys) for part, place in zip(merged, places, strict=True)])
-
-    def _merged(self, base: Any, part: Any, pointer: str) -> Any:
-        """One schema for the values that are valid for both; None if merging the keywords is not enough."""
-        if isinstance(base, bool) or isinstance(part, bool):
-            return False if base is False or part is False else part if base is True else base
-        if not isinstance(base, Mapping) or not isinstance(part, Mapping):
-            self._refuse(pointer, "is made of what is no JSON Schema")
-        shared = {"type"} if base.get("type") == part.get("type") else set()
-        if ASSERTIONS.isdisjoint(base.keys() - shared):
-            return part
-        self._merges += 1
-        if self._merges > _MOST_MERGES:
-            return None
-        for _ in range(32):
-            if "$ref" not in part or not ASSERTIONS.isdisjoint(part.keys() - {"$ref"}):
-                break
-            part = self._referred(part["$ref"], pointer).schema
-            if not isinstance(part, Mapping):
-                return self._merged(base, part, pointer)
-        merged = dict(base)
-        for key in (key for key in part if key in ASSERTIONS):
-            if key not in base or base[key] == part[key]:
-                merged[key] = part[key]
-            elif key == "required" and isinstance(base[key], list) and isinstance(part[key], list):
-                more: Any = [name for name in part[key] if name not in base[key]]
-                merged[key] = [*base[key], *more] if more else base[key]
-            elif key == "properties" and isinstance(base[key], Mapping) and isinstance(part[key], Mapping):
-                if any(base[key][name] != it for name, it in part[key].items() if name in base[key]):
-                    return None
-                more = part[key].keys() - base[key].keys()
-                merged[key] = {**base[key], **part[key]} if more else base[key]
-            else:
-                return None
-        if "$ref" in merged:
-            return None
-        # `additionalProperties` of one schema would also apply to the properties of the other.
-        closed = base.get("additionalProperties", True), part.get("additionalProperties", True)
-        apart = base.get("properties", {}) != part.get("properties", {})
-        if apart and closed != (True, True) and "properties" in part:
-            return None
-        return self._whole.setdefault(frozenset((key, id(value)) for key, value in merged.items()), merged)
+        return choice([self.value(part, f"{pointer}/{keyword}/{i}", keys) for i, part in enumerate(parts)])
 
     def _referred(self, reference: Any, pointer: str) -> Place:
         place = self._references.resolved(self._references.root, reference)
@@ -299,16 +242,16 @@ class _Writer:
     def _of_type(self, kind: str, schema: Mapping[str, Any], pointer: str) -> Node | None:
         match kind:
             case "null":
-                return NULL
+                return self._syntax.null
             case "boolean":
-                return BOOLEAN
+                return self._syntax.boolean
             case "string":
                 return self._string(schema, pointer)
             case "array":
                 return self._array(schema, pointer)
             case "object":
-                members = self.members(schema, pointer, STRINGS)
-                return None if members is None else bracketed("{", "}", members)
+                members = self.members(schema, pointer, self._syntax.members)
+                return None if members is None else self._syntax.object(members)
         bounds = {key: schema[key] for key in ABOUT["number"] if key in schema}
         if not bounds:
             return NUMBER if kind == "number" else INTEGER
@@ -319,10 +262,12 @@ class _Writer:
         if own.get("format") not in (None, *_FORMATS):
             self.lost.append(f"{pointer}/format")
             del own["format"]
-        if not {"pattern", "format"}.isdisjoint(own):
-            return JsonSchema({"type": "string", **own}, self._origin, pointer)
-        shortest, longest = self._range(own, pointer, "minLength", "maxLength")
-        return None if longest is not None and longest < shortest else string(shortest, longest)
+        if {"pattern", "format"}.isdisjoint(own):
+            shortest, longest = self._range(own, pointer, "minLength", "maxLength")
+            if longest is not None and longest < shortest:
+                return None
+            own = {key: int(bound) for key, bound in own.items()}
+        return self._syntax.string(own, self._origin, pointer)
 
     def _array(self, schema: Mapping[str, Any], pointer: str) -> Node | None:
         self._lose(schema, pointer, _NEVER.intersection(ABOUT["array"]))
@@ -332,8 +277,8 @@ class _Writer:
         if not isinstance(first, list):
             self._refuse(f"{pointer}/prefixItems", "is no list")
         least, most = self._range(schema, pointer, "minItems", "maxItems")
-        item = self.value(items, f"{pointer}/items") if most is None or most > len(first) else None
-        values = [self.value(it, f"{pointer}/prefixItems/{i}") for i, it in enumerate(first[:most])]
+        item = self._item(items, f"{pointer}/items") if most is None or most > len(first) else None
+        values = [self._item(it, f"{pointer}/prefixItems/{i}") for i, it in enumerate(first[:most])]
         values = values[: values.index(None)] if None in values else values
         ended = len(values) < len(first) or item is None
         if (ended and least > len(values)) or (most is not None and most < least):
@@ -342,15 +287,19 @@ class _Writer:
         tail: Node | None = None
         if not ended and item is not None:
             if not values:
-                return bracketed("[", "]", several(item, least, most))
+                return self._syntax.array(self._syntax.several(item, least, most))
             left = None if most is None else most - len(values)
-            tail = Repeat(Concat((COMMA, item)), max(least - len(values), 0), left)
+            tail = Repeat(self._syntax.then(item), max(least - len(values), 0), left)
         for i, value in reversed([*enumerate(values)]):
             assert value is not None
-            here = Concat((COMMA, value) if i else (value,))
-            here = Concat((*here.items, tail)) if tail else here
+            here = self._syntax.then(value) if i else value
+            here = Concat((here, tail)) if tail else here
             tail = self._rule(here if i < least else Maybe(here))
-        return bracketed("[", "]", tail)
+        return self._syntax.array(tail)
+
+    def _item(self, schema: Any, pointer: str) -> Node | None:
+        value = self.value(schema, pointer)
+        return None if value is None else self._syntax.item(value)
 
     def _range(self, schema: Mapping[str, Any], pointer: str, lower: str, upper: str) -> tuple[int, int | None]:
         bounds = [schema.get(lower, 0), schema.get(upper)]
@@ -383,6 +332,11 @@ class _Writer:
 
 
 _FORMATS = frozenset("date date-time duration email hostname ipv4 ipv6 json-pointer time uri uuid".split())
+
+
+def _asserts_more(schema: Any) -> bool:
+    """Whether a schema asserts more than a type."""
+    return isinstance(schema, Mapping) and any(key in ASSERTIONS and key != "type" for key in schema)
 
 
 def _is_one_of(value: Any, types: list[str]) -> bool:
