@@ -9,12 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.schemas import check
 from dovetail.grammar.schemas.check import Checker
+from tests.examples import examples
 from tests.grammar.test_lark_schema import schemas
 from tests.grammar.walks import allows, walk
 
@@ -33,7 +34,7 @@ def oracle(schema: Any) -> Any:
 
 @pytest.mark.slow
 @given(schemas, values)
-@settings(max_examples=400)
+@examples(400)
 def test_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> None:
     assert (Checker(schema, "x").fault(json.dumps(value)) is None) == oracle(schema).is_valid(value)
 

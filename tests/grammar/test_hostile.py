@@ -17,7 +17,7 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, SchemaRefused
 from dovetail.formats.registry import FAMILIES
-from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, culprit, matcher
+from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, matcher
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.finite import FiniteSchemas
@@ -40,7 +40,7 @@ def tools(schemas: list[hostile.Schema]) -> list[dict[str, Any]]:
 
 
 def tool_that_does_not_say(tool: dict[str, Any]) -> dict[str, Any]:
-    """Whether it is strict: what nobody can use in it is left out then."""
+    """The same tool without `strict`, so that unusable parts are removed."""
     return {**tool, "function": {**tool["function"], "strict": None}}
 
 
@@ -73,7 +73,7 @@ def tried(tokenizer: Tokenizer, requested: list[dict[str, Any]]) -> SchemaRefuse
 
 
 def judged(name: str, refusal: SchemaRefused | None, pointer: str | None) -> None:
-    """Check a refusal. `pointer`: the beginning of the culprit's pointer; "tools" for all tools; None for no
+    """Check a refusal. `pointer`: the beginning of the pointer; "tools" for all tools; None for no
     refusal."""
     if pointer is None or refusal is None:
         assert pointer is None and refusal is None, (name, pointer, refusal)
@@ -161,7 +161,7 @@ def test_a_refusal_is_cached(small_tokenizer: Tokenizer, monkeypatch: pytest.Mon
         with pytest.raises(SchemaRefused) as caught:
             matcher.compile(grammar, small_tokenizer, [1])
         refusals.append(caught.value)
-        monkeypatch.setattr(culprit, "find", None)  # it is not looked for again
+        monkeypatch.setattr(bounds, "check", None)  # it is not compiled again
     assert refusals[0].message == refusals[1].message and refusals[0] is not refusals[1]
 
 
@@ -230,29 +230,6 @@ def test_a_broken_matcher_is_built_once_for_all(small_tokenizer: Tokenizer) -> N
     for _ in range(100):
         one._rebuild()
     assert one._copies <= matcher._MAX_COPIES + 1
-
-
-@pytest.mark.parametrize(
-    ("schema", "pointer", "why"),
-    [
-        (hostile.prop({"$ref": "#/nowhere"}), "#/properties/a/$ref", "does not exist"),
-        (hostile.prop({"type": "string", "minLength": "5"}), "#/properties/a/minLength", "minLength"),
-        (hostile.prop({"items": {"anyOf": [{}, {"type": "strin"}]}}), "#/properties/a/items/anyOf/1/type", "strin"),
-        (
-            {"$ref": "#/$defs/x~1y", "$defs": {"x/y": hostile.prop({"maximum": "z"})}},
-            "#/$defs/x~1y/properties/a/maximum",
-            "maximum",
-        ),
-        (hostile.prop(False, required=["a"]), "#/", "required property 'a'"),
-        (hostile.prop({"type": "string"}), None, ""),
-    ],
-)
-def test_the_culprit_is_found(schema: hostile.Schema, pointer: str | None, why: str) -> None:
-    results = culprit.find(schema)
-    if pointer is None:
-        assert results is None
-    else:
-        assert results is not None and results[0].startswith(pointer) and why in results[1]
 
 
 def resolved(schema: Any) -> Any:

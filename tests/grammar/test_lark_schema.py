@@ -10,16 +10,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
 from dovetail.grammar import Grammar, JsonSchema
 from dovetail.grammar.lark_schema import spell
 from dovetail.grammar.patterns import other_texts
-from dovetail.grammar.schemas import exclusive
 from dovetail.grammar.schemas.check import Checker
-from dovetail.grammar.schemas.references import References
+from tests.examples import examples
 from tests.grammar.walks import allows, walk
 
 _INTEGER = {"type": "integer"}
@@ -245,7 +244,7 @@ def without(schema: Any, pointers: tuple[str, ...]) -> Any:
 
 
 @given(st.sampled_from([schema for schema, *_ in SCHEMAS]), st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@examples(150)
 def test_keywords_that_are_not_listed_are_enforced(schema: dict[str, Any], rng: random.Random) -> None:
     """A random walk is valid for the schema without the listed keywords, whatever the weights."""
     if (text := walk(schema, rng)) is not None:
@@ -317,7 +316,7 @@ schemas = st.recursive(_scalars, _nested, max_leaves=6)
 
 @pytest.mark.slow
 @given(schemas, st.randoms(use_true_random=False))
-@settings(max_examples=300)
+@examples(300)
 def test_keywords_that_are_not_listed_are_enforced_in_any_schema(schema: dict[str, Any], rng: random.Random) -> None:
     try:
         text = walk(schema, rng)
@@ -338,7 +337,7 @@ _values = st.recursive(
 
 @pytest.mark.slow
 @given(schemas, st.lists(_values, min_size=1, max_size=8))
-@settings(max_examples=300)
+@examples(300)
 def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: list[Any]) -> None:
     """Objects have one key at most, because a grammar allows keys in one order."""
     valid = [value for value in values if Checker(schema, "here").fault(json.dumps(value)) is None]
@@ -414,35 +413,3 @@ def test_schemas_that_cannot_be_merged_lose_what_is_merged_into_them() -> None:
     assert allows(schema, '{"p": "abc", "r": {"n": {"v": 1}}, "q": 1}')
     for text in ('{"p": "abcd"}', '{"r": {"n": {}}}', '{"q": "x"}'):
         assert not allows(schema, text)
-
-
-def test_comparisons_of_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-    read = exclusive._types
-    exclude = exclusive._Comparison._two_exclude
-
-    def counted(self: Any, one: Any, other: Any, depth: int) -> bool:
-        compared.append(depth)
-        return exclude(self, one, other, depth)
-
-    def once(schema: Any) -> frozenset[str]:
-        assert id(schema) not in seen  # a list of values is not read for every pair
-        seen.add(id(schema))
-        return read(schema)
-
-    monkeypatch.setattr(exclusive._Comparison, "_two_exclude", counted)
-    monkeypatch.setattr(exclusive, "_types", once)
-    alike = {"type": "object", "required": ["x", "y"], "properties": {"x": _INTEGER, "y": _INTEGER}}
-    last = [{**alike, "required": ["a", "b", "k"]} for _ in range(64)]
-    branches = [
-        {**it, "properties": {"a": {"$ref": "#/$defs/o"}, "b": {"$ref": "#/$defs/o"}, "k": {"const": i}}}
-        for i, it in enumerate(last)
-    ]
-    for number in (64, 8, 2):
-        seen: set[int] = set()
-        root: dict[str, Any] = {"$defs": {"o": alike}, "oneOf": branches[:number]}
-        references = References(root)
-        result = exclusive.are_exclusive(references, references.root, root["oneOf"])
-        assert result == (number < 64)
-        assert len(compared) <= 101 * number + 100
-        compared.clear()

@@ -1,4 +1,4 @@
-"""Our grammars beside xgrammar's own tags for the same models, on what the models write and on what they must not.
+"""Our grammars beside xgrammar's own tags for the same models, on valid and invalid answers.
 
 Where the two differ, `DIFFERENCES` says why; a difference that goes away is noticed.
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import dovetail
@@ -25,11 +25,10 @@ from dovetail.grammar.schemas.keywords import kind_of
 from dovetail.grammar.schemas.references import References
 from dovetail.reading.tags import ParameterReader
 from tests.conftest import SHARED
+from tests.examples import examples
 from tests.grammar.test_matcher import allowed, tool
 from tests.reading import families
 from tests.reading.test_vectors import READ_BY
-
-pytestmark = pytest.mark.slow
 
 TAGGED = "deepseek_v32 deepseek_v4 deepseek_v41 glm45 glm47 kimi_k3 minimax_m2 qwen3_coder".split()
 #: Their tags do not say of what type a value is.
@@ -160,13 +159,25 @@ def _same(one: Any, other: Any) -> bool:
     return json.dumps(one) == json.dumps(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAGGED)
 @given(case=_cases())
-@settings(max_examples=60)
+@examples(60)
 def test_written_calls_are_allowed_if_and_only_if_they_are_valid(
     name: str, case: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
-    schema, arguments = case
+    _is_allowed_if_valid(name, *case)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "glm45"])
+@pytest.mark.parametrize("schema", [schema for schema, _ in _PARAMETERS if "loop" not in str(schema)], ids=json.dumps)
+def test_a_written_value_is_allowed_if_and_only_if_it_is_valid(name: str, schema: Any) -> None:
+    root = {"type": "object", "properties": {"city": schema}, "$defs": _DEFINITIONS}
+    for arguments in ({"city": value} for value in ("a", "null", 3, None, {}, ["x"])):
+        _is_allowed_if_valid(name, root, arguments)
+
+
+def _is_allowed_if_valid(name: str, schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     ids = _written(name, arguments)
     try:
         grammar = _grammar(name, schema)
@@ -185,18 +196,20 @@ def test_written_calls_are_allowed_if_and_only_if_they_are_valid(
         assert _validates(schema, parsed) or [*grammar.unenforced("lark")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAGGED)
 @given(case=_cases(), arguments=st.dictionaries(_of("a", "city", "more"), _texts | st.integers(0, 9), max_size=2))
-@settings(max_examples=10)
+@examples(10)
 def test_with_names_alone_arguments_are_anything(
     name: str, case: tuple[dict[str, Any], dict[str, Any]], arguments: dict[str, Any]
 ) -> None:
     assert _takes(name, _grammar(name, case[0], strict="names"), _written(name, arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAGGED)
 @given(case=_cases(), seed=st.integers(0, 2**32))
-@settings(max_examples=15)
+@examples(15)
 def test_allowed_calls_read_back_as_valid(name: str, case: tuple[dict[str, Any], dict[str, Any]], seed: int) -> None:
     """A blind walk that likes what ends things."""
     schema, draws = case[0], random.Random(seed)
@@ -250,7 +263,7 @@ def test_a_text_cannot_contain_the_tags_that_end_it(name: str, kind: Any, strict
 @pytest.mark.parametrize("name", ["qwen3_coder", "minimax_m2"])
 def test_content_cannot_contain_the_beginning_of_a_call(name: str) -> None:
     fmt, tokenizer = dovetail.format(name), families.tokenizer_of(name)
-    for opener in fmt._reader.text_openers:
+    for opener in fmt.reader_type.text_openers:
         parsed = fmt.write(Message(f"x {opener}act>y</function>"), thinking=False).ids(tokenizer)
         assert not _takes(name, _grammar(name, {"type": "object"}), parsed)
         assert _takes(name, _grammar(name, {"type": "object"}, tool_choice="none"), parsed)
@@ -281,7 +294,7 @@ def _of_models(name: str) -> Iterator[tuple[list[Any], list[int]]]:
                 ids += tokenizer.encode(piece) + ([tokenizer.control[control]] if control else [])
             reader = fmt.reader([*tools.values()], thinking=False, tokenizer=tokenizer)
             message = dovetail.fold([*reader.feed("", ids), *reader.finish()])
-            ended = text.rstrip().endswith(">") and text.count(fmt._reader.openers[0].strip()) == 1
+            ended = text.rstrip().endswith(">") and text.count(fmt.reader_type.openers[0].strip()) == 1
             if ended and tools and message.calls and not message.defects:
                 wanted = [tools[call.name]["function"].get("parameters") or {} for call in message.calls]
                 given = [json.loads(call.arguments) for call in message.calls]
@@ -289,6 +302,7 @@ def _of_models(name: str) -> Iterator[tuple[list[Any], list[int]]]:
                     yield [*tools.values()], ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(READ_BY.values()) & set(TAGGED)))
 def test_most_valid_calls_of_models_are_allowed(name: str) -> None:
     """The other calls lack new lines that the family's template has."""

@@ -21,13 +21,20 @@ def texts(letters: str, longest: int) -> list[str]:
 @pytest.mark.parametrize(
     "words", [(), ("<a",), ("<ab", "<aa", "\n<b"), ("\n<ab",), ("<a", "\n<a"), ("<ab", "\n<aa", "\n<ba")]
 )
+def test_a_text_without_tags(words: tuple[str, ...]) -> None:
+    pattern = re.compile(patterns.without(words))
+    for text in texts("ab\n<", 6):
+        assert bool(pattern.fullmatch(text)) == (not any(word in text for word in words))
+
+
+@pytest.mark.parametrize("words", [("a\nb",), ("ab\n", "abb", "a<")])
 def test_a_text_without_words(words: tuple[str, ...]) -> None:
     pattern = re.compile(patterns.without(words))
     for text in texts("ab\n<", 6):
         assert bool(pattern.fullmatch(text)) == (not any(word in text for word in words))
 
 
-@pytest.mark.parametrize("word", ["a", "<a<", "a<", "\n\n<a", "<a\n", "</a>\n<b"])
+@pytest.mark.parametrize("word", ["[a", "a", "<a<", "aa", "\n\n<a", "<a\n", "</a>\n<b"])
 def test_only_markup_can_be_excluded(word: str) -> None:
     with pytest.raises(ValueError, match="has to begin with"):
         patterns.without((word,))

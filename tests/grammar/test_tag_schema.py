@@ -7,12 +7,13 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.grammar import Grammar, JsonSchema
 from dovetail.grammar.schemas.check import Checker
 from dovetail.grammar.tag_schema import spell
+from tests.examples import examples
 from tests.grammar import test_lark_schema
 from tests.grammar.test_lark_schema import without
 from tests.grammar.walks import BYTES, END, blindly
@@ -176,7 +177,7 @@ def test_valid_values_are_allowed_and_unenforced_keywords_listed(
 
 
 @given(test_lark_schema.schemas, st.lists(test_lark_schema._values, min_size=1, max_size=8))
-@settings(max_examples=100)
+@examples(100)
 def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: list[Any]) -> None:
     """With one key at most: a grammar has them in one order."""
     valid = [value for value in values if Checker(schema, "here").fault(json.dumps(value)) is None]
@@ -186,7 +187,7 @@ def test_valid_values_are_allowed_by_any_schema(schema: dict[str, Any], values: 
 
 
 @given(test_lark_schema.schemas, st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@examples(60)
 def test_keywords_that_are_not_listed_are_enforced_in_any_schema(schema: dict[str, Any], rng: random.Random) -> None:
     if spell(schema).schema is False:
         return

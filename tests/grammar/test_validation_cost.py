@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.grammar.schemas.check import Checker
 from dovetail.grammar.schemas.references import Place, References
 from dovetail.grammar.schemas.validation_cost import UNBOUNDED, ValidationCost, width
+from tests.examples import examples
 from tests.grammar.test_check import values
 from tests.grammar.test_lark_schema import schemas
 
@@ -42,13 +43,13 @@ def _nest(depth: int) -> Any:
 def _laughs(keyword: str, width: int) -> Any:
     """Each level refers to the next so many times."""
 
-    def held(i: int) -> Any:
+    def part(i: int) -> Any:
         return {k: {"$ref": f"#/$defs/{i}"} for k in _keys(width)} if keyword in _BY_NAME else [_to(i)] * width
 
     def _to(i: int) -> Any:
         return {"$ref": f"#/$defs/{i}"}
 
-    return {**_to(0), "$defs": {**{str(i): {keyword: held(i + 1)} for i in range(60)}, "60": {}}}
+    return {**_to(0), "$defs": {**{str(i): {keyword: part(i + 1)} for i in range(60)}, "60": {}}}
 
 
 _BY_NAME = ("dependentSchemas", "dependencies")
@@ -123,7 +124,7 @@ def _pairs(references: References, place: Place, value: Any) -> Iterator[tuple[P
 
 
 @given(schemas, values)
-@settings(max_examples=300)
+@examples(300)
 def test_the_bound_is_above_the_visits(schema: dict[str, Any], value: Any) -> None:
     references = References(schema)
     bound = ValidationCost(schema, backtracking=False).of(value, math.inf)

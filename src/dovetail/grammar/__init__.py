@@ -3,6 +3,7 @@
 from dovetail.grammar.grammar import Grammar
 from dovetail.grammar.nodes import (
     Choice,
+    ClientText,
     Concat,
     ControlToken,
     ExactText,
@@ -23,6 +24,7 @@ from dovetail.grammar.nodes import (
 
 __all__ = [
     "Choice",
+    "ClientText",
     "Concat",
     "ControlToken",
     "ExactText",

@@ -1,6 +1,7 @@
 """Writes `Rules` in xgrammar's EBNF, as one element of a structural tag. A tag has no other way to write rules.
 
-EBNF has no JSON Schemas. In rules, a schema of strings, integers or numbers is written as its type alone.
+EBNF has no JSON Schemas. In rules, a schema of strings, integers or numbers is written as its type alone. Control
+tokens are written by their ids, as elsewhere in a tag.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from dovetail.grammar import patterns
 from dovetail.grammar.nodes import (
     Choice,
+    ClientText,
     Concat,
+    ControlToken,
     ExactText,
+    FreeText,
     JsonSchema,
     Loosened,
     Maybe,
     Node,
+    OtherName,
     OtherSyntax,
     Regex,
     Repeat,
     RuleRef,
     Rules,
+    TextUntil,
 )
 
 _OF_TYPE = {
@@ -33,12 +40,15 @@ _OF_TYPE = {
 _OPERATORS = frozenset("|()")
 
 
-def write(node: Node) -> str:
-    """The EBNF of a `Rules` node. Raises `ValueError` for any other node, and for a node that rules cannot contain."""
+def write(node: Node, control: Mapping[str, int]) -> str:
+    """The EBNF of a `Rules` node. `control`: the ids of all the tokenizer's control tokens.
+
+    Raises `ValueError` for any other node, for a node that rules cannot contain, and for a control token without an id.
+    """
     if not isinstance(node, Rules):
         _refuse(node)
     rules = {"root": node.item, **{f"rule_{name}": rule for name, rule in node.rules.items()}}
-    return "".join(f"{name} ::= {_expression(rule)}\n" for name, rule in rules.items())
+    return "".join(f"{name} ::= {_expression(rule, control)}\n" for name, rule in rules.items())
 
 
 def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -46,26 +56,36 @@ def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"#/{keyword}" for keyword in schema if keyword != "type")
 
 
-def _expression(node: Node) -> str:
+def _expression(node: Node, control: Mapping[str, int]) -> str:
     match node:
         case ExactText(text):
             return json.dumps(text, ensure_ascii=False)
+        case ControlToken(literal):
+            if literal not in control:
+                raise ValueError(f"the control token {literal!r} has no id")
+            return f"Token({control[literal]})"
+        case FreeText() | TextUntil(end="", without=()):
+            return f"(ExcludeToken({', '.join(map(str, sorted(control.values())))}))*"
+        case TextUntil(end, without):
+            return f"({_of_regex(patterns.without(without))} {json.dumps(end, ensure_ascii=False)})"
+        case OtherName(known):
+            return f"({_of_regex(patterns.other_names(known))})"
         case Regex(regex):
             return f"({_of_regex(regex)})"
         case JsonSchema(schema) if schema.get("type") in _OF_TYPE:
             return f"({_of_regex(_OF_TYPE[schema['type']])})"
         case RuleRef(name):
             return f"rule_{name}"
-        case Loosened(item) | OtherSyntax(item):
-            return _expression(item)
+        case Loosened(item) | OtherSyntax(item) | ClientText(otherwise=item):
+            return _expression(item, control)
         case Choice(options):
-            return f"({' | '.join(map(_expression, options))})"
+            return f"({' | '.join(_expression(option, control) for option in options)})"
         case Concat(items):
-            return f"({' '.join(map(_expression, items))})" if items else '""'
+            return f"({' '.join(_expression(item, control) for item in items)})" if items else '""'
         case Maybe(item):
-            return f"({_expression(item)})?"
+            return f"({_expression(item, control)})?"
         case Repeat(item, least, most):
-            return f"({_expression(item)}){{{least},{'' if most is None else most}}}"
+            return f"({_expression(item, control)}){{{least},{'' if most is None else most}}}"
     _refuse(node)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from dovetail.grammar import ebnf, lark, structural_tag
 from dovetail.grammar.nodes import (
     Choice,
+    ClientText,
     Concat,
     JsonSchema,
     Loosened,
@@ -60,8 +61,12 @@ class Grammar(msgspec.Struct, frozen=True):
                     pointers = ebnf.unenforced(schema) if in_ebnf else dialect.unenforced(schema)
                     unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
                 case TextUntil(_, _, _, origin, at):
-                    pointers = dialect.unenforced_in_text(node)
+                    in_ebnf = writer == "structural_tag" and id(node) in in_rules
+                    pointers = ebnf.unenforced(node.schema) if in_ebnf else dialect.unenforced_in_text(node)
                     unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
+                case ClientText(origin=origin) if writer == "structural_tag":
+                    if id(node) in in_rules or not structural_tag.enforces(node):
+                        unenforced[origin, ""] = None
                 case Loosened(_, origin, pointers):
                     unenforced.update(((origin, pointer), None) for pointer in pointers)
                 case _:
@@ -80,6 +85,10 @@ class Grammar(msgspec.Struct, frozen=True):
                     yield JsonSchema({"type": "string", **schema}, origin, at)
                 case _:
                     pass
+
+    def client_texts(self) -> Iterator[ClientText]:
+        """Every text that follows a client's own grammar, in order."""
+        yield from (node for node in self._nodes() if isinstance(node, ClientText))
 
     def _nodes(self) -> Iterator[Node]:
         """Every node once, however many places it has."""

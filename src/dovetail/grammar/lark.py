@@ -17,6 +17,7 @@ from dovetail.grammar import lark_schema, patterns
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.nodes import (
     Choice,
+    ClientText,
     Concat,
     ControlToken,
     ExactText,
@@ -98,6 +99,10 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -
             return _expression(item, rules, control)
         case RuleRef(name):
             return _rule(name)
+        case ClientText(text=Regex(regex) | Maybe(Regex(regex)), end=end, without=without) if end or without:
+            return _named("TEXT_", _regex_before(f"/{_in_slashes(regex)}/", end, without), rules)
+        case ClientText(text=text, end=end):
+            return f"{_expression(text, rules, control)} {_string(end) if end else ''}"
         case Loosened(item) | OtherSyntax(item):
             return _expression(item, rules, control)
         case Choice(options) if len(options) > 1 and all(isinstance(option, ExactText) for option in options):
@@ -127,6 +132,12 @@ def _text_before(node: TextUntil) -> str:
     for word in node.words:
         text = f"{_string(word)} | ({text})"
     return f"({text}) {_string(node.end)}" if node.end else f"({text})"
+
+
+def _regex_before(regex: str, end: str, without: tuple[str, ...]) -> str:
+    """As `_text_before`, for a text that matches a regex."""
+    text = f"/{_in_slashes(patterns.without(without))}/ & {regex}" if without else regex
+    return f"({text}) {_string(end)}" if end else f"({text})"
 
 
 def _patterns(schema: Mapping[str, Any]) -> list[str]:

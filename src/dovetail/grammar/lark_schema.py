@@ -76,11 +76,10 @@ def spell(schema: Any) -> SpelledSchema:
     Raises `RecursionError` for a schema that is nested deeper than `bounds` allows.
     """
     key = encoded(schema)
-    return _SPELLED.get(key, len(key), lambda: spell_once(schema))
+    return _SPELLED.get(key, len(key), lambda: _spell(schema))
 
 
-def spell_once(schema: Any) -> SpelledSchema:
-    """As `spell`, without the cache."""
+def _spell(schema: Any) -> SpelledSchema:
     walk = _LarkWalk(schema)
     whole = walk.whole()
     if whole is True:
@@ -351,6 +350,16 @@ def complaint(schema: Any) -> str:
     """Why the library refuses a spelled schema; empty if it does not."""
     grammar = llguidance.LLMatcher.grammar_from_lark(f"start: %json {json.dumps(schema)}")
     return llguidance.LLMatcher.validate_grammar(grammar)
+
+
+def first_line(error: str) -> str:
+    """The library's complaint, without the place in the grammar."""
+    line, _, rest = error.partition("\n")
+    line = line.split("JSON schema: ")[-1]
+    if line.endswith("regex parse error:"):
+        detail = [each.removeprefix("error: ") for each in rest.split("\n") if each.startswith("error: ")]
+        line = " ".join((line, *detail[:1]))
+    return line
 
 
 def _is_exact(number: int | float) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.grammar import culprit
 from dovetail.grammar.grammar import Grammar, Writer
+from dovetail.grammar.lark_schema import complaint, first_line, spell
 from dovetail.grammar.nodes import JsonSchema, Loosened
 from dovetail.grammar.schemas import bounds
 from dovetail.grammar.schemas.check import Checker
@@ -66,5 +66,5 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
     invalid."""
     bounds.check([JsonSchema(schema, _ORIGIN)])
     Checker(schema, _ORIGIN)
-    refused = culprit.find(schema)
-    return None if refused is None else ": ".join(refused)
+    reason = complaint(spell(schema).schema)
+    return f"#: {first_line(reason)}" if reason else None

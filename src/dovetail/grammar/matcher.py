@@ -19,17 +19,17 @@ import llguidance
 import msgspec
 
 from dovetail.errors import CheckpointError, EngineError, SchemaRefused
-from dovetail.grammar import culprit
 from dovetail.grammar.cache import Cache
-from dovetail.grammar.culprit import first_line
 from dovetail.grammar.grammar import Grammar
+from dovetail.grammar.lark_schema import complaint, first_line, spell
 from dovetail.grammar.schemas import bounds
-from dovetail.grammar.schemas.references import placed
+from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 
 _CACHED_GRAMMARS = 64
 _CACHED_BYTES = 8 << 20  # of encoded grammars
 _CACHED_VOCABULARIES = 4
+_CACHED_APART = 8
 _CACHED_SPELLINGS = 4096
 _MAX_CACHED_SPELLING = 256  # bytes
 _MAX_COPIES = 8
@@ -57,9 +57,19 @@ class Matcher:
         self._forced: list[int] | None = None
         self._forced_at = 0
 
+    @property
+    def lark(self) -> str:
+        """The grammar as the library has it."""
+        return self._compiled.lark
+
     def another(self) -> Matcher:
         """A matcher of the same grammar for another sequence, from its beginning."""
         return Matcher(self._compiled)
+
+    def apart(self) -> Matcher:
+        """As `another`, for work outside of the engine: it shares nothing with the matchers of running sequences, so
+        that it cannot make them wait or fail. Such matchers share their compiled state with each other."""
+        return Matcher(_compiled_apart(self._vocabulary, self._compiled.lark))
 
     def fill(self, row: memoryview) -> None:
         """As `Constraint.fill`. Raises `EngineError` if the library gives up on the grammar."""
@@ -136,12 +146,14 @@ class Matcher:
 class Compiled:
     """A compiled grammar over a vocabulary, which every matcher copies. Safe to share between threads.
 
+    `lark`: the grammar in the library's dialect.
+
     Raises `ValueError` with the library's complaint.
     """
 
     def __init__(self, vocabulary: Vocabulary, lark: str) -> None:
         self.vocabulary = vocabulary
-        self._lark = lark
+        self.lark = lark
         self._lock = threading.Lock()
         self._original = self._built()
 
@@ -154,11 +166,16 @@ class Compiled:
             return self._original, self._original.deep_copy()
 
     def _built(self) -> llguidance.LLMatcher:
-        grammar = llguidance.LLMatcher.grammar_from_lark(self._lark)
+        grammar = llguidance.LLMatcher.grammar_from_lark(self.lark)
         matcher = llguidance.LLMatcher(self.vocabulary.library, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return matcher
+
+
+@functools.lru_cache(_CACHED_APART)
+def _compiled_apart(vocabulary: Vocabulary, lark: str) -> Compiled:
+    return Compiled(vocabulary, lark)
 
 
 #: A slice of the vocabulary: all tokens that match. In a text without tags, the library allows a whole slice at once,
@@ -211,7 +228,7 @@ def compile(grammar: Grammar, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> M
 
     A new grammar takes about a millisecond, the worst within `bounds` half a second, and a cached one a few tens of
     microseconds. Threads that need the same grammar compile it once. Raises `SchemaRefused`, with the field of the
-    request and the JSON pointer of the culprit, for a schema that is invalid, contradicts itself or is out of bounds.
+    request and a JSON pointer, for a schema that is invalid, contradicts itself or is out of bounds.
     """
     tokens = vocabulary(tokenizer, tuple(eos_ids))
     key = _encoded(grammar)
@@ -254,13 +271,20 @@ def _compile(grammar: Grammar, vocabulary: Vocabulary, control: Mapping[str, int
         return _Refused(refusal.message, refusal.param)
 
 
-def _reason(grammar: Grammar, complaint: str) -> tuple[str, str]:
-    """Why the library refuses a grammar, and the field of the request that is at fault."""
+def _reason(grammar: Grammar, error: str) -> tuple[str, str]:
+    """Why the library refuses a grammar, and the field of the request that is at fault.
+
+    Raises `SchemaRefused` with the JSON pointer of a keyword that JSON Schema does not allow.
+    """
     for schema in grammar.schemas():
-        if (refused := culprit.find(schema.schema)) is not None:
-            pointer, reason = refused
-            return f"{schema.origin} cannot be enforced: {placed(pointer, schema.at)}: {reason}", schema.origin
-    return f"the tools cannot be compiled into a grammar: {first_line(complaint)}", "tools"
+        Checker(schema.schema, schema.origin, schema.at)
+        if reason := complaint(spell(schema.schema).schema):
+            return f"{schema.origin} cannot be enforced: {schema.at}: {first_line(reason)}", schema.origin
+    for text in grammar.client_texts():
+        alone = llguidance.LLMatcher.grammar_from_lark(Grammar(text).lark())
+        if reason := llguidance.LLMatcher.validate_grammar(alone):
+            return f"{text.origin} cannot be enforced: {first_line(reason)}", text.origin
+    return f"the tools cannot be compiled into a grammar: {first_line(error)}", "tools"
 
 
 @functools.lru_cache(_CACHED_VOCABULARIES)

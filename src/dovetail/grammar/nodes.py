@@ -119,8 +119,7 @@ class Rules(msgspec.Struct, frozen=True):
     """The texts of `item`, in which `RuleRef(name)` means the texts of `rules[name]`. Rules may refer to themselves and
     to each other, so a grammar can be recursive.
 
-    `item` and the rules contain no control tokens and no free text. A `JsonSchema` in them has one of the types string,
-    integer and number.
+    A `JsonSchema` in `item` and the rules has one of the types string, integer and number. There is no `Index` in them.
     """
 
     item: Node
@@ -144,6 +143,24 @@ class OtherSyntax(msgspec.Struct, frozen=True):
     origin: str
 
 
+class ClientText(msgspec.Struct, frozen=True):
+    """The texts of `text`, which say what the grammar in the field `origin` says, and then `end`.
+
+    The text contains no string of `without`, which are as in `TextUntil`. If there are any, or an `end`, `text` is a
+    `Regex`, or contains no `<` and `end` begins with one.
+
+    A library that cannot enforce `text` enforces `otherwise` in place of all this, and `origin` is listed.
+    `is_portable`: whether xgrammar can.
+    """
+
+    text: Node
+    otherwise: Node
+    origin: str
+    is_portable: bool
+    end: str = ""
+    without: tuple[str, ...] = ()
+
+
 Node = (
     ExactText
     | ControlToken
@@ -161,4 +178,5 @@ Node = (
     | Rules
     | RuleRef
     | OtherSyntax
+    | ClientText
 )

@@ -154,11 +154,15 @@ def _quoted(character: str) -> str:
 def without(words: tuple[str, ...]) -> str:
     """A regex of the texts that contain none of `words`. It needs no "not", which some dialects do not have.
 
-    Each word begins with `<`, or with a new line and `<`, and has no other `<` or new line; else `ValueError`. The
-    regex divides a text into lines, and a line into the parts between its `<`.
+    Each word begins with `<`, or with a new line and `<`, and has no other `<` or new line. The regex divides a text
+    into lines, and a line into the parts between its `<`. Or all words begin with the same letter, and have it nowhere
+    else. Other words raise `ValueError`.
     """
     if not words:
         return r"[\s\S]*"
+    letter = words[0][0]
+    if letter.isalpha() and all(len(word) > 1 and word.rfind(letter) == 0 for word in words):
+        return f"[^{letter}]*(?:{letter}{_not_begun_by((word[1:] for word in words), letter)})*"
     anywhere = [word[1:] for word in words if word.startswith("<")]
     in_front = [word[2:] for word in words if word.startswith("\n<")]
     if len(anywhere) + len(in_front) < len(words) or any({*word} & {"<", "\n"} for word in anywhere + in_front):
@@ -168,19 +172,21 @@ def without(words: tuple[str, ...]) -> str:
     return f"[^\\n<]*{inside}(?:\\n{line})*"
 
 
-def _not_begun_by(words: Iterable[str]) -> str:
-    """A regex of the texts without `<` and new lines that begin with none of `words`."""
+def _not_begun_by(words: Iterable[str], stops: str = r"\n<") -> str:
+    """A regex of the texts without `stops`, the inside of a character class, that begin with none of `words`."""
     rest: dict[str, list[str]] = {}
     for word in words:
         rest.setdefault(word[0], []).append(word[1:])
     other = "".join(map(_in_class, sorted(rest)))
-    branches = [f"[^\\n<{other}][^\\n<]*"]
-    branches += (quoted(first) + _not_begun_by(rests) for first, rests in sorted(rest.items()) if "" not in rests)
+    branches = [f"[^{stops}{other}][^{stops}]*"]
+    branches += (
+        quoted(first) + _not_begun_by(rests, stops) for first, rests in sorted(rest.items()) if "" not in rests
+    )
     return f"(?:{'|'.join(branches)})?"
 
 
 def _in_class(character: str) -> str:
-    return f"\\{character}" if character in "\\]^-/[" else character
+    return r"\n" if character == "\n" else f"\\{character}" if character in "\\]^-/[" else character
 
 
 def other_names(known: Iterable[str]) -> str:

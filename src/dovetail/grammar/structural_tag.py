@@ -17,6 +17,7 @@ from typing import Any
 from dovetail.grammar import ebnf, patterns, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
+    ClientText,
     Concat,
     ControlToken,
     ExactText,
@@ -89,7 +90,11 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
         case Regex(regex):
             return {"type": "regex", "pattern": regex}
         case Rules() | RuleRef():
-            return {"type": "grammar", "grammar": ebnf.write(node)}
+            return {"type": "grammar", "grammar": ebnf.write(node, control)}
+        case ClientText(text, otherwise, end=end):
+            if not enforces(node):
+                return _format(otherwise, control)
+            return _format(Concat((text, ExactText(end))) if end else text, control)
         case Loosened(item) | OtherSyntax(item):
             return _format(item, control)
         case Choice() | Concat() | Maybe() | Repeat() if (whole := _regular(node)) is not None:
@@ -105,6 +110,16 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
             if most is not None or least > 1:
                 return repeated | {"type": "repeat", "min": least, "max": -1 if most is None else most}
             return repeated | {"type": "plus" if least else "star"}
+
+
+def enforces(node: ClientText) -> bool:
+    """Whether a tag can enforce a client's grammar. It cannot leave strings out of it."""
+    if not node.is_portable:
+        return False
+    match node.text:
+        case Regex(regex) | Maybe(Regex(regex)) if node.without:
+            return not patterns.may_contain(regex, "<")
+    return True
 
 
 def _text_before(node: TextUntil) -> str:

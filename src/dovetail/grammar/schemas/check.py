@@ -23,9 +23,9 @@ import msgspec
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.nodes import JsonSchema
-from dovetail.grammar.schemas import bounds, drafts
-from dovetail.grammar.schemas.keywords import BY_NAME, VALUES
-from dovetail.grammar.schemas.references import Place, References, encoded, pointer
+from dovetail.grammar.schemas import bounds, drafts, regexes
+from dovetail.grammar.schemas.keywords import BY_NAME, VALUES, listed
+from dovetail.grammar.schemas.references import Path, Place, References, encoded, placed, pointer
 from dovetail.grammar.schemas.validation_cost import PER_MICROSECOND, ValidationCost
 
 Kind = Literal["invalid_json", "schema_mismatch", "unchecked_arguments"]
@@ -37,7 +37,7 @@ KINDS: Mapping[Kind, str] = {
     "that would have to look at it too many times over",
 }
 
-_CACHED, _CACHED_BYTES = 512, 8 * 2**20
+_CACHED, _CACHED_BYTES = 512, 64 * 2**20
 _MAX_DETAIL = 300  # characters
 _MAX_LEVELS = 200  # of the arguments
 _MAX_DIGITS = 400  # of a number
@@ -61,12 +61,19 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Checker:
-    """Checks arguments against one schema. Raises `SchemaRefused`, with `origin` and a JSON pointer, for an invalid
-    one."""
+    """Checks arguments against one schema, which is at the JSON pointer `at` of the field `origin`.
 
-    def __init__(self, schema: Any, origin: str) -> None:
+    Raises `SchemaRefused`, with `origin` and a JSON pointer, for an invalid schema, and for one whose regexes have more
+    than `max_regex_size` transitions. `regex_size` is how many they have.
+    """
+
+    def __init__(self, schema: Any, origin: str, at: str = "#", max_regex_size: int = regexes.MAX_SIZE) -> None:
         self._schema = schema
-        self._validator, self._backtracks = _validator(schema, origin)
+        translated = _translated(drafts.newest(schema))
+        self.regex_size = regexes.total_size(translated)
+        if self.regex_size > max_regex_size:
+            raise _too_large(origin)
+        self._validator, self._backtracks = _validator(schema, translated, origin, at)
         self._cost = ValidationCost(drafts.newest(schema), backtracking=self._backtracks)
 
     def is_quick(self, arguments: str) -> bool:
@@ -129,65 +136,101 @@ _REGEX = jsonschema_rs.Draft202012Validator({"format": "regex"}, validate_format
 _CHECKERS: Cache[Checker] = Cache(_CACHED, _CACHED_BYTES)
 
 
-def checker(schema: Any, origin: str) -> Checker:
-    """The checker of a schema, from a cache. Raises `SchemaRefused` for a schema that is invalid or out of `bounds`."""
+class RegexBudget:
+    """How large the regexes of one request may still be, in transitions."""
+
+    def __init__(self) -> None:
+        self.remaining = regexes.MAX_SIZE
+
+
+def checker(schema: Any, origin: str, budget: RegexBudget | None = None) -> Checker:
+    """The checker of a schema, from a cache.
+
+    Raises `SchemaRefused` for a schema that is invalid, out of `bounds`, or whose regexes exceed the `budget`. A cached
+    one spends as much of it, so that a request is treated alike whatever came before.
+    """
+    budget = budget or RegexBudget()
 
     def make() -> Checker:
         bounds.check([JsonSchema(schema, origin)])
-        return Checker(schema, origin)
+        return Checker(schema, origin, max_regex_size=budget.remaining)
 
     key = encoded(schema)
-    return _CHECKERS.get((key, origin), len(key), make)
+    size = len(key) + regexes.BYTES * regexes.total_size(schema)
+    made = _CHECKERS.get((key, origin), size, make)
+    if made.regex_size > budget.remaining:
+        raise _too_large(origin)
+    budget.remaining -= made.regex_size
+    return made
 
 
-def _validator(schema: Any, origin: str) -> tuple[Any, bool]:
+def _too_large(origin: str) -> SchemaRefused:
+    why = "its patterns, and those of the schemas before it, are too large together"
+    return SchemaRefused(f"{origin} cannot be enforced: {why}", param=origin)
+
+
+def _validator(schema: Any, translated: Any, origin: str, at: str) -> tuple[Any, bool]:
     """The library's validator, and whether its regexes may backtrack."""
     if isinstance(schema, Mapping) and isinstance(name := schema.get("$id"), str) and not is_identifier(name):
-        schema = {keyword: value for keyword, value in schema.items() if keyword != "$id"}
+        translated = {keyword: value for keyword, value in translated.items() if keyword != "$id"}
     names_draft = isinstance(schema, Mapping) and "$schema" in schema
     make: Any = jsonschema_rs.validator_for if names_draft else jsonschema_rs.Draft202012Validator
     linear = jsonschema_rs.RegexOptions(_REGEX_SIZE, _REGEX_CACHE_SIZE)
     backtracking = jsonschema_rs.FancyRegexOptions(_MAX_BACKTRACKS, _BACKTRACKING_REGEX_SIZE, _REGEX_CACHE_SIZE)
     first: jsonschema_rs.ValidationError | None = None
-    translated = _without_dialects(drafts.newest(schema))
-    for may_backtrack, regexes in ((False, linear), (True, backtracking)):
+    for may_backtrack, options in ((False, linear), (True, backtracking)):
         try:
-            return make(translated, validate_formats=True, offline=True, pattern_options=regexes), may_backtrack
+            return make(translated, validate_formats=True, offline=True, pattern_options=options), may_backtrack
         except jsonschema_rs.ValidationError as error:
             first = first or error
         except (ValueError, TypeError, RecursionError) as error:
-            raise SchemaRefused(f"{origin} cannot be enforced: {error}"[:500], param=origin) from error
+            raise SchemaRefused(f"{origin} cannot be enforced: {at}: {error}"[:500], param=origin) from error
     assert first is not None
-    raise SchemaRefused(f"{origin} cannot be enforced: {_refused(schema, first)}", param=origin) from first
+    raise SchemaRefused(f"{origin} cannot be enforced: {_refused(schema, first, at)}", param=origin) from first
 
 
-def _without_dialects(schema: Any) -> Any:
-    """The schema without patterns that JSON Schema does not have but Python's `re` does, such as `(?i)`. The grammar
-    may enforce them, and the validator cannot check them."""
+def _translated(schema: Any) -> Any:
+    """The schema with patterns that the validator can check, and cheaply.
+
+    Patterns that JSON Schema does not have but Python's `re` does, such as `(?i)`, are left out; the grammar may
+    enforce them. A class that is repeated becomes a length (`regexes.counted`).
+    """
     if isinstance(schema, list):
-        return [_without_dialects(each) for each in schema]
+        return [_translated(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     copy: dict[str, Any] = {}
     for key, value in schema.items():
         if key in BY_NAME and isinstance(value, Mapping):
-            copy[key] = {name: _without_dialects(inner) for name, inner in value.items()}
+            copy[key] = {name: _translated(inner) for name, inner in value.items()}
         else:
-            copy[key] = value if key in VALUES else _without_dialects(value)
-    if isinstance(copy.get("pattern"), str) and not is_regex(copy["pattern"]):
-        with contextlib.suppress(re.error):
-            re.compile(copy["pattern"])
-            del copy["pattern"]
+            copy[key] = value if key in VALUES else _translated(value)
+    if isinstance(copy.get("pattern"), str):
+        _translate_pattern(copy)
     return copy
 
 
-def _refused(schema: Any, error: jsonschema_rs.ValidationError) -> str:
+def _translate_pattern(keywords: dict[str, Any]) -> None:
+    pattern = keywords["pattern"]
+    if not is_regex(pattern):
+        with contextlib.suppress(re.error):
+            re.compile(pattern)
+            del keywords["pattern"]
+    elif (counted := regexes.counted(pattern)) is not None:
+        repeated, least, most = counted
+        lengths = {"minLength": least} if most is None else {"minLength": least, "maxLength": most}
+        # At the end, because references may name the others by their places.
+        keywords["allOf"] = [*listed(keywords, "allOf"), {"pattern": repeated, **lengths}]
+        del keywords["pattern"]
+
+
+def _refused(schema: Any, error: jsonschema_rs.ValidationError, at: str) -> str:
     path = drafts.as_sent(schema, tuple(map(str, error.instance_path)))
     if not path:
         unknown = isinstance(schema, Mapping) and "meta-schema" in error.message
         path = ("$schema",) if unknown else next((place.path for place in _dangling(References(schema))), ())
     message = error.message if len(error.message) <= 200 else f"{error.message[:200]}..."
-    return f"{_short(pointer(path))}: {message}"
+    return f"{_short(placed(pointer(path), at))}: {message}"
 
 
 def _dangling(references: References) -> Iterator[Place]:
@@ -206,8 +249,21 @@ def _dangling(references: References) -> Iterator[Place]:
 def _mismatch(error: jsonschema_rs.ValidationError, schema: Any) -> str:
     """The place of the invalid value, and of the keyword of `schema` that it does not satisfy."""
     where = "".join(f"/{_step(step)}" for step in error.instance_path) or "the arguments"
-    path = drafts.as_sent(schema, tuple(map(str, error.schema_path)))
+    path = drafts.as_sent(schema, _untranslated(schema, tuple(map(str, error.schema_path))))
     return f"{_short(where)} against {_short(pointer(path))}"
+
+
+def _untranslated(schema: Any, path: Path) -> Path:
+    """The path of the pattern that `_translate_pattern` made the part at `path` of, or else `path`."""
+    part = drafts.newest(schema)
+    for i, step in enumerate(path):
+        if isinstance(part, list):
+            part = part[int(step)] if int(step) < len(part) else None
+        elif isinstance(part, Mapping):
+            if step == "allOf" and "pattern" in part and int(path[i + 1]) == len(listed(part, "allOf")):
+                return (*path[:i], "pattern")
+            part = part.get(step)
+    return path
 
 
 def _step(step: str | int) -> str:

@@ -1,0 +1,1 @@
+"""Grammars that clients write for the input of custom tools: read, bounded, and made into nodes."""
