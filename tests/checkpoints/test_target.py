@@ -443,8 +443,9 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     refused(r"model-0\.safetensors is cut short")
     (tmp_path / "model-0.safetensors").write_bytes(b"\xff" * 100)
     refused(r"is not a safetensors file, or it is cut short within its header")
-    (tmp_path / "model-0.safetensors").write_bytes((2).to_bytes(8, "little") + b"[]")
-    refused(r"has an unreadable safetensors header")
+    for header in (b"[]", b'{"\xff": 1}', b"\xff" * 40):
+        (tmp_path / "model-0.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        refused(r"has an unreadable safetensors header")
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""Run by another engine's Python: what that engine's own argument parser says to commands.
+"""Run by another engine's Python: the answer of that engine's own argument parser to commands.
 
 `accepts.py vllm|sglang` reads JSON, version -> name -> {"argv": […], "variables": […]}, and writes name -> null or what
 is wrong, for those of the version that it has. Knows nothing of Dovetail, which is not there.
@@ -92,12 +92,12 @@ def main() -> None:
 
 
 def judged(parse: Parse, case: dict[str, Any]) -> str | None:
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             parse(case["argv"], case["variables"])
     except SystemExit:
-        return said.getvalue().strip().rpartition("\n")[2] or "it ended"
+        return errors.getvalue().strip().rpartition("\n")[2] or "it ended"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,4 +1,4 @@
-"""A target and a drafter as a plan sees them: config.json, a tokenizer, and weight files that nobody opens."""
+"""A target and a drafter for plans: config.json, a tokenizer, and weight files that are never opened."""
 
 from __future__ import annotations
 

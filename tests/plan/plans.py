@@ -1,4 +1,4 @@
-"""What tests look at in a plan."""
+"""Parts of a plan that tests compare."""
 
 from __future__ import annotations
 

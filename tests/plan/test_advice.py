@@ -1,4 +1,4 @@
-"""What would be gained: figures that are reckoned or a recipe's, and nothing about what is there already."""
+"""Advice names what could be gained, with estimated figures or a recipe's, and nothing that the plan has already."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_unused_gpus_are_offered(tmp_path: Path) -> None:
     assert "--gpus '8x B200'" in planned(tmp_path, QWEN3_8B)["gpus"][0]
 
 
-#: What somebody says besides, that narrows what else can be.
+#: Further settings of a user, which rule out some advice.
 SAID: tuple[dict[str, Any], ...] = (
     {},
     {"context": 4096},

@@ -1,4 +1,4 @@
-"""Which engine runs which drafter."""
+"""The drafters that each engine can run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RUNS: list[tuple[Config, str, str | None]] = [
 
 
 @pytest.mark.parametrize("row", range(len(RUNS)))
-def test_which_engine_runs_it(tmp_path: Path, row: int) -> None:
+def test_engines_that_run_a_drafter(tmp_path: Path, row: int) -> None:
     config, engine, reason = RUNS[row]
     why = cannot_run(read_drafter(write(tmp_path, config)), engine)
     assert why is None if reason is None else reason in (why or "")

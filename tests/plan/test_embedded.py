@@ -1,4 +1,4 @@
-"""What a plan knows of the embedded engine is what that engine does: its words, and what it loads or refuses."""
+"""The plan accepts and refuses for the embedded engine exactly what that engine loads and refuses."""
 
 from __future__ import annotations
 
@@ -57,6 +57,34 @@ def test_a_target_that_it_loads_can_be_planned_for(tmp_path: Path, made: Any) ->
     assert why_not(model, None) is None
     for options in ({"method": "suffix"}, {"quantization": "int8", "kv_cache_dtype": "bfloat16"}):
         assert why_not(model, None, **options) is None
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_ds_mla"])
+def test_an_fp8_cache_is_one_of_latents(tmp_path: Path, kind: str) -> None:
+    """The plan refuses what the engine refuses."""
+    latents, heads = write_target(tmp_path / "latents"), write_llama(tmp_path / "heads")
+    odd = write_target(tmp_path / "odd", kv_lora_rank=130)
+    assert why_not(latents, None, kv_cache_dtype=kind) is None
+    assert "has none (its attention is not MLA)" in (why_not(heads, None, kv_cache_dtype=kind) or "")
+    small = read_drafter(str(heads))
+    assert f"draft_kv_cache_dtype is {kind} (command line), which stores latents, and" in (
+        why_not(latents, small, draft_kv_cache_dtype=kind) or ""
+    )
+    assert why_not(latents, small, kv_cache_dtype=kind) is None  # the drafter's cache is as auto
+    reason = why_not(odd, None, kv_cache_dtype=kind)
+    assert reason is None if kind == "fp8" else "kv_lora_rank of 130 and a qk_rope_head_dim of 8" in (reason or "")
+
+
+def test_a_cache_without_its_scales_gets_a_warning() -> None:
+    """Of the demo pair."""
+
+    def warned(**options: Any) -> list[str]:
+        warnings = resolve(None, {"engine": "embedded"} | options).advice_of("warning")
+        return [each.message for each in warnings if each.setting == "kv_cache_dtype"]
+
+    assert not warned() and not warned(kv_cache_dtype="fp8_ds_mla")
+    (message,) = warned(kv_cache_dtype="fp8")
+    assert "has no scales for it (k_scale), so 1 is used" in message
 
 
 DRAFTERS: dict[str, dict[str, Any]] = {

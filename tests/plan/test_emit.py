@@ -10,13 +10,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dovetail.errors import PlanError
 from dovetail.formats.registry import FAMILIES, NAMES
+from dovetail.plan import resolve
+from dovetail.plan.acceptance import expected_acceptance
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
+from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME, GATE, OPTIONS
 from dovetail.plugins.vllm.gate_settings import GateSettings
+from tests.examples import examples
 from tests.plan.emit_plans import COMMANDS, DRAFTING, NASTY, RECIPES, flags_of, settings_of
 from tests.plan.samples import SAMPLES
 
@@ -59,7 +63,7 @@ def run_script(script: str, folder: Path) -> list[str]:
     return done.stdout.decode().removesuffix("\0").split("\0")
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(target=NASTY, name=NASTY, value=NASTY, gpus=NASTY)
 @pytest.mark.parametrize("form", COMMANDS)
 def test_the_shell_runs_the_command_word_for_word(
@@ -195,7 +199,7 @@ def test_a_format_has_the_engines_own_parsers_or_is_left_out(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["sglang", "trtllm"])
-def test_what_only_vllm_has_is_left_out(form: str) -> None:
+def test_options_of_vllm_alone_are_left_out(form: str) -> None:
     limits = {name: SAMPLES[name][0] for name in GATE}
     command = COMMANDS[form](DRAFTING | settings_of(**limits, env={"VLLM_LOG_STATS_INTERVAL": 1, "A": "SYS"}))
     assert command.argv == COMMANDS[form](DRAFTING).argv
@@ -259,9 +263,24 @@ def test_the_gate_is_dovetails_scheduler_inside_vllm() -> None:
     assert gate_of(vllm.command(settings_of(gate="measured"))) is None  # nothing drafts
 
 
+@pytest.mark.usefixtures("no_gpus")
+def test_the_gate_begins_with_what_the_drafters_recipe_has_measured() -> None:
+    """The demo's recipe has acceptance lengths; a drafter that the user names has none, nor has a gate that is off."""
+    drafter = resolve(None, {}).settings["drafter"]
+    acceptance = expected_acceptance({"drafter": drafter})
+    measured = DRAFTING | {"drafter": drafter} | settings_of(gate="measured")
+    assert acceptance is not None
+    assert gate_of(vllm.command(measured)) == {"gate": "measured", "acceptance": pytest.approx(acceptance, abs=1e-4)}
+    named = measured | {"drafter": Setting(drafter.value, "command line")}
+    assert gate_of(vllm.command(named)) == {"gate": "measured"}
+    off = measured | settings_of(gate="off", speculate_up_to_batch=2)
+    assert gate_of(vllm.command(off)) == {"gate": "off", "speculate_up_to_batch": 2}
+
+
 def test_vllm_drafts_as_much_as_the_gate_may_choose() -> None:
     measured = vllm.command(DRAFTING | settings_of(gate="measured", max_draft_tokens=8))
     assert speculative(measured)["num_speculative_tokens"] == 8
+    assert gate_of(measured) == {"gate": "measured", "draft_tokens": 3}
     always = vllm.command(DRAFTING | settings_of(gate="off", max_draft_tokens=8))
     assert speculative(always)["num_speculative_tokens"] == 3 and "max_draft_tokens" in left_out(always)
 

@@ -119,7 +119,7 @@ def expanded(word: str) -> str:
     return re.sub(r"\$(\$|\([^)]*\))", lambda manifest: "$" if manifest[1] == "$" else "EXPANDED", word)
 
 
-def test_what_another_reader_of_yaml_takes_for_a_number_is_text() -> None:
+def test_text_that_other_yaml_readers_take_for_a_number_is_quoted() -> None:
     numbers = {"A": "1e3", "B": "0o17", "C": "~"}
     text = emitted(settings_of(revision="7e12345", gpu_memory_utilization=1e-05, env=numbers), "k8s")
     assert '- "7e12345"\n' in text and '- "1e-05"\n' in text

@@ -1,4 +1,4 @@
-"""Which engine a plan takes, and why."""
+"""The engine of a plan, and the reason for it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ WriteTarget = Callable[..., Path]
         (QWEN3_8B | {"num_nextn_predict_layers": 1}, {"method": "mtp"}, "needs the MTP layers of a DeepSeek-V3"),
         (made.TARGET, {"dtype": "float16"}, "dtype is float16 (command line) and the embedded engine has float32 or"),
         (made.TARGET, {"quantization": "fp8"}, "quantization is fp8 (command line) and the embedded engine has int8"),
-        (made.TARGET, {"kv_cache_dtype": "fp8"}, "and the embedded engine has auto or bfloat16"),
+        (made.TARGET, {"kv_cache_dtype": "fp8_e5m2"}, "and the embedded engine has auto or bfloat16 or fp8 or fp8_ds_"),
+        (QWEN3_8B, {"kv_cache_dtype": "fp8"}, "which stores latents, and"),
         (made.TARGET, {"attention_backend": "FLASH_ATTN"}, "and the embedded engine has auto or matmul or sdpa"),
         (made.TARGET | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantization_config is set"),
     ],

@@ -1,4 +1,4 @@
-"""What does not go together is refused, with what both sides say and the way out; what may disappoint is advice."""
+"""Pairs and settings that do not fit are refused, with both sides' values and a way out; other problems are advice."""
 
 from __future__ import annotations
 

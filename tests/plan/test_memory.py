@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes, held against what engines printed, and laws that hold for every layout."""
+"""The memory of a GPU, compared with what engines printed, and laws for every layout."""
 
 from __future__ import annotations
 

@@ -100,6 +100,11 @@ CASES = [
 ]
 
 
+def test_a_flag_that_repeats_is_a_list_with_commas() -> None:
+    words = ["--allow-origin", "http://a", "--port", "9", "--allow-origin=https://b,https://c"]
+    assert vars(PARSER.parse_args(words)) == {"allow_origin": "http://a,https://b,https://c", "port": 9}
+
+
 @pytest.mark.parametrize(("option", "flag", "value"), CASES, ids=lambda v: v if isinstance(v, str) else None)
 def test_the_command_line_and_a_file_agree(option: Option, flag: str, value: Any) -> None:
     arguments = vars(PARSER.parse_args(as_words(option, flag, value)))

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dovetail.plan import Setting, recipe, resolve
 from dovetail.plan.options import BY_NAME
+from tests.examples import examples
 from tests.plan.samples import SAMPLES
 
 pytestmark = pytest.mark.usefixtures("no_gpus")
@@ -27,7 +28,16 @@ def choices(folder: Path) -> dict[str, tuple[Any, ...]]:
     return SAMPLES | files | paths | COMPATIBLE
 
 
-FILES = ("api_key_file", "vllm", "engine_log", "engine_api_key_file")
+FILES = (
+    "api_key_file",
+    "api_keys",
+    "record_key_file",
+    "vllm",
+    "engine_log",
+    "engine_api_key_file",
+    "response_store",
+    "record",
+)
 CHECKPOINTS = ("target", "drafter", "tokenizer")
 COMPATIBLE: dict[str, tuple[Any, ...]] = {
     "engine": ("vllm", "http://127.0.0.1:8001"),
@@ -68,7 +78,7 @@ def layers(draw: st.DrawFn, *names: str) -> Callable[[Path], Layers]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers("command line", "config file", "recipe both", "recipe one"))
 def test_the_strongest_source_decides_every_setting(qwen: Path, of: Callable[[Path], Layers]) -> None:
     """Law 14, over all settings: command line > config file > recipes, the most specific first > drafter > default."""

@@ -1,4 +1,4 @@
-"""Recipes: what is wrong in a file is named, all conditions must hold, and the page is generated from the files."""
+"""Recipes: errors in a file are named, all conditions must hold, and the page is generated from the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Over how many GPUs a plan spreads the model, and the context that fits."""
+"""The number of GPUs of a plan, and the context that fits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.engine.drafting.load import inspect_drafter
+from dovetail.engine.loading import _token_bytes
+from dovetail.engine.settings import CacheDType, EngineSettings
+from dovetail.engine.weights import inspect_target
 from dovetail.errors import PlanError
 from dovetail.plan import Setting, hardware, resolve
 from tests.checkpoints.configs import (
@@ -18,6 +22,7 @@ from tests.checkpoints.configs import (
     QWEN3_235B,
     write,
 )
+from tests.engine import checkpoints as made
 from tests.plan.plans import messages
 
 pytestmark = pytest.mark.usefixtures("no_gpus")
@@ -93,6 +98,20 @@ def test_the_cache_of_the_embedded_engine_is_counted_as_it_is_stored(pair: Path)
     its = bytes_a_token(kv_cache_dtype="auto", draft_kv_cache_dtype="bfloat16")
     assert half < its < whole
     assert bytes_a_token(kv_cache_dtype="bfloat16", draft_kv_cache_dtype="auto") == whole + half - its
+
+
+@pytest.mark.parametrize(("own", "draft"), [("fp8", None), ("fp8_ds_mla", "fp8"), ("fp8", "auto")])
+def test_an_fp8_cache_is_counted_as_the_engine_stores_it(tmp_path: Path, own: CacheDType, draft: Any) -> None:
+    model = made.write_target(tmp_path / "target", **made.LATENT)
+    (model / "tokenizer.json").write_text("{}")
+    folder = made.write_drafter(
+        tmp_path / "drafter", base=made.MLA_DRAFTER, own=("embed_tokens.weight", "lm_head.weight")
+    )
+    set_here = {"kv_cache_dtype": own} | ({"draft_kv_cache_dtype": draft} if draft else {})
+    fit = resolve(str(model), {"drafter": str(folder), "engine": "embedded", "format": "kimi_k2"} | set_here).fit
+    target = inspect_target(model)
+    settings = EngineSettings(draft_tokens=2, **set_here)
+    assert fit is not None and fit.cache_per_token == _token_bytes(target, inspect_drafter(folder, target), settings)
 
 
 def test_a_context_that_is_set_is_not_cut(tmp_path: Path) -> None:

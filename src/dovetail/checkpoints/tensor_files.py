@@ -155,7 +155,7 @@ def _index(folder: Path) -> _Index:
     _check_fetched([file])
     try:
         return msgspec.json.decode(read_bounded(file, _LONGEST_INDEX), type=_Index)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{file} is not an index of weights: {error}") from error
 
 
@@ -180,7 +180,7 @@ def _file_headers(file: Path) -> dict[str, TensorHeader]:
             header = msgspec.json.decode(opened.read(length), type=dict[str, msgspec.Raw])
         header.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(raw, type=_Entry) for name, raw in header.items()}
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{file} has an unreadable safetensors header: {error}") from error
     headers = {
         name: TensorHeader(file, entry.dtype, entry.shape, 8 + length + begin, end - begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +36,7 @@ class TokenizerConfig(msgspec.Struct):
     chat_template: _Templates = None
     tokenizer_class: Any = None
     auto_map: Any = None
+    add_bos_token: bool | None = None
     bos_token: _Special = None
     eos_token: _Special = None
     unk_token: _Special = None
@@ -44,7 +46,7 @@ class TokenizerConfig(msgspec.Struct):
     mask_token: _Special = None
 
 
-_SPECIAL = tuple(name for name in TokenizerConfig.__struct_fields__ if name.endswith("_token"))
+_SPECIAL = tuple(name for name in TokenizerConfig.__struct_fields__ if re.fullmatch("[a-z]{3,4}_token", name))
 
 
 class _TokenizerJson(msgspec.Struct):
@@ -71,11 +73,7 @@ class TokenizerFiles:
         self.controls = {token.content: token.id for token in _added_tokens(folder)} or {
             token.content: number for number, token in config.added_tokens_decoder.items()
         }
-        self.special = {
-            name: token if isinstance(token, str) else token.content
-            for name in _SPECIAL
-            if (token := getattr(config, name)) is not None
-        }
+        self.special = {name: text_of(token) for name in _SPECIAL if (token := getattr(config, name)) is not None}
         self.templates = dict(_templates(folder, config.chat_template))
 
     def template_for(self, *, tools: bool) -> ChatTemplate:
@@ -86,6 +84,11 @@ class TokenizerFiles:
         raise CheckpointError(
             f"{self._folder}: none of its chat templates is called default: {', '.join(self.templates)}"
         )
+
+
+def text_of(token: str | Token) -> str:
+    """The literal of a special token."""
+    return token if isinstance(token, str) else token.content
 
 
 def read_tokenizer_config(folder: Path, file: str = "tokenizer_config.json") -> TokenizerConfig:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from dovetail.checkpoints.cache_scales import cache_scales
 from dovetail.checkpoints.files import has_weights
+from dovetail.checkpoints.tensor_files import read_headers
 from dovetail.engine.compute import kernels_here
 from dovetail.engine.config import drafter_config, mtp_config, target_config
+from dovetail.engine.settings import FP8, GROUP, packs
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.drafter_support import cannot_run
@@ -27,7 +31,7 @@ LOOKUP = "suffix"
 LOOKUP_TOKENS = 5
 DRAFT_TOKENS = 8  # the longest with which docs/decisions/0011 was measured
 _CPU = "computes on the CPU: use --engine embedded if you want that"
-_BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16")
+_BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16", "fp8", "fp8_ds_mla")
 _DRAFTER_SETTINGS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")
 #: The values of settings that have more values on other engines.
 VALUES: Mapping[str, tuple[str, ...]] = {
@@ -57,7 +61,33 @@ def why_not(plan: Candidate) -> str | None:
             near = () if BY_NAME[name].choices else difflib.get_close_matches(plan.value(name).lower(), has, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             return f"{plan.text(name)} and the embedded engine has {' or '.join(has)}{hint}"
-    return _too_large(plan)
+    return _no_latents(plan) or _too_large(plan)
+
+
+def _no_latents(plan: Candidate) -> str | None:
+    """Why an FP8 cache, which stores latents, cannot be had."""
+    models = {"kv_cache_dtype": plan.target, "draft_kv_cache_dtype": plan.drafter}
+    for name, model in models.items():
+        if plan.value(name) not in FP8 or model is None:
+            continue
+        attention = model.attention
+        if attention is None or attention.kind != "mla":
+            return f"{plan.text(name)}, which stores latents, and {model.path} has none (its attention is not MLA)"
+        rank, rope = attention.kv_lora_rank or 0, attention.rope_dim or 0
+        if plan.value(name) == "fp8_ds_mla" and not packs(rank, rope):
+            return (
+                f"{plan.text(name)}, which has a scale for every {GROUP} numbers of a latent, and {model.path} has a "
+                f"kv_lora_rank of {rank} and a qk_rope_head_dim of {rope}: fp8 has one scale"
+            )
+    return None
+
+
+def draft_cache(plan: Candidate) -> str:
+    """The type of the drafter's cache: what is set, else the target's, but an FP8 cache only for latents."""
+    own, inherited = plan.value("draft_kv_cache_dtype"), plan.value("kv_cache_dtype") or "auto"
+    attention = plan.drafter.attention if plan.drafter else None
+    latents = attention is not None and attention.kind == "mla"
+    return own or ("auto" if inherited in FP8 and not latents else inherited)
 
 
 def _drafting(plan: Candidate) -> str | None:
@@ -134,8 +164,19 @@ def _slow_products(plan: Candidate) -> list[Advice]:
     return [Advice("note", setting, message)] if slow else []
 
 
-def check(plan: Candidate) -> list[Advice]:
-    """Check the settings of a complete plan, and return what there is to know.
+def _unscaled(plan: Candidate, folder: str) -> list[Advice]:
+    """A warning if an FP8 cache needs scales that the checkpoint does not have."""
+    if plan.value("kv_cache_dtype") != "fp8" or not has_weights(folder) or cache_scales(read_headers(Path(folder))):
+        return []
+    message = (
+        f"{plan.text('kv_cache_dtype')} and {plan.target.path} has no scales for it (k_scale), so 1 is used: what is "
+        "over 448 in a latent is stored as 448; fp8_ds_mla makes scales of its own"
+    )
+    return [Advice("warning", "kv_cache_dtype", message)]
+
+
+def check(plan: Candidate, folder: str) -> list[Advice]:
+    """Check the settings of a complete plan, whose target is in `folder`, and return what there is to know.
 
     Raises `PlanError` for settings that contradict each other.
     """
@@ -159,7 +200,7 @@ def check(plan: Candidate) -> list[Advice]:
             f"a step has up to {whole_prompts(plan.settings)} tokens ({plan.text('max_batch')}, "
             f"{plan.text('context')}): leave one of them out"
         )
-    return [*_slow_products(plan), *_idle(plan)]
+    return [*_slow_products(plan), *_unscaled(plan, folder), *_idle(plan)]
 
 
 def _idle(plan: Candidate) -> list[Advice]:

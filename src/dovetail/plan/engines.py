@@ -53,7 +53,7 @@ def _embedded(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
     reason = embedded.why_not(plan)
     if reason is not None:
         raise PlanError(f"{plan.text('engine')} but {reason}: --engine vllm")
-    advice = embedded.check(plan)
+    advice = embedded.check(plan, folders["target"])
     for which, name in (("target", plan.target.path), ("drafter", plan.drafter.path if plan.drafter else "")):
         if which in folders:
             missing = missing_files(

@@ -17,6 +17,7 @@ from dovetail.checkpoints.attention import Attention
 from dovetail.checkpoints.drafter import Drafter
 from dovetail.checkpoints.target import Target
 from dovetail.checkpoints.weight_sizes import dtype_bits
+from dovetail.engine.settings import packed_bytes
 from dovetail.plan.hardware import Gpu
 from dovetail.plan.layers import Setting
 
@@ -222,7 +223,8 @@ def _row(attention: Attention, dtype: str, layout: Layout) -> float:
     element = {"fp8": 1.0, "nvfp4": 0.5625}.get(kind) or dtype_bits(dtype if kind == "auto" else kind) / 8
     if attention.kind != "mla":
         return 2 * max(1.0, attention.kv_heads / layout.tensor) * attention.head_dim * element
-    row = ((attention.kv_lora_rank or 0) + (attention.rope_dim or 0)) * element
+    rank, rope = attention.kv_lora_rank or 0, attention.rope_dim or 0
+    row = packed_bytes(rank, rope) if layout.kv_dtype == "fp8_ds_mla" else (rank + rope) * element
     if attention.index_dim is None:
         return row
     # The indexer's keys are FP8 with a 32-bit scale for every 128.

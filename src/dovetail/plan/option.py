@@ -26,6 +26,7 @@ class Option(msgspec.Struct, frozen=True):
     `path`: the value is a path, relative to the file (or to the folder) in which it is written. A "checkpoint" may be a
     hub id instead.
     `command_line`: the setting has a flag. `common`: `--help` shows it; `--help-all` shows every option.
+    `repeats`: the flag may be given several times; commas join the values.
     `validate`: raises `DovetailError` for values that the type cannot exclude.
     """
 
@@ -41,6 +42,7 @@ class Option(msgspec.Struct, frozen=True):
     unset_word: str = "unset"
     command_line: bool = True
     common: bool = False
+    repeats: bool = False
     validate: Callable[[Any], object] | None = None
 
     @property
@@ -81,6 +83,7 @@ class Option(msgspec.Struct, frozen=True):
         parser.add_argument(
             *self.flags,
             dest=self.name,
+            action=_Joined if self.repeats else "store",
             type=self._converter(number or str),
             choices=choices,
             metavar=None if choices and not listed_in_help else metavar,
@@ -93,6 +96,14 @@ class Option(msgspec.Struct, frozen=True):
 
         convert.__name__ = number.__name__  # argparse prints it: "invalid int value"
         return convert
+
+
+class _Joined(argparse.Action):
+    """Joins the values of a flag that is given several times with commas."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, f"{earlier},{values}" if earlier else values)
 
 
 def _kinds(type_: Any) -> tuple[msgspec.inspect.Type, ...]:

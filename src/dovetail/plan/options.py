@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from dovetail.checkpoints import hub
+from dovetail.checkpoints import fixed_sampling, hub
 from dovetail.checkpoints.methods import Method
 from dovetail.errors import DovetailError, InvalidRequest, PlanError
 from dovetail.formats.history import listed_kinds
@@ -26,10 +26,15 @@ from dovetail.plan.renames import translated
 
 _Text = Annotated[str, Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Bytes = Annotated[int, Meta(ge=1, le=2**50)]
+_Days = Annotated[float, Meta(gt=0, le=36_500)]
+_Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 _Degree = Annotated[int, Meta(ge=1, le=4096)]
-_CacheType = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"]
+_CacheType = Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"]
 #: Methods of drafters that are checkpoints, and lookups in earlier text.
 _Method: Any = Literal[(*get_args(Method), *LOOKUPS)]
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,?#@A-Z]+")
+_MODE = re.compile(r"0?[0-7]{3}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -49,6 +54,35 @@ def _validate_repairs(value: str) -> None:
         listed_kinds(value)
     except InvalidRequest as error:
         raise PlanError(f"{error.message}, all, none") from error
+
+
+def _validate_fixed_sampling(value: str) -> None:
+    if value not in ("none", "model"):
+        try:
+            fixed_sampling.parse(value)
+        except InvalidRequest as error:
+            raise PlanError(error.message) from error
+
+
+def _validate_origins(value: str) -> None:
+    for origin in value.split(","):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise PlanError(
+                f"{origin!r:.80} is not an origin: it is a scheme, a host and perhaps a port, without a path, such as "
+                "https://app.example or http://localhost:3000; * lets every page call"
+            )
+
+
+def _validate_collector(value: str) -> None:
+    if "@" in value:
+        raise PlanError("it must not contain a key: put that into OTEL_EXPORTER_OTLP_HEADERS")
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value):
+        raise PlanError("it must be the URL of a collector, such as http://localhost:4318")
+
+
+def _validate_mode(value: str) -> None:
+    if not _MODE.fullmatch(value):
+        raise PlanError(f"{value!r:.80} is no mode of a file: give three octal digits, such as 600 or 660")
 
 
 def _validate_variables(variables: Mapping[str, Any]) -> None:
@@ -283,8 +317,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "kv_cache_dtype",
         _CacheType | None,
-        "data type of the KV cache; fp8 halves its size (default: the data type of computation; embedded: auto or "
-        "bfloat16)",
+        "data type of the KV cache; fp8 halves its size (default: the data type of computation; embedded: auto, "
+        "bfloat16, or for latents (MLA) fp8 and fp8_ds_mla)",
         "engine",
         {
             "embedded": "kv_cache_dtype",
@@ -295,7 +329,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "kv_cache_memory_bytes",
-        Annotated[int, Meta(ge=1, le=2**50)] | None,
+        _Bytes | None,
         "memory for the KV cache on each GPU, or of the embedded engine, which always has room for one sequence "
         "(embedded: 1 GiB)",
         "engine",
@@ -475,6 +509,33 @@ OPTIONS: tuple[Option, ...] = (
         path="file",
     ),
     Option(
+        "first_token_timeout",
+        _Seconds | None,
+        "seconds in which vLLM or a server that --engine names has to send the first token of an answer; then the "
+        "request ends with status 504 (default: 300)",
+        "engine",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "engine_idle_timeout",
+        _Seconds | None,
+        "seconds that may pass between two tokens from vLLM or a server; then the answer ends with an error "
+        "(default: 120)",
+        "engine",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "engine_down_timeout",
+        _Seconds | None,
+        "seconds for which a request waits while vLLM or every server is down; then it ends with status 502 (default: "
+        "60 for servers, 900 for vLLM, which is restarted)",
+        "engine",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
         "gpus",
         _Text | None,
         "GPUs to plan for, such as '8x B200' or '8x96GB', or auto (default: those detected here)",
@@ -544,6 +605,25 @@ OPTIONS: tuple[Option, ...] = (
         gateway=True,
     ),
     Option(
+        "reasoning_budget",
+        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
+        "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "
+        "limit)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "fixed_sampling",
+        _Text | None,
+        "values that requests may have in the sampling fields, the first as the default; others are refused. model: "
+        "those of the checkpoint (default: none)",
+        "serving",
+        gateway=True,
+        metavar="model|FIELD=VALUE[/VALUE][,…]",
+        validate=_validate_fixed_sampling,
+    ),
+    Option(
         "no_repair",
         str,
         "repairs of the history to switch off (default: none)",
@@ -551,6 +631,87 @@ OPTIONS: tuple[Option, ...] = (
         gateway=True,
         metavar="KIND[,KIND]|all",
         validate=_validate_repairs,
+    ),
+    Option(
+        "response_store",
+        _Text | None,
+        "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",
+        "serving",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "response_store_count",
+        _Count | None,
+        "the most responses that are stored; then the oldest go (default: 100000)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "response_store_size",
+        _Bytes | None,
+        "the most bytes of stored responses; then the oldest go (default: 1 GiB)",
+        "serving",
+        gateway=True,
+        metavar="BYTES",
+    ),
+    Option(
+        "response_store_age",
+        _Days | None,
+        "days after which a stored response goes (default: 30)",
+        "serving",
+        gateway=True,
+        metavar="DAYS",
+    ),
+    Option(
+        "record",
+        _Text | None,
+        "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",
+        "serving",
+        gateway=True,
+        metavar="DIR",
+        path="file",
+    ),
+    Option(
+        "record_when",
+        Literal["always", "requested"] | None,
+        'which requests are recorded: all but those with "dovetail": {"recording": false}, or those with true '
+        "(default: always)",
+        "serving",
+        gateway=True,
+    ),
+    Option(
+        "record_redact",
+        bool | None,
+        "record lengths in place of texts (default: no)",
+        "serving",
+        gateway=True,
+    ),
+    Option(
+        "record_count",
+        _Count | None,
+        "the most recordings in the folder; then the oldest go (default: 1000)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "record_size",
+        _Bytes | None,
+        "the most bytes of recordings; then the oldest go (default: 1 GiB)",
+        "serving",
+        gateway=True,
+        metavar="BYTES",
+    ),
+    Option(
+        "record_age",
+        _Days | None,
+        "days after which a recording goes (default: 7)",
+        "serving",
+        gateway=True,
+        metavar="DAYS",
     ),
     Option(
         "served_model_name",
@@ -591,6 +752,202 @@ OPTIONS: tuple[Option, ...] = (
         metavar="FILE",
         path="file",
         common=True,
+    ),
+    Option(
+        "api_keys",
+        _Text | None,
+        "YAML file with named keys, each with limits of its own, read again on SIGHUP; `dovetail key new` makes keys",
+        "serving",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "record_key_file",
+        _Text | None,
+        "file with the key that signs records of answers, the same for servers that share clients (default: a key "
+        "that is made at the first start and kept)",
+        "serving",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "allow_origin",
+        _Text | None,
+        "origin whose web pages may call the server from a browser, such as https://app.example, or * (default: none)",
+        "serving",
+        gateway=True,
+        metavar="ORIGIN",
+        repeats=True,
+        validate=_validate_origins,
+    ),
+    Option(
+        "allow_host",
+        _Text | None,
+        "further name by which clients may call a server that listens on loopback and has no key, such as a proxy's",
+        "serving",
+        gateway=True,
+        metavar="NAME",
+        repeats=True,
+    ),
+    Option(
+        "metrics_tools",
+        bool | None,
+        "show the names of clients' tools in /metrics, which needs no key (default: no)",
+        "serving",
+        gateway=True,
+    ),
+    Option(
+        "log_format",
+        Literal["plain", "json"] | None,
+        "json: standard output has a JSON line for each request and each log record, and nothing else (default: plain, "
+        "without lines for requests)",
+        "serving",
+        gateway=True,
+    ),
+    Option(
+        "otlp_endpoint",
+        _Text | None,
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request, such as "
+        "http://localhost:4318 (default: what the environment variables OTEL_… say, else none)",
+        "serving",
+        gateway=True,
+        metavar="URL",
+        validate=_validate_collector,
+    ),
+    Option(
+        "metrics_port",
+        Annotated[int, Meta(ge=1, le=65535)] | None,
+        "port for /metrics alone, on the same host; the port of the API has no such page then (default: none)",
+        "serving",
+        gateway=True,
+        metavar="PORT",
+    ),
+    Option(
+        "max_waiting",
+        _Count | None,
+        "requests that may wait for the engine (default: 1024)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "max_waiting_tokens",
+        _Count | None,
+        "tokens of prompts that may wait for the engine (default: 8000000)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "queue_timeout",
+        _Seconds | None,
+        "seconds for which a request may wait for the engine (default: 600)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "body_memory",
+        Annotated[int, Meta(ge=1 << 23, le=1 << 50)] | None,
+        "bytes of the bodies of all requests that are received or prepared at a time (default: 536870912)",
+        "serving",
+        gateway=True,
+        metavar="BYTES",
+    ),
+    Option(
+        "max_connections",
+        _Count | None,
+        "the most connections at a time; one that waits makes room for a new one (default: 4096, or as many as the "
+        "limit of open files allows)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "header_timeout",
+        _Seconds | None,
+        "seconds in which the headers of a request must arrive (default: 60)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "body_timeout",
+        _Seconds | None,
+        "seconds that may pass between two reads of a body (default: 60)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "send_timeout",
+        _Seconds | None,
+        "seconds for which a client may not read its answer (default: 60)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "keep_alive_timeout",
+        _Seconds | None,
+        "seconds for which a connection may wait for its next request (default: 75)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
+    ),
+    Option(
+        "ssl_certfile",
+        _Text | None,
+        "PEM file with the server's certificate, and those up to its root: the server speaks HTTPS (default: HTTP)",
+        "serving",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "ssl_keyfile",
+        _Text | None,
+        "PEM file with the private key of --ssl-certfile (default: it is in that file)",
+        "serving",
+        gateway=True,
+        metavar="FILE",
+        path="file",
+    ),
+    Option(
+        "uds",
+        _Text | None,
+        "Unix socket to listen on, in place of --host and --port",
+        "serving",
+        gateway=True,
+        metavar="PATH",
+        path="file",
+    ),
+    Option(
+        "uds_mode",
+        _Text | None,
+        "permissions of the Unix socket: who may write to it may connect (default: 600)",
+        "serving",
+        gateway=True,
+        metavar="OCTAL",
+        validate=_validate_mode,
+    ),
+    Option(
+        "workers",
+        Annotated[int, Meta(ge=1, le=256)] | None,
+        "processes that serve clients, with an engine at a URL (default: 1)",
+        "serving",
+        gateway=True,
+        metavar="N",
+    ),
+    Option(
+        "grace",
+        _Seconds | None,
+        "seconds that running answers have to end after SIGTERM or Ctrl-C (default: 30)",
+        "serving",
+        gateway=True,
+        metavar="SECONDS",
     ),
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}

@@ -145,6 +145,9 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
     elif discovery.target is not None:
         detected = chat_format(folders["target"])
         values["format"] = detected.name
+        if detected.template:
+            why = f"the format is {detected.name}: {detected.reason}"
+            advice.append(Advice("note" if detected.reads_calls else "warning", "format", why))
         if detected.name is None and engine != "embedded":
             unknown = f"the model's format is unknown, set --format: {detected.reason}"
             advice.append(Advice("warning", "format", unknown))
@@ -176,9 +179,11 @@ def _check_format(setting: Setting[str]) -> None:
 
 
 def _check_values(settings: Mapping[str, Setting[Any]]) -> None:
-    keys, extra = settings["api_key_file"], settings["engine_args"]
-    if keys.value is not None and not Path(keys.value).is_file():
-        raise PlanError(f"api_key_file ({keys.source}): there is no file {keys.value}")
+    extra = settings["engine_args"]
+    for name in ("api_key_file", "api_keys", "record_key_file"):
+        keys = settings[name]
+        if keys.value is not None and not Path(keys.value).is_file():
+            raise PlanError(f"{name} ({keys.source}): there is no file {keys.value}")
     if extra.value is not None:
         try:
             extra_options.check(extra.value)
@@ -190,7 +195,7 @@ def _fit(candidate: Candidate) -> Fit:
     layout, embedded_engine = memory.layout(candidate.settings), candidate.engine == "embedded"
     if embedded_engine:
         # "auto" is the data type of computation, whatever the checkpoint is stored as.
-        kinds = (candidate.value("kv_cache_dtype") or "auto", candidate.value("draft_kv_cache_dtype"))
+        kinds = (candidate.value("kv_cache_dtype") or "auto", embedded.draft_cache(candidate))
         kv, draft_kv = (candidate.value("dtype") if kind == "auto" else kind for kind in kinds)
         layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)
     each = None

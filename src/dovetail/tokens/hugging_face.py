@@ -16,6 +16,7 @@ from typing import Any
 
 from dovetail.checkpoints.files import read_tokenizer_object
 from dovetail.errors import CheckpointError
+from dovetail.tokens.raw_text import text_prefix
 from dovetail.tokens.tokenizer import Tokenizer
 
 Spec = dict[str, Any]
@@ -31,6 +32,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
         spec: Spec = read_tokenizer_object(path)
         self._spell, self._starts_with_space = _decoder(spec, path)
+        self.text_prefix = text_prefix(path, spec.get("post_processor"))
         markers = [token for token in spec.get("added_tokens") or () if not _is_text(token["content"])]
         normalizes = spec.get("normalizer") not in (None, {"type": "Sequence", "normalizers": []})
         #: Control tokens that change whitespace before them.

@@ -16,6 +16,22 @@ class Segment(NamedTuple):
     control: bool
 
 
+class TokenSpan(str):
+    """A text of a prompt whose token ids are given, so that it is not encoded.
+
+    `ids`: its tokens, none of them a control token. They may spell the text otherwise than the tokenizer would, and
+    begin or end inside a character.
+    """
+
+    __slots__ = ("ids",)
+    ids: tuple[int, ...]
+
+    def __new__(cls, text: str, ids: tuple[int, ...]) -> TokenSpan:
+        span = super().__new__(cls, text)
+        span.ids = ids
+        return span
+
+
 #: Takes the place of a control token where there is none, to encode the texts on both sides separately.
 CUT = ""
 
@@ -23,7 +39,7 @@ CUT = ""
 class Prompt:
     """What a model is shown, before tokenizing.
 
-    `pieces`: alternately a text, which may be empty, and the control token (or `CUT`) after it.
+    `pieces`: alternately a text, which may be empty or a `TokenSpan`, and the control token (or `CUT`) after it.
     `text`: the whole prompt as one string with the literals of the control tokens.
     """
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dovetail.errors import LibraryPanic, RenderError, guarded
-from dovetail.tokens.prompt import CUT
+from dovetail.tokens.prompt import CUT, TokenSpan
 
 
 class Tokenizer(ABC):
@@ -17,10 +17,12 @@ class Tokenizer(ABC):
 
     `control`: the literal of each control token -> its id.
     `vocab_size`: the highest token id plus one.
+    `text_prefix`: the literals of the control tokens that the model's own tokenizer writes before a text.
     """
 
     control: Mapping[str, int]
     vocab_size: int
+    text_prefix: Sequence[str] = ()
 
     @abstractmethod
     def _encode(self, text: str) -> list[int]: ...
@@ -68,7 +70,8 @@ class Tokenizer(ABC):
     def prompt_ids(self, pieces: Sequence[str]) -> list[int]:
         """The token ids of a prompt's pieces (see `Prompt`), equal to those of the model's own tokenizer for the whole.
 
-        The ids of each text are cached, because a growing conversation repeats its earlier texts.
+        The ids of each text are cached, because a growing conversation repeats its earlier texts. A `TokenSpan` has ids
+        of its own.
         """
         tokens = list(map(self.control.get, pieces[1::2]))
         if None in tokens:
@@ -77,7 +80,12 @@ class Tokenizer(ABC):
                 raise RenderError(
                     f"the tokenizer has no control token {unknown[0]!r}: is this the format's own tokenizer?"
                 )
+        spans = {i: piece.ids for i, piece in enumerate(pieces[::2]) if isinstance(piece, TokenSpan)}
+        if spans:
+            pieces = ["" if isinstance(piece, TokenSpan) else piece for piece in pieces]
         texts = self._id_cache.ids(self._places(pieces), functools.partial(_checked, self._encode_place))
+        if spans:
+            texts = [spans.get(i, text) for i, text in enumerate(texts)]
         ids: list[int] = []
         for text, token in zip(texts, tokens, strict=False):  # there may be no control token after the last text
             ids += text
@@ -86,6 +94,24 @@ class Tokenizer(ABC):
         if len(texts) > len(tokens):
             ids += texts[-1]
         return ids
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of a prompt with exactly these ids: texts, as `TokenSpan`s, and control tokens between them."""
+        pieces: list[str] = []
+        begin = 0
+        for at, literal in enumerate(map(self.control_literals.get, ids)):
+            if literal is not None:
+                pieces += (self._span(ids[begin:at]), literal)
+                begin = at + 1
+        return [*pieces, self._span(ids[begin:])]
+
+    def _span(self, ids: Sequence[int]) -> str:
+        if not ids:
+            return ""
+        texts = list(map(self.text_cache.get, ids))
+        if None in texts:
+            return TokenSpan(b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace"), tuple(ids))
+        return TokenSpan("".join(texts), tuple(ids))  # type: ignore[arg-type]  # None was just ruled out
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes of one token, which may end inside a character; b"" for an id outside the vocabulary."""

@@ -29,27 +29,32 @@ def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> st
     inside["host"] = Setting("0.0.0.0", "cluster")
     command = vllm.command(inside, version)
     name, port = _name(plan), value(plan, "port") or 8000
-    gpus = math.prod(value(plan, degree) or 1 for degree in GPUS)
-    # vLLM needs the same number of GPUs on every node.
-    nodes = gpus // next(each for each in range(GPUS_PER_NODE, 0, -1) if gpus % each == 0)
+    nodes, gpus = nodes_of(plan)
     checkpoints = [path for path in (value(plan, which) for which in _CHECKPOINTS) if path is not None]
     folders = sorted({path for path in checkpoints if path.startswith("/")})
     hub = len(folders) < len(set(checkpoints))
-    pod = _Pod(command, f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0", name, port, gpus // nodes, folders, hub)
+    pod = _Pod(command, f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0", name, port, gpus, folders, hub)
     objects = [_service(name, port), _on_several_nodes(pod, nodes) if nodes > 1 else _on_one_node(pod)]
     if hub:
         objects.insert(0, _claim(name, nodes))
-    documents = "---\n".join(_yaml(document) for document in objects)
+    documents = "---\n".join(yaml_text(document) for document in objects)
     return _comments(plan, command, name, nodes) + documents
 
 
-class _Word(str):
+def nodes_of(plan: Mapping[str, Setting[Any]]) -> tuple[int, int]:
+    """The nodes that the plan needs and the GPUs of each: vLLM needs the same number on every node."""
+    gpus = math.prod(value(plan, degree) or 1 for degree in GPUS)
+    each = next(each for each in range(GPUS_PER_NODE, 0, -1) if gpus % each == 0)
+    return gpus // each, each
+
+
+class Word(str):
     """Text that YAML readers must not take for a number (`1e5`); written in double quotes."""
 
 
-def _word(text: str) -> _Word:
+def word(text: str) -> Word:
     """`text`, escaped so that the cluster does not expand `$(NAME)` in it."""
-    return _Word(text.replace("$", "$$"))
+    return Word(text.replace("$", "$$"))
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
@@ -57,10 +62,11 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         return True
 
 
-_Dumper.add_representer(_Word, lambda dumper, word: dumper.represent_scalar("tag:yaml.org,2002:str", word, style='"'))
+_Dumper.add_representer(Word, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
 
 
-def _yaml(document: dict[str, Any]) -> str:
+def yaml_text(document: dict[str, Any]) -> str:
+    """YAML in the order of the keys, without aliases and line breaks inside texts."""
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
     return text
 
@@ -90,11 +96,11 @@ class _Pod(msgspec.Struct, frozen=True):
         container = {
             "name": "vllm",
             "image": self.image,
-            "command": [*map(_word, self.command.argv), *map(_Word, more)],
+            "command": [*map(word, self.command.argv), *map(Word, more)],
             "env": [
                 {"name": "VLLM_API_KEY", "valueFrom": _secret(self.name, "api-key")},
                 {"name": "HF_TOKEN", "valueFrom": _secret(self.name, "hf-token", optional=True)},
-                *({"name": name, "value": _word(text)} for name, text in self.command.variables.items()),
+                *({"name": name, "value": word(text)} for name, text in self.command.variables.items()),
             ],
             "resources": {"limits": {"nvidia.com/gpu": self.gpus}},
             **(probes if answers else {}),

@@ -91,7 +91,7 @@ def _speculation(remaining: Remaining) -> list[tuple[str, ...]]:
         arguments.append(("--speculative-use-rejection-sampling",))
     arguments += _attention(remaining, "draft_attention_backend", "--speculative-draft-attention-backend")
     arguments += _cache_type(
-        remaining, "draft_kv_cache_dtype", "--speculative-draft-kv-cache-dtype", ("float16", "nvfp4")
+        remaining, "draft_kv_cache_dtype", "--speculative-draft-kv-cache-dtype", ("float16", "fp8_ds_mla", "nvfp4")
     )
     remaining.leave_out("draft_tensor_parallel_size", "SGLang divides the drafter as it divides the target")
     for name, without in GATE.items():
@@ -152,7 +152,9 @@ def _key(remaining: Remaining) -> list[tuple[str, ...]]:
 
 _WRITERS: Mapping[str, Callable[[Remaining], list[tuple[str, ...]]]] = {
     "format": _parsers,
-    "kv_cache_dtype": lambda remaining: _cache_type(remaining, "kv_cache_dtype", "--kv-cache-dtype", ("float16",)),
+    "kv_cache_dtype": lambda remaining: _cache_type(
+        remaining, "kv_cache_dtype", "--kv-cache-dtype", ("float16", "fp8_ds_mla")
+    ),
     "attention_backend": lambda remaining: _attention(remaining, "attention_backend", "--attention-backend"),
     "max_batched_tokens": _prefill,
     "chunked_prefill": _prefill,

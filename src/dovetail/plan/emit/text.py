@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import PlanError
-from dovetail.plan.emit import kubernetes, sglang, trtllm, vllm
+from dovetail.plan.emit import helm, kubernetes, sglang, trtllm, vllm
 from dovetail.plan.layers import Setting
 
-FORMS = ("vllm", "sglang", "trtllm", "k8s")
+FORMS = ("vllm", "sglang", "trtllm", "k8s", "helm")
 
 
 def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = None) -> str:
-    """The plan's settings in one of `FORMS`: a shell script, or YAML for kubectl. `version` is vLLM's.
+    """The plan's settings in one of `FORMS`: a shell script, YAML for kubectl, or values for the chart.
 
-    Comments list the settings that the form cannot contain. Raises `PlanError` for another form or an old version.
+    `version` is vLLM's. Comments list the settings that the form cannot contain. Raises `PlanError` for another form
+    or an old version.
     """
     match form:
         case "vllm":
@@ -26,4 +27,6 @@ def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = N
             return trtllm.command(plan).script()
         case "k8s":
             return kubernetes.manifest(plan, version)
+        case "helm":
+            return helm.values(plan, version)
     raise PlanError(f"a plan cannot be written for {form!r}, only for {', '.join(FORMS)}")

@@ -47,6 +47,8 @@ def command(plan: Mapping[str, Setting[Any]], version: str | None = None) -> Com
         remaining.notes.append(f"vLLM {version} is newer than any that was tried, so this command is for {flavour}")
     start = ("vllm", "serve", remaining.take("target"))
     speculation, gate = _speculation(remaining, flavour)
+    if gate.get("gate") == "measured":
+        gate |= _acceptance(plan)
     if remaining.peek("grammar_backend") == "guidance" and engine_parsers(remaining.peek("format"), _PARSERS):
         remaining.notes.append(
             "guidance is for `dovetail serve --engine URL` in front of vLLM: with it, vLLM's own chat endpoint refuses "
@@ -150,6 +152,8 @@ def _speculation(remaining: Remaining, flavour: str) -> tuple[dict[str, Any], di
     most, measured = remaining.peek("max_draft_tokens"), gate.get("gate") == "measured"
     if measured or most == tokens:
         config["num_speculative_tokens"] = remaining.take("max_draft_tokens") or tokens
+        if measured and tokens is not None and config["num_speculative_tokens"] != tokens:
+            gate["draft_tokens"] = tokens  # what the gate begins with
     remaining.leave_out("max_draft_tokens", "only a measured gate changes the number of drafts")
     if gate and method not in _ONE_LENGTH and remaining.peek("data_parallel_size") in (None, 1):
         config |= _captured_lengths(config["num_speculative_tokens"], remaining.peek("max_batch"), measured=measured)
@@ -162,6 +166,14 @@ def _gate(remaining: Remaining) -> dict[str, Any]:
     limits = {name: remaining.take(name) for name in ("speculate_below_context", "speculate_up_to_batch")}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
     return {"gate": "measured" if measured else "off", **limits} if measured or limits else {}
+
+
+def _acceptance(plan: Mapping[str, Setting[Any]]) -> dict[str, float]:
+    """The gate's setting for what the drafter's recipe has measured; empty if it has measured nothing."""
+    from dovetail.plan.acceptance import expected_acceptance  # reads recipes, which show settings as commands do
+
+    acceptance = expected_acceptance(plan)
+    return {} if acceptance is None else {"acceptance": round(acceptance, 4)}
 
 
 def _captured_lengths(tokens: int | None, batch: int | None, *, measured: bool) -> dict[str, Any]:
