@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dovetail.gate import CostTable, Gate, Limits, Point, Track, UniformGate
+from dovetail.gate import CostModel, Gate, Limits, Rounds, Track, UniformGate
 
 STEPS = 900
 MOST = 6
@@ -17,21 +17,19 @@ MOST = 6
 class Scenario:
     """One gate and its traffic. `machine`: seconds of a step, per token, and per draft pass."""
 
-    gate: Callable[[CostTable], Gate]
+    gate: Callable[[CostModel], Gate]
     machine: tuple[float, float, float]
     batch: int
     overlapping: bool = False
 
 
-def table(machine: tuple[float, float, float], batch: int) -> CostTable:
-    """A table of the machine in which drafting is measured a little too cheap."""
-    points = [
-        Point(size, drafts, context, 0.9 * seconds(machine, [drafts] * size, [context] * size))
-        for size in (1, batch)
-        for drafts in (0, 1, MOST)
-        for context in (0, 1024)
-    ]
-    return CostTable.of(points, batch=batch, drafts=MOST, context=8192)
+def costs(machine: tuple[float, float, float], batch: int) -> CostModel:
+    """A model of the machine in which drafting is measured a little too cheap."""
+    groups = []
+    for size, context in ((1, 0), (batch, 0), (1, 1024)):
+        row = tuple((0.9 if k else 1.0) * seconds(machine, [k] * size, [context] * size) for k in (0, 1, MOST))
+        groups.append(Rounds(size, context, (0, 1, MOST), (row, row)))
+    return CostModel.fit(groups)
 
 
 def seconds(machine: tuple[float, float, float], drafts: Sequence[int], contexts: Sequence[int]) -> float:
@@ -43,16 +41,16 @@ def seconds(machine: tuple[float, float, float], drafts: Sequence[int], contexts
 FAST, SLOW, DEAR = (1.4e-3, 5e-5, 2.4e-4), (0.07, 2e-3, 4e-3), (1.4e-3, 1e-3, 8e-4)
 _SOME = Limits(below_context=1500, up_to_batch=4)
 SCENARIOS: dict[str, Scenario] = {
-    "one sequence": Scenario(lambda t: Gate(t, Limits(), MOST), FAST, 1),
-    "a batch": Scenario(lambda t: Gate(t, Limits(), MOST), FAST, 6),
-    "slow steps": Scenario(lambda t: Gate(t, Limits(), MOST), SLOW, 6),
-    "drafting is dear": Scenario(lambda t: Gate(t, Limits(), MOST), DEAR, 6),
-    "limits": Scenario(lambda t: Gate(t, _SOME, MOST), FAST, 6),
+    "one sequence": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), FAST, 1),
+    "a batch": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), FAST, 6),
+    "slow steps": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), SLOW, 6),
+    "drafting is dear": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), DEAR, 6),
+    "limits": Scenario(lambda t: Gate(t, _SOME, MOST, home=3), FAST, 6),
     "limits alone": Scenario(lambda t: Gate(None, _SOME, MOST), FAST, 6),
-    "one number for all": Scenario(lambda t: UniformGate(t, Limits(), MOST, batch=6, context=8192), FAST, 6),
-    "one number, timed first": Scenario(lambda t: UniformGate(None, Limits(), MOST, batch=6, context=8192), FAST, 6),
+    "one number for all": Scenario(lambda t: UniformGate(t, Limits(), MOST), FAST, 6),
+    "one number, nothing measured": Scenario(lambda t: UniformGate(CostModel.unmeasured(), Limits(), MOST), FAST, 6),
     "one number, overlapping": Scenario(
-        lambda t: UniformGate(None, _SOME, MOST, batch=6, context=8192), DEAR, 6, overlapping=True
+        lambda t: UniformGate(CostModel.unmeasured(), _SOME, MOST), DEAR, 6, overlapping=True
     ),
 }
 
@@ -60,7 +58,7 @@ SCENARIOS: dict[str, Scenario] = {
 def decisions(name: str) -> Iterator[str]:
     """What the gate of a scenario decides at every step: draft tokens per sequence, as digits."""
     scenario = SCENARIOS[name]
-    gate = scenario.gate(table(scenario.machine, scenario.batch))
+    gate = scenario.gate(costs(scenario.machine, scenario.batch))
     chance = random.Random(name)
     live: list[tuple[Track, list[int], float]] = []
     batch: list[tuple[Track, list[int], float]] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 
-from dovetail.gate import Gate, Limits, Track
+from dovetail.gate import CostModel, Forecast, Gate, Limits, Track
 from dovetail.gate.decision import Batch, Clock, State, best_counts, decide, too_long_in
-from tests.gate.replay import FAST, SCENARIOS, recorded, table
+from tests.gate.replay import FAST, SCENARIOS, costs, recorded
 
 RECORDED = json.loads((Path(__file__).parent / "decisions.json").read_text())
 
@@ -22,13 +23,24 @@ def test_decisions_are_those_that_were_recorded(name: str) -> None:
 
 def test_a_decision_changes_nothing_that_it_is_given() -> None:
     """The same values, the same decision, as often as it is asked."""
-    costs = table(FAST, 4)
-    state, batch = State(usual=3), Batch([3, 3], [10, 20], [4, 2])
-    survivals = [[0.9, 0.8, 0.7, 0.6], [0.2, 0.1]]
+    state, batch = State(home=3, usual=3), Batch([3, 3], [10, 20], [4, 2])
+    forecast = Forecast([[0.9, 0.8, 0.7, 0.6], [0.2, 0.1]], [10, 20], costs(FAST, 4), [0.1] * 4)
     for clock in (Clock(1, 0), Clock(100, 99)):
-        first, second = (decide(state, clock, batch, Limits(), costs, survivals, best_counts) for _ in range(2))
+        first, second = (decide(state, clock, batch, Limits(), forecast, best_counts) for _ in range(2))
         assert first == second
-    assert state == State(usual=3) and costs == table(FAST, 4)
+    assert state == State(home=3, usual=3) and batch == Batch([3, 3], [10, 20], [4, 2])
+
+
+@pytest.mark.parametrize("doubt", [0.0, 1.0, 5.0])
+def test_under_doubt_the_drafters_own_number_stays(doubt: float) -> None:
+    """Two drafts make 7 % more than three, by the forecast; that is what one of these doubts allows."""
+    survivals, batch = [[0.7, 0.4, 0.05]], Batch([3], [10], [3])
+    costs = CostModel([1.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 3], [[0.0] * 8] * 8)
+    forecast = Forecast(survivals, [10], costs, [0.0, 0.0, doubt])
+    assert 1.05 < forecast.options[2].rate / forecast.options[3].rate < 1.08 and forecast.best().counts == [2]
+    _, decision = decide(State(home=3, usual=3), Clock(1, 0), batch, Limits(), forecast, best_counts)
+    # The third draft is a fortieth of the tokens.
+    assert (decision.counts == (2,)) is (doubt < 2.0)
 
 
 def test_sequences_that_reach_the_limit_are_named_while_a_decision_stands() -> None:
@@ -38,3 +50,13 @@ def test_sequences_that_reach_the_limit_are_named_while_a_decision_stands() -> N
     assert [each.too_long for each in decisions] == [(), (0,), (0,)]
     assert [each.allowed for each in decisions] == [(0, 2)] * 3
     assert too_long_in([99, 100], Limits(below_context=100)) == (1,)
+
+
+def test_a_gate_can_be_copied_with_what_it_has_learned() -> None:
+    """As benchmarks do, which begin with the same gate again and again."""
+    gate, track = Gate(costs(FAST, 1), Limits(), 3), Track()
+    for _ in range(40):
+        gate, track = copy.deepcopy((gate, track))
+        (drafts,) = gate.decide([track], [10], [3]).allowed
+        gate.observe([(track, drafts, drafts, drafts)] if drafts else [], 1e-3)
+    assert gate.expected_acceptance[0] > 0.8

@@ -1,11 +1,11 @@
-"""Law 13, never slower: the decision against brute force, and the gate on machines made of chance and a formula."""
+"""Law 13, never slower: the forecast against brute force, and the gate on machines made of chance and a formula."""
 
 from __future__ import annotations
 
 import random
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise, product
 
@@ -14,201 +14,180 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dovetail.gate import CONTEXTS, Acceptance, CostTable, Forecast, Gate, Limits, Point, Track, best
-from dovetail.gate.costs import Correction
+from dovetail.gate import CONTEXTS, Acceptance, CostModel, Forecast, Gate, Limits, Track, per_draft
+from dovetail.gate.costs import PARTS, features
+from dovetail.gate.step_times import StepTimes
+from tests.gate.simulation import (
+    DEAR,
+    LARGE,
+    MACHINES,
+    MOST,
+    SMALL,
+    Machine,
+    Result,
+    Serving,
+    Weather,
+    gate_of,
+)
 
-pytestmark = pytest.mark.slow
+# --- the forecast
 
-MOST = 8
+SURE = [[0.0] * len(PARTS)] * len(PARTS)
+PART = st.floats(0.01, 1.0)
 
-# --- the decision
+
+def costs_of(*parts: float) -> CostModel:
+    """A step, and the parts after it; certain."""
+    return CostModel([*parts, *[0.0] * (len(PARTS) - len(parts))], SURE)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What `best` is asked, with its table in plain numbers."""
+    """What a forecast is asked, in plain numbers."""
 
     survivals: list[list[float]]
-    weights: list[float]
-    table: CostTable
-    context: float
+    contexts: list[int]
+    costs: CostModel
+
+    @property
+    def forecast(self) -> Forecast:
+        return Forecast(self.survivals, self.contexts, self.costs)
 
     def naive_rate(self, drafts: Sequence[int]) -> float:
-        """Tokens per second, word for word as `Forecast` says."""
-        batch = len(self.survivals)
-        seconds = self.table.at(batch, 0, self.context)
-        for draft in range(max(drafts)):
-            own = [weight for weight, k in zip(self.weights, drafts, strict=True) if k > draft]
-            alone, all_of_them = (
-                self.table.at(size, draft + 1, self.context) - self.table.at(size, draft, self.context)
-                for size in (len(own), batch)
-            )
-            seconds += max(0.0, alone, all_of_them * len(own) / batch) * sum(own) / len(own)
-        return (batch + sum(sum(own[:k]) for own, k in zip(self.survivals, drafts, strict=True))) / seconds
+        made = sum(1 + sum(own[:k]) for own, k in zip(self.survivals, drafts, strict=True))
+        return made / self.costs.seconds(features(drafts, self.contexts))
 
-    def all_drafts(self) -> list[tuple[int, ...]]:
-        return list(product(*(range(len(own) + 1) for own in self.survivals)))
-
-
-def machine_table(batches: Sequence[int], drafts: int, parts: Sequence[float], noise: Sequence[float]) -> list[float]:
-    """T of a machine that takes `parts`: a step, a token, a draft, and one of each sequence; each cell with noise."""
-    step, token, draft, own = parts
-    places = product(batches, range(drafts + 1))
-    return [
-        (step + token * batch * (k + 1) + k * (draft + own * batch)) * off
-        for (batch, k), off in zip(places, noise, strict=True)
-    ]
-
-
-PART = st.floats(0.05, 1.0)
-SURVIVES = st.floats(0.0, 1.0)
+    def all_drafts(self) -> Iterator[tuple[int, ...]]:
+        return product(*(range(len(own) + 1) for own in self.survivals))
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, wild: bool, weighted: bool, alike: bool = False) -> Case:
-    """Up to four sequences and four drafts on a machine or, if `wild`, any table at all."""
+def cases(draw: st.DrawFn, alike: bool = False) -> Case:
+    """Up to four sequences and four drafts."""
     batch, drafts = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    batches = draw(st.sampled_from([(1, 2, 3, 4), (1, 2, 4), (1, 4, 8), (1,)]))
-    cells = len(batches) * (drafts + 1)
-    if wild:
-        seconds = draw(st.lists(st.floats(0.3, 3.0), min_size=cells, max_size=cells))
-    else:
-        noise = draw(st.lists(st.floats(0.95, 1.05), min_size=cells, max_size=cells))
-        seconds = machine_table(batches, drafts, draw(st.tuples(PART, PART, PART, PART)), noise)
     survivals: list[list[float]] = []
     for _ in range(batch):
-        if alike and survivals:
-            survivals.append(survivals[0])
-            continue
         own, stands = list[float](), 1.0
         for _ in range(drafts if alike else draw(st.integers(0, drafts))):
-            stands *= draw(SURVIVES)
+            stands *= draw(st.floats(0, 1))
             own.append(stands)
-        survivals.append(own)
-    weights = draw(st.lists(st.floats(0.1, 3.0), min_size=batch, max_size=batch)) if weighted else [1.0] * batch
-    return Case(survivals, weights, table_of(batches, drafts, seconds), 0.0)
+        survivals.append(survivals[0] if alike and survivals else own)
+    contexts = [draw(st.integers(0, 9000)) for _ in range(batch)]
+    return Case(survivals, contexts, costs_of(*draw(st.tuples(*[PART] * 7))))
 
 
-def table_of(batches: tuple[int, ...], drafts: int, seconds: Sequence[float]) -> CostTable:
-    """A table of one context that learned nothing."""
-    sizes = (1, len(batches), len(seconds), len(seconds))
-    one, by_context, by_drafts, own = (Correction([0.0] * size, [0.0] * size) for size in sizes)
-    return CostTable(batches, (0,), drafts, tuple(seconds), (one, by_context, by_drafts, own))
-
-
-@given(
-    cases(wild=False, weighted=False) | cases(wild=False, weighted=True) | cases(wild=True, weighted=True), st.data()
-)
+@given(cases(), st.data())
 def test_a_forecast_is_what_it_says(case: Case, data: st.DataObject) -> None:
-    if not any(case.survivals):
-        return
-    forecast = Forecast(case.survivals, case.weights, case.table, case.context)
-    drafts = data.draw(st.sampled_from(case.all_drafts()))
-    assert forecast.rate(drafts) == pytest.approx(case.naive_rate(drafts))
-    for k in range(forecast.depth + 1):
-        alike = [min(k, len(own)) for own in case.survivals]
-        assert forecast.uniform(k) == pytest.approx(case.naive_rate(alike))
+    drafts = data.draw(st.sampled_from(list(case.all_drafts())))
+    option = case.forecast.option(drafts)
+    assert option.rate == pytest.approx(case.naive_rate(drafts)) and case.forecast.doubt(option, option) == 0
+    assert case.forecast.depth == max(map(len, case.survivals)) == len(case.forecast.options) - 1
+    for k, option in enumerate(case.forecast.options):
+        assert option.counts == [min(k, len(own)) for own in case.survivals]
+        assert option.rate == pytest.approx(case.naive_rate(option.counts))
 
 
-@given(cases(wild=False, weighted=False))
-def test_on_a_machine_nothing_is_better_than_the_best(case: Case) -> None:
-    """Whatever is tried; but for the last percents where sequences differ and times are noisy."""
-    found = case.naive_rate(best(case.survivals, case.weights, case.table, case.context))
-    assert found >= 0.93 * max(map(case.naive_rate, case.all_drafts()))
+@given(cases())
+def test_nothing_is_better_than_the_best(case: Case) -> None:
+    """Whatever is tried."""
+    best = case.forecast.best().counts
+    assert all(0 <= k <= len(own) for k, own in zip(best, case.survivals, strict=True))
+    assert case.naive_rate(best) >= max(map(case.naive_rate, case.all_drafts())) * (1 - 1e-6)
 
 
-@given(cases(wild=True, weighted=True) | cases(wild=True, weighted=False) | cases(wild=False, weighted=True))
-def test_on_any_table_the_best_is_near_the_best_and_never_worse_than_off(case: Case) -> None:
-    drafts = best(case.survivals, case.weights, case.table, case.context)
-    assert all(0 <= k <= len(own) for k, own in zip(drafts, case.survivals, strict=True))
-    found = case.naive_rate(drafts)
-    assert found >= 0.8 * max(map(case.naive_rate, case.all_drafts()))
-    assert found >= case.naive_rate([0] * len(drafts)) * (1 - 1e-9)
-
-
-@given(cases(wild=True, weighted=False, alike=True))
-def test_sequences_alike_draft_alike_and_as_many_as_is_best(case: Case) -> None:
-    drafts = best(case.survivals, case.weights, case.table, case.context)
-    every = [[k] * len(drafts) for k in range(len(case.survivals[0]) + 1)]
-    if case.table.batches[-1] >= len(drafts):  # and no batch is as cheap as a smaller one
-        every = [drafts, *every]
-    assert case.naive_rate(drafts) >= max(map(case.naive_rate, every)) * (1 - 1e-8)
-
-
-@given(cases(wild=False, weighted=True))
-def test_what_never_stands_is_never_drafted(case: Case) -> None:
+@given(cases())
+def test_a_draft_that_is_never_accepted_is_never_drafted(case: Case) -> None:
     hopeless = [[0.0] * len(own) for own in case.survivals]
-    assert not any(best(hopeless, case.weights, case.table, case.context))
+    assert not any(Forecast(hopeless, case.contexts, case.costs).best().counts)
 
 
-@pytest.mark.parametrize("batch, bad", [(2, 1), (3, 1), (4, 1), (4, 3), (5, 2)])
-def test_who_never_stands_is_left_out(batch: int, bad: int) -> None:
-    """The others draft as many as is best for them, whoever is first, though the table knows no such batch."""
-    batches = (1, 2, 4, 8)
-    table = table_of(batches, 4, machine_table(batches, 4, (1.0, 0.05, 0.1, 0.05), [1.0] * 20))
-    survivals = [[0.01, 0.0, 0.0, 0.0]] * bad + [[0.9, 0.8, 0.7, 0.6]] * (batch - bad)
-    case = Case(survivals, [1.0] * batch, table, 0.0)
-    every = [[0] * bad + [k] * (batch - bad) for k in range(5)]
-    assert best(case.survivals, case.weights, table, 0.0) == max(every, key=case.naive_rate)
-    assert case.naive_rate(max(every, key=case.naive_rate)) == max(map(case.naive_rate, case.all_drafts()))
+def test_beyond_the_knee_fewer_drafts_pay() -> None:
+    survivals = [[0.9, 0.8, 0.7, 0.6]] * 16
+    flat, bent = (CostModel([*[1.0, 0.01, *[0.0] * 5], beyond], SURE) for beyond in (0.0, 0.2))
+    drafts = [sum(Forecast(survivals, [10] * 16, costs).best().counts) for costs in (flat, bent)]
+    assert drafts[0] == 64 > drafts[1]
+
+
+@given(st.lists(st.floats(0.01, 0.5), min_size=3, max_size=3), st.integers(0, 3), st.integers(0, 3))
+def test_doubts_of_acceptance_count_as_far_as_counts_differ(doubts: list[float], k: int, other: int) -> None:
+    """By the derivative of the logarithm of the rate."""
+    survivals, epsilon = [0.8, 0.5, 0.3], 1e-6
+    forecast = Forecast([survivals], [10], costs_of(1.0), doubts)
+    moved = Forecast([[s * (1 + epsilon * d) for s, d in zip(survivals, doubts, strict=True)]], [10], costs_of(1.0))
+    change = [(moved.options[n].rate / forecast.options[n].rate - 1) / epsilon for n in (k, other)]
+    assert forecast.doubt(forecast.options[k], forecast.options[other]) == pytest.approx(
+        abs(change[0] - change[1]), abs=1e-4
+    )
 
 
 # --- acceptance
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 4)), max_size=60), st.integers(0, 60))
-def test_acceptance_is_counted_by_position_and_context(told: list[tuple[int, int, int]], learned_at: int) -> None:
-    """A position is tested where all before it stood; with no more drafts than are remembered nothing is forgotten."""
-    acceptance = Acceptance(4)
-    for number, (context, drafted, accepted) in enumerate(told):
-        acceptance.accepted[context][drafted][min(accepted, drafted)] += 1
-        acceptance.made[context][drafted] += 1
+def test_acceptance_is_counted_by_position_and_context(observed: list[tuple[int, int, int]], learned_at: int) -> None:
+    """A position is tested where all before it stood; what was learned before the last time counts a little less."""
+    acceptance, tracks = Acceptance(4), [Track(context=context) for context in range(3)]
+    rows = [(context, drafted, min(accepted, drafted)) for context, drafted, accepted in observed]
+    for number, (context, drafted, accepted) in enumerate(rows):
+        acceptance.count({(tracks[context], drafted, drafted, accepted): 1, (None, drafted, drafted, 0): 1})
         if number == learned_at:
             acceptance.learn()
     acceptance.learn()
-    told = [(context, drafted, min(accepted, drafted)) for context, drafted, accepted in told]
+    weights = [0.98 if number <= learned_at < len(rows) else 1.0 for number in range(len(rows))]
+    weighted = list(zip(weights, rows, strict=True))
     for context in range(len(CONTEXTS)):
-        own = [(drafted, accepted) for where, drafted, accepted in told if where == context]
+        own = [(drafted, accepted) for where, drafted, accepted in rows if where == context]
         all_drafted, all_accepted = acceptance.totals(context)
         assert all_drafted == [sum(d > i for d, _ in own) for i in range(4)]
         assert all_accepted == [sum(a > i for _, a in own) for i in range(4)]
         before = 0.7
         for i in range(4):
 
-            def share(of: list[tuple[int, int]], prior: float, i: int = i) -> float:
-                tested = sum(d > i and a >= i for d, a in of)
-                return (sum(a > i for _, a in of) + 8 * prior) / (tested + 8)
+            def share(contexts: Sequence[int], prior: float, i: int = i) -> float:
+                of = [(w, d, a) for w, (c, d, a) in weighted if c in contexts]
+                tested = sum(w for w, d, a in of if d > i and a >= i)
+                return (sum(w for w, _, a in of if a > i) + 8 * prior) / (tested + 8)
 
-            before = share([(d, a) for _, d, a in told], before)
-            assert acceptance.likely[context][i] == pytest.approx(share(own, before))
+            before = share(range(3), before)
+            assert acceptance.likely[context][i] == pytest.approx(share([context], before))
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=40), st.lists(st.floats(0.01, 1), max_size=4))
 def test_a_request_is_like_all_until_its_own_drafts_say_otherwise(
-    told: list[tuple[int, int]], likely: list[float]
+    observed: list[tuple[int, int]], likely: list[float]
 ) -> None:
-    told = [(drafted, min(accepted, drafted)) for drafted, accepted in told]
-    track = Track()
-    for number, one in enumerate(told):
-        track.unlearned.append(one)
+    rows = [(drafted, min(accepted, drafted)) for drafted, accepted in observed]
+    track, weights = Track(), list[float]()
+    for number, one in enumerate(rows):
+        track.count(*one, 1)
         if number % 7 == 0:
-            track.learn()
-    track.learn()
+            track.forget()
+            weights = [0.95 * weight for weight in weights] + [1.0] * (number + 1 - len(weights))
+    track.forget()
+    weights = [0.95 * weight for weight in weights] + [1.0] * (len(rows) - len(weights))
+    weighted = list(zip(weights, rows, strict=True))
     survives, less = 1.0, 1.0
-    for i, (usual, found) in enumerate(zip(likely, track.survivals(likely), strict=True)):
-        tested = sum(d > i and a >= i for d, a in told)
-        stands = (sum(a > i for _, a in told) + 6 * usual * less) / (tested + 6)
+    for i, (usual, estimated) in enumerate(zip(likely, track.survivals(likely), strict=True)):
+        tested = sum(weight for weight, (d, a) in weighted if d > i and a >= i)
+        stands = (sum(weight for weight, (_, a) in weighted if a > i) + 6 * usual * less) / (tested + 6)
         less = min(1.0, stands / usual)
         survives *= min(0.995, stands)
-        assert found == pytest.approx(survives)
+        assert estimated == pytest.approx(survives)
+
+
+@given(st.floats(0, 1), st.integers(1, 8))
+def test_an_acceptance_length_is_a_probability_per_draft(acceptance: float, drafts: int) -> None:
+    length = sum(acceptance**i for i in range(drafts + 1))
+    estimated = per_draft(length, drafts)
+    assert sum(estimated**i for i in range(drafts + 1)) == pytest.approx(length, abs=1e-6)
+    assert per_draft(drafts + 2, drafts) == pytest.approx(1) and per_draft(0.5, drafts) == pytest.approx(0)
 
 
 def test_the_latest_drafts_count_most() -> None:
-    acceptance = Acceptance(2)
+    acceptance, track = Acceptance(2), Track()
     for accepted in (2, 0):
         for _ in range(40):
-            acceptance.accepted[0][2][accepted] += 250
-            acceptance.made[0][2] += 250
+            acceptance.count({(track, 2, 2, accepted): 250})
             acceptance.learn()
     assert acceptance.likely[0][0] < 0.1 and acceptance.totals(0) == ([20_000, 20_000], [10_000, 10_000])
 
@@ -220,13 +199,12 @@ LIMITS = st.builds(Limits, st.none() | st.integers(0, 5000), st.none() | st.inte
 
 
 class Served(RuleBasedStateMachine):
-    """Requests come, grow and go; batches are any of them, in any order; what the gate is told is true or absurd."""
+    """Requests begin, grow and end; batches are any of them, in any order; the observed figures are true or absurd."""
 
     @initialize(limits=LIMITS, drafts=st.integers(0, 4), gated=st.booleans())
     def begin(self, limits: Limits, drafts: int, gated: bool) -> None:
-        seconds = machine_table((1, 2, 4), drafts, (1.0, 0.1, 0.1, 0.05), [1.0] * (3 * drafts + 3))
         self.limits, self.drafts, self.gated = limits, drafts, gated
-        self.gate = Gate(table_of((1, 2, 4), drafts, seconds) if gated else None, limits, drafts)
+        self.gate = Gate(CostModel.unmeasured() if gated else None, limits, drafts, home=2)
         self.live: list[tuple[Track, list[int]]] = []
         self.chosen = 0
         self.drafted, self.accepted = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
@@ -252,7 +230,7 @@ class Served(RuleBasedStateMachine):
             contexts = [context[0] for _, context in batch]
             rooms = list(self.gate.decide([track for track, _ in batch], contexts, caps).allowed)
             self.chosen += len(batch)
-            told: list[tuple[Track | None, int, int, int]] = []
+            observed: list[tuple[Track | None, int, int, int]] = []
             for (track, context), cap, room in zip(batch, caps, rooms, strict=True):
                 allowed = cap
                 if self.limits.below_context is not None and context[0] >= self.limits.below_context:
@@ -266,16 +244,16 @@ class Served(RuleBasedStateMachine):
                 if room:
                     accepted = draw.randint(0, count)
                     if draw.random() < 0.2:  # a grammar made them
-                        told.append((None, room, count, accepted))
+                        observed.append((None, room, count, accepted))
                         count = 0
                     else:
-                        told.append((track, room, count, accepted))
+                        observed.append((track, room, count, accepted))
                     bucket = CONTEXTS[track.context]
                     for position in range(count):
                         self.drafted[bucket, position] += 1
                         self.accepted[bucket, position] += position < accepted
                 context[0] += draw.choice((1, 1, 1000))
-            self.gate.observe(told, seconds)
+            self.gate.observe(observed, seconds)
 
     @invariant()
     def everything_is_counted(self) -> None:
@@ -296,8 +274,7 @@ TestServed = Served.TestCase
 
 
 def test_reasons_are_what_they_say() -> None:
-    table = table_of((1, 2, 4), 2, machine_table((1, 2, 4), 2, (1.0, 0.01, 0.01, 0.01), [1.0] * 9))
-    gate = Gate(table, Limits(below_context=100, up_to_batch=3), 2)
+    gate = Gate(costs_of(1.0, 0.01), Limits(below_context=100, up_to_batch=3), 2)
     tracks = [Track() for _ in range(4)]
     assert list(gate.decide(tracks[:3], [10, 100, 10], [2, 2, 0]).allowed) == [2, 0, 0]
     assert list(gate.decide(tracks, [10] * 4, [2] * 4).allowed) == [0] * 4
@@ -310,9 +287,9 @@ def test_reasons_are_what_they_say() -> None:
 
 
 def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
-    """In the range of contexts that its drafts were made in, with a table or without."""
-    for table in (None, table_of((1, 2), 1, [1.0, 1.1, 1.0, 1.1])):
-        gate = Gate(table, Limits(), 1)
+    """In the range of contexts that its drafts were made in, with costs or without."""
+    for costs in (None, costs_of(1.0, 0.01)):
+        gate = Gate(costs, Limits(), 1)
         first, second = Track(), Track()
         gate.decide([first], [10], [1])
         gate.observe([(first, 1, 1, 1)], 1.0)
@@ -326,136 +303,159 @@ def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
         assert [counts.get(drafted[context], 0) for context in CONTEXTS] == [2, 0, 0, 1, *[0] * (len(CONTEXTS) - 4)]
 
 
-def test_drafts_of_a_grammar_alone_are_no_measure_unless_they_are_few() -> None:
-    """Each takes half of what one of the drafter's takes."""
-    batches = (1, 4, 8)
+def test_drafts_of_a_grammar_alone_are_no_measure_unless_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    measures: list[object] = []
+    monkeypatch.setattr(StepTimes, "learn", lambda _, step, times, end: measures.extend(times))
     for batch, forced, measured in ((1, 1, False), (4, 1, True), (8, 3, False), (8, 2, True)):
-        table = table_of(batches, 1, machine_table(batches, 1, (1.0, 0.01, 0.5, 0.0), [1.0] * 6))
-        gate, tracks = Gate(table, Limits(), 1), [Track() for _ in range(batch)]
-        before, told = table.at(batch, 1, 0), gate.decide(tracks, [10] * batch, [1] * batch).allowed
+        measures.clear()
+        gate, tracks = Gate(costs_of(1.0, 0.001), Limits(), 1), [Track() for _ in range(batch)]
         for _ in range(40):
-            gate.observe([(None, 1, 1, 1)] * forced, 3.0)
-            gate.decide(tracks, [10] * batch, [1] * batch)
-        assert list(told) == [1] * batch
-        assert (table.at(batch, 1, 0) != before) is measured
+            allowed = gate.decide(tracks, [10] * batch, [int(i < forced) for i in range(batch)]).allowed
+            assert sum(allowed) == forced
+            gate.observe([(None, 1, 1, 1)] * forced, 5.0)
+        assert bool(measures) is measured
         assert not [name for name in gate.counts("some") if "per_position" in name]
 
 
 def test_steps_without_a_batch_say_nothing_of_the_last_one() -> None:
-    table = table_of((1,), 1, [1.0, 1.1])
-    gate, track = Gate(table, Limits(), 1), Track()
-    for number in range(200):
+    costs = costs_of(1.0, 0.01)
+    gate, track = Gate(costs, Limits(), 1), Track()
+    before = list(costs.parameters)
+    for number in range(400):
         batch = [track] if number % 2 else []
         chosen = gate.decide(batch, [10] * len(batch), [1] * len(batch)).allowed
-        gate.observe([(track, 1, 1, 1)] if any(chosen) else [], (1.1 if any(chosen) else 1.0) if batch else 0.0)
-    assert table.at(1, 0, 0) == pytest.approx(1.0, rel=0.01) and table.at(1, 1, 0) == pytest.approx(1.1, rel=0.01)
+        gate.observe([(track, 1, 1, 1)] if any(chosen) else [], (1.02 if any(chosen) else 1.01) if batch else 0.0)
+    assert costs.parameters == pytest.approx(before, abs=0.01)
+
+
+def test_what_a_cap_cuts_is_no_decision() -> None:
+    """A request that comes to its end leaves its last numbers to nobody."""
+    gate = Gate(costs_of(1.0, 0.001), Limits(), 4, home=3)
+    for _ in range(5):
+        track = Track()
+        for left in range(30, -1, -1):
+            allowed = gate.decide([track], [50], [min(left, 4)]).allowed
+            assert allowed[0] >= min(left, 3)
+            gate.observe([(track, allowed[0], allowed[0], allowed[0])], 1.0)
+
+
+def test_what_was_learned_of_acceptance_begins_the_next_start() -> None:
+    first = Gate(CostModel.unmeasured(), Limits(), 2, acceptance=[0.9])
+    assert first.learned() is not None and first.expected_acceptance == [0.9, 0.9]
+    track = Track()
+    for _ in range(200):
+        first.decide([track], [50], [2])
+        first.observe([(track, 2, 2, 1)], 1.0)
+    costs = first.learned()
+    assert costs is not None and costs.acceptance[0] > 0.95 and costs.acceptance[1] < 0.1
+    assert Gate(costs, Limits(), 2, acceptance=[0.5]).expected_acceptance == pytest.approx(costs.acceptance)
+    assert Gate(None, Limits(), 2).learned() is None
 
 
 # --- never slower
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Seconds: of a step; of a token; of a token of context, and of each draft's share of it; of drafting at all; of
-    one pass of the drafter, of one sequence in it, and of a token of context there."""
-
-    step: float
-    token: float
-    row: float
-    wider: float
-    start: float
-    draft: float
-    own: float
-    draft_row: float
-
-    def seconds(self, drafts: Sequence[int], contexts: Sequence[int]) -> float:
-        took = self.step + self.token * (len(drafts) + sum(drafts))
-        took += sum(self.row * context * (1 + self.wider * k) for k, context in zip(drafts, contexts, strict=True))
-        if any(drafts):
-            took += self.start
-        for j in range(max(drafts)):
-            drafting = [context for k, context in zip(drafts, contexts, strict=True) if k > j]
-            took += self.draft + self.own * len(drafting) + self.draft_row * sum(drafting)
-        return took
-
-    def profile(self, batch: int, wrong: float = 1.0) -> CostTable:
-        """As an engine measures it at start, with what drafting adds wrong by a factor."""
-        points = [
-            Point(size, k, context, self.seconds([k] * size, [context] * size) * (wrong if k else 1.0))
-            for size, context in (*((size, 0) for size in (1, 4, 16, 64) if size <= batch), (1, 1024))
-            for k in ((0, 1, 3, MOST) if not context else (0, MOST))
-        ]
-        return CostTable.of(points, batch=batch, drafts=MOST, context=32768)
-
-    def rate(self, drafts: Sequence[int], accepts: Sequence[float], contexts: Sequence[int]) -> float:
-        """Tokens per second, on average."""
-        return tokens(drafts, accepts) / self.seconds(drafts, contexts)
-
-    def best_fixed(self, accepts: Sequence[float], contexts: Sequence[int]) -> float:
-        return max(self.rate([k] * len(accepts), accepts, contexts) for k in range(MOST + 1))
+@pytest.mark.parametrize("name", MACHINES)
+def test_never_slower(name: str) -> None:
+    """Whatever the batch, the context and the acceptance; from the first step on, and after the first hundred."""
+    machine = MACHINES[name]
+    first, later, none = [], [], []
+    for batch, context, accept in product((1, 4, 16), (100, 8000), (0.1, 0.6, 0.9)):
+        serving = Serving(machine, gate_of(machine), [accept] * batch, [context] * batch)
+        for results, result in ((first, serving.run(100)), (later, serving.run(200))):
+            results.append(result.of_best)
+            none.append(result.of_none)
+    # Of 16 sequences of 8,000 tokens a short profile says nothing.
+    assert min(first) > 0.65 and statistics.mean(first) > 0.94
+    assert min(later) > 0.85 and statistics.mean(later) > 0.97
+    assert min(none) > 0.84
 
 
-def tokens(drafts: Sequence[int], accepts: Sequence[float]) -> float:
-    """Of a step, on average."""
-    return sum(sum(accept**j for j in range(k + 1)) for k, accept in zip(drafts, accepts, strict=True))
-
-
-MACHINES = {
-    "a small model on a processor": Machine(1.4e-3, 5e-5, 2e-8, 0.2, 3.5e-4, 2.4e-4, 1e-5, 1e-8),
-    "a model where a token is dear": Machine(0.038, 0.005, 1e-6, 0.2, 0.002, 0.002, 0.0003, 1e-7),
-    "a drafter that never pays": Machine(1.4e-3, 1e-3, 2e-7, 1.0, 3.5e-4, 8e-4, 1e-4, 1e-7),
-    "a large model on an accelerator": Machine(0.012, 2e-5, 2e-9, 0.05, 1e-4, 4e-4, 1e-6, 1e-10),
+#: Noise -> over all cells, the mean of tokens per second in relation to the best fixed number, and that of the cell
+#: that is worse than 19 of 20, in the first 150 steps and in 450 more. The very worst cell is chance.
+BARS = {
+    "quiet": (0.98, 0.94, 0.99, 0.97),
+    "a neighbour": (0.95, 0.84, 0.96, 0.86),
+    "a crowd": (0.935, 0.80, 0.955, 0.85),
+    "a slow minute": (0.98, 0.94, 0.985, 0.96),
+    "a drifting clock": (0.98, 0.94, 0.985, 0.96),
+    "outliers": (0.97, 0.88, 0.985, 0.96),
+    "recorded": (0.97, 0.91, 0.975, 0.94),
 }
-SMALL, DEAR, NEVER, LARGE = MACHINES.values()
 
 
-class Serving:
-    """Requests without an end on a machine; what the gate is told has noise, and one step of a hundred takes longer."""
+def reached(noise: str, batches: Sequence[int], accepts: Sequence[float], seeds: Sequence[int]) -> tuple[float, ...]:
+    """As in `BARS`: requests of a hundred steps with bursts of prompts where the seed is odd, and else endless ones."""
+    first, later = [], []
+    for machine, batch, accept, seed in product(MACHINES.values(), batches, accepts, seeds):
+        serving = Serving(
+            machine,
+            gate_of(machine, noise, seed),
+            [accept] * batch,
+            [100] * batch,
+            noise=noise,
+            seed=seed,
+            length=100 if seed % 2 else None,
+            bursts=bool(seed % 2),
+        )
+        first.append(serving.run(150).of_best)
+        later.append(serving.run(450).of_best)
+    bad = len(first) // 20
+    return statistics.mean(first), sorted(first)[bad], statistics.mean(later), sorted(later)[bad]
 
-    def __init__(self, machine: Machine, table: CostTable, accepts: Sequence[float], contexts: Sequence[int]) -> None:
-        self.machine, self.gate = machine, Gate(table, Limits(), MOST)
-        self.accepts, self.contexts = list(accepts), list(contexts)
-        self.tracks = [Track() for _ in contexts]
-        self.chance = random.Random(0)
 
-    def step(self) -> tuple[list[int], float, float]:
-        """What was drafted; tokens and seconds, without noise."""
-        drafts = list(self.gate.decide(self.tracks, self.contexts, [MOST] * len(self.tracks)).allowed)
-        seconds = self.machine.seconds(drafts, self.contexts)
-        told = []
-        for i, (track, k) in enumerate(zip(self.tracks, drafts, strict=True)):
-            accepted = 0
-            while accepted < k and self.chance.random() < self.accepts[i]:
-                accepted += 1
-            if k:
-                told.append((track, k, k, accepted))
-            self.contexts[i] += 1
-        pause = 3.0 if self.chance.random() < 0.01 else 1.0
-        self.gate.observe(told, seconds * (1 + abs(self.chance.gauss(0, 0.03))) * pause)
-        return drafts, tokens(drafts, self.accepts), seconds
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", BARS)
+def test_noise_costs_little(noise: str) -> None:
+    figures = reached(noise, (1, 4, 16), (0.1, 0.6, 0.93), (0, 1, 2))
+    assert all(own > bar for own, bar in zip(figures, BARS[noise], strict=True)), (noise, figures)
 
-    def run(self, steps: int) -> tuple[list[list[int]], float]:
-        """What was drafted in so many steps, and tokens per second."""
-        drafts, made, took = zip(*(self.step() for _ in range(steps)), strict=True)
-        return list(drafts), sum(made) / sum(took)
 
-    def share(self, steps: int) -> float:
-        """Tokens per second in relation to the best number of drafts that is the same for all, at all steps."""
-        middle = [context + steps // 2 for context in self.contexts]
-        return self.run(steps)[1] / self.machine.best_fixed(self.accepts, middle)
+@pytest.mark.parametrize("noise", ["quiet", "a neighbour", "outliers", "recorded"])
+def test_noise_costs_little_in_small_batches(noise: str) -> None:
+    """Of so few cells the mean says something only after the first steps."""
+    _, _, later, _ = reached(noise, (1, 4), (0.1, 0.93), (1,))
+    assert later > BARS[noise][2], (noise, later)
+
+
+def test_a_factor_on_all_steps_changes_no_decision() -> None:
+    """A slow minute from the first step on, and one machine a thousand times as fast: the very same counts."""
+    served = []
+    for factor in (1.0, 4.0, 1e-3):
+        machine = Machine(*(factor * seconds for seconds in astuple(SMALL)))
+        machine = replace(machine, wider=SMALL.wider)
+        gate = Gate(gate_of(SMALL).costs, Limits(), MOST, home=3)
+        served.append(Serving(machine, gate, [0.7] * 4, [100] * 4).run(400).drafts)
+    assert served[0] == served[1] == served[2]
+
+
+#: What a wrong turn costs at most, in steps of the best number of drafts.
+WRONG_TURN = 120
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("wrong", [1.0, 0.85, 1.15])
-def test_never_slower(name: str, wrong: float) -> None:
-    """Whatever the batch, the context and the acceptance, and where the profile of drafting was wrong."""
+@pytest.mark.parametrize("accept", [0.1, 0.6, 0.93])
+def test_a_wrong_turn_costs_a_bounded_number_of_steps(name: str, accept: float) -> None:
+    """For 100 steps times lie, as badly as they can: the best number seems to take five times as long, and then another
+    one, so that the gate leaves it. From then on they are true."""
     machine = MACHINES[name]
-    shares = []
-    for batch, context, accept in product((1, 4, 16), (100, 8000), (0.1, 0.6, 0.9)):
-        serving = Serving(machine, machine.profile(16, wrong), [accept] * batch, [context] * batch)
-        serving.run(150)
-        shares.append(serving.share(250))
-    assert min(shares) > 0.85 and statistics.mean(shares) > 0.97
+    for batch in (1, 8):
+        serving = Serving(machine, gate_of(machine), [accept] * batch, [100] * batch)
+        serving.run(100)
+        best = max(range(MOST + 1), key=lambda k: machine.rate([k] * batch, [accept] * batch, [150] * batch))
+        serving.machine = Liar(*astuple(machine), best)
+        serving.run(100)
+        serving.machine = machine
+        result = serving.run(1200)
+        assert 1200 * (1 - result.of_best) < WRONG_TURN, (batch, result.of_best)
+
+
+@dataclass(frozen=True)
+class Liar(Machine):
+    best: int
+
+    def seconds(self, drafts: Sequence[int], contexts: Sequence[int], weather: Weather = (1.0, 1.0)) -> float:
+        return super().seconds(drafts, contexts, weather) * (5 if max(drafts) == self.best else 1)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -464,71 +464,76 @@ def test_a_machine_that_becomes_slower_is_followed(name: str) -> None:
     slower = Machine(*(1.5 * seconds for seconds in astuple(machine)))
     slower = replace(slower, wider=machine.wider)
     for batch, accept in ((1, 0.8), (16, 0.9)):
-        serving = Serving(machine, machine.profile(16), [accept] * batch, [100] * batch)
+        serving = Serving(machine, gate_of(machine), [accept] * batch, [100] * batch)
         serving.run(200)
         serving.machine = slower
         serving.run(200)
-        assert serving.share(300) > 0.93
+        assert serving.run(300).of_best > 0.93
+
+
+def test_a_drafter_that_becomes_dear_is_given_up() -> None:
+    """Here the ratios change: a pass of the drafter takes ten times as long."""
+    serving = Serving(SMALL, gate_of(SMALL), [0.7], [100])
+    assert mean_drafts(serving.run(200).drafts[-50:]) > 1
+    serving.machine = replace(SMALL, draft=10 * SMALL.draft)
+    serving.run(1000)
+    assert mean_drafts(serving.run(400).drafts) < 0.5
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_drafting_is_turned_off_where_drafts_fall_and_comes_back(batch: int) -> None:
-    serving = Serving(SMALL, SMALL.profile(16), [0.9] * batch, [100] * batch)
-    assert mean_drafts(serving.run(300)[0][-100:]) > 2
+    serving = Serving(SMALL, gate_of(SMALL), [0.9] * batch, [100] * batch)
+    assert mean_drafts(serving.run(300).drafts[-100:]) > 2
     serving.accepts = [0.2] * batch
-    drafts, _ = serving.run(500)
-    assert mean_drafts(drafts[200:]) < 0.3
+    assert mean_drafts(serving.run(500).drafts[200:]) < 0.4
     serving.accepts = [0.9] * batch
-    drafts, _ = serving.run(1500)
-    assert mean_drafts(drafts[-200:]) > 2
-    assert serving.share(200) > 0.97
+    assert mean_drafts(serving.run(1500).drafts[-200:]) > 2
+    serving.accepts = [0.9] * batch
+    assert rate(serving.run(200)) > 0.97 * SMALL.best_fixed([0.9] * batch, [2500] * batch)
 
 
 def test_requests_of_one_batch_that_differ_draft_as_differently() -> None:
     for machine, batch, bad in ((SMALL, 4, 1), (DEAR, 2, 1), (DEAR, 8, 4)):
         accepts = [0.9] * (batch - bad) + [0.02] * bad
-        serving = Serving(machine, machine.profile(16), accepts, [100] * batch)
+        serving = Serving(machine, gate_of(machine), accepts, [100] * batch)
         serving.run(300)
-        drafts, rate = serving.run(300)
+        result = serving.run(300)
         good = batch - bad
-        assert mean_drafts([step[:good] for step in drafts]) > 1.5 > 0.5 > mean_drafts([step[good:] for step in drafts])
-        assert rate > machine.best_fixed(accepts, [550] * batch)
+        most, least = (mean_drafts([step[part] for step in result.drafts]) for part in (slice(good), slice(good, None)))
+        assert most > 1.5 + least and least < 1.5 and result.of_best > 1
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_requests_of_very_different_context_are_no_slower_together(name: str) -> None:
     machine = MACHINES[name]
     for contexts in ([100, 20_000], [100] * 3 + [30_000], [100] * 12 + [16_000] * 4):
-        serving = Serving(machine, machine.profile(16), [0.7] * len(contexts), contexts)
+        serving = Serving(machine, gate_of(machine), [0.7] * len(contexts), contexts)
         serving.run(300)
-        assert serving.share(300) > 0.95
+        assert serving.run(300).of_best > 0.93
 
 
 def test_requests_that_come_and_go_are_served_as_well() -> None:
-    """Each makes about a hundred tokens; whoever is new begins with what others have shown."""
+    """Each makes about a hundred tokens; a new request begins with the acceptance of the others."""
     for machine, accept in product((SMALL, DEAR, LARGE), (0.2, 0.9)):
-        serving = Serving(machine, machine.profile(4), [accept] * 4, [100] * 4)
-        made = took = 0.0
-        for number in range(1200):
-            if number % 15 == 0:
-                i = number // 15 % 4
-                serving.tracks[i], serving.contexts[i] = Track(), 100
-            _, tokens_now, seconds = serving.step()
-            if number >= 200:
-                made, took = made + tokens_now, took + seconds
-        assert made / took > 0.97 * machine.best_fixed([accept] * 4, [130] * 4)
+        serving = Serving(machine, gate_of(machine), [accept] * 4, [100] * 4, length=60)
+        serving.run(200)
+        assert serving.run(1000).of_best > 0.96
 
 
-def test_what_is_level_is_not_changed_at_every_decision() -> None:
+def test_equal_draft_counts_do_not_alternate() -> None:
     """Forty decisions between numbers of drafts that are nearly as good; some changes of mind are chance."""
     changes = []
     for machine, batch, accept in ((SMALL, 1, 0.6), (SMALL, 4, 0.7), (DEAR, 4, 0.7), (LARGE, 1, 0.6)):
-        serving = Serving(machine, machine.profile(16), [accept] * batch, [100] * batch)
+        serving = Serving(machine, gate_of(machine), [accept] * batch, [100] * batch)
         serving.run(300)
-        usual = [Counter(drafts).most_common(1)[0][0] for drafts in serving.run(640)[0]]
-        held = [Counter(usual[i : i + 16]).most_common(1)[0][0] for i in range(0, 640, 16)]
-        changes.append(sum(a != b for a, b in pairwise(held)))
+        usual = [Counter(drafts).most_common(1)[0][0] for drafts in serving.run(640).drafts]
+        decided = [Counter(usual[i : i + 16]).most_common(1)[0][0] for i in range(0, 640, 16)]
+        changes.append(sum(a != b for a, b in pairwise(decided)))
     assert max(changes) <= 8
+
+
+def rate(result: Result) -> float:
+    return result.rate
 
 
 def mean_drafts(steps: Sequence[Sequence[int]]) -> float:

@@ -1,218 +1,238 @@
-"""The cost table: seconds of a step by batch, drafts per sequence and context. Measured once, corrected by every step.
+"""The cost model: what a step takes, as a sum of a few parts, and how sure that is. Learned from ratios of step times.
 
-A step in which `batch` sequences of `context` tokens decode with `drafts` drafts each takes ``T(batch, drafts,
-context)`` seconds, drafting included. The table has T on a grid and interpolates linearly. `CostTable.of` derives the
-grid from a few measured points; `correct` adjusts the cells around a step that was timed.
+A step takes ``parameters · features`` seconds. Only ratios decide how much to draft, and only ratios are learned while
+serving: how long steps with one number of drafts took in relation to steps with another, close to them in time. So a
+machine that becomes slower as a whole changes nothing. `covariance` says how sure the parameters are, hence every
+forecast has a spread. The filter is Kalman's (https://doi.org/10.1115/1.3662552), with noise that grows for outliers.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Sequence
+from operator import mul
 from typing import Self
 
 import msgspec
 
-#: The lower ends of the ranges of context, in the table, in acceptance and in metrics.
+#: The lower ends of the ranges of context, in acceptance and in metrics.
 CONTEXTS = (0, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
-# How an error is shared among the four corrections if they have learned equally little. The correction of all cells
-# gets most, because a machine mostly becomes slower or faster as a whole.
-_SHARES = (4.0, 2.0, 2.0, 1.0)
-# A correction is a mean over at most this many steps, so that the latest steps count more.
-_STEPS = 64.0
-# An error beyond this (natural logarithm) is cut: such a step met a page fault or another process.
-_OUTLIER = 0.3
-# The largest correction (natural logarithm).
-_MOST = 4.0
-# The least and the most seconds of a cell, whatever a line through measurements gives.
-_LEAST, _LONGEST = 1e-6, 1e6
+#: Of `Features`, in this order: the parts of a step's time.
+PARTS = ("step", "token", "rows", "drafting", "pass", "draft", "draft rows", "beyond the knee")
+# What a part takes before anything is measured, and how far that may be off, in steps of one sequence without drafts.
+_PRIOR = (0.9, 0.05, 0.03, 0.1, 0.1, 0.02, 0.005, 0.0)
+_PRIOR_SPREAD = (0.3, 0.15, 0.1, 0.15, 0.2, 0.1, 0.05, 0.05)
+# By how much a part changes from one learned ratio to the next, relative to itself, and at least in steps.
+_DRIFT, _LEAST_DRIFT = 0.03, 0.002
+# How far the sum of parts is off even where everything is known, relative to a step.
+_MISFIT = 0.03
+# An error of more than this many standard deviations is an outlier.
+_OUTLIER = 2.5
+# From how many tokens in a step each may take longer.
+_KNEE = 32
+#: So many steps are compared with as many others. `_NOISE`: of their medians, before anything is measured.
+NEAR, _NOISE, LEAST_NOISE = 6, 0.2, 0.02
+# Seconds of a step that a model may hold.
+_LEAST, _LONGEST = 1e-7, 1e6
+
+Features = tuple[float, ...]
+"""How much of each part is in a step."""
 
 
-class Point(msgspec.Struct, frozen=True):
-    """One measurement, in seconds."""
+def features(drafts: Sequence[int], contexts: Sequence[float]) -> Features:
+    """Of a step in which sequence i has ``contexts[i]`` tokens and drafts ``drafts[i]``."""
+    rows = sum(map(mul, drafts, contexts)) / 1024
+    return of_totals(len(drafts), sum(contexts), max(drafts), sum(drafts), rows)
+
+
+def of_totals(batch: int, context: float, depth: int, drafts: int, draft_rows: float) -> Features:
+    """Of a step with these totals over all sequences; `depth`: the most drafts of one; `draft_rows` in 1,024 rows."""
+    beyond = max(0, batch + drafts - max(_KNEE, batch))
+    return (1.0, batch + drafts, context / 1024, float(depth > 0), depth, drafts, draft_rows, beyond)
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """Timed steps of `batch` sequences of `context` tokens: ``seconds[i][j]`` with ``drafts[j]`` drafts each in round
+    i. The first of `drafts` is 0. Steps of one round follow one another, so that their ratios say something."""
 
     batch: int
-    drafts: int
     context: int
-    seconds: float
+    drafts: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def step(self, drafts: int) -> Features:
+        """Of a step in which all draft so many tokens."""
+        return features([drafts] * self.batch, [float(self.context)] * self.batch)
+
+    def ratios(self) -> dict[int, list[float]]:
+        """For each number of drafts but 0, how much longer it took than no drafts, round by round."""
+        return {
+            k: [max(_LEAST, row[j]) / max(_LEAST, row[0]) for row in self.seconds]
+            for j, k in enumerate(self.drafts)
+            if j
+        }
 
 
-class Correction(msgspec.Struct):
-    """Factors on T, as natural logarithms, and from how many steps each was learned."""
+class CostModel(msgspec.Struct):
+    """Seconds of each of `PARTS`, with their covariance.
 
-    values: list[float]
-    steps: list[float]
-
-
-class CostTable(msgspec.Struct):
-    """T on the grid of `batches` (ascending from 1), `contexts` (ascending from 0) and 0 to `drafts`.
-
-    `seconds`: T as measured, ordered by batch, then context, then drafts. `corrections`, learned while serving: one for
-    all cells, one per batch and context, one per batch and number of drafts, one per cell. A cell that was never
-    corrected has the corrections that it shares with others.
+    `noise`: how far the medians of `NEAR` steps and the next as many are apart where nothing changed (standard
+    deviation of the natural logarithm). `acceptance[i]`: how likely draft i was accepted at last.
     """
 
-    batches: tuple[int, ...]
-    contexts: tuple[int, ...]
-    drafts: int
-    seconds: tuple[float, ...]
-    corrections: tuple[Correction, Correction, Correction, Correction]
+    parameters: list[float]
+    covariance: list[list[float]]
+    noise: float = _NOISE
+    acceptance: list[float] = []
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for an inconsistent table, which a file may contain."""
-        for axis, first in ((self.batches, 1), (self.contexts, 0)):
-            if axis[:1] != (first,) or list(axis) != sorted(set(axis)) or axis[-1] >= 1 << 63:
-                raise ValueError(f"a table's axes must ascend from {first}")
-        if self.drafts < 0 or len(self.seconds) != self._sizes()[-1]:
-            raise ValueError(f"a table of {self._sizes()[-1]} cells has {len(self.seconds)} times")
-        if not all(_LEAST <= value <= _LONGEST for value in self.seconds):
-            raise ValueError(f"a table's times must be within {_LEAST} and {_LONGEST} seconds")
-        for size, correction in zip(self._sizes(), self.corrections, strict=True):
-            if not len(correction.values) == len(correction.steps) == size:
-                raise ValueError(
-                    f"a table has {len(correction.values)} corrections in {len(correction.steps)} steps, not {size}"
-                )
-            if not all(-_MOST <= value <= _MOST for value in correction.values):
-                raise ValueError(f"a table's corrections must be within a factor of exp({_MOST})")
-            if not all(0 <= value < math.inf for value in correction.steps):
-                raise ValueError("a table's numbers of steps must not be negative")
-
-    def _sizes(self) -> tuple[int, int, int, int]:
-        batches, contexts, kinds = len(self.batches), len(self.contexts), self.drafts + 1
-        return 1, batches * contexts, batches * kinds, batches * contexts * kinds
+        """Raises `ValueError` for an inconsistent model, which a file may contain."""
+        size = len(PARTS)
+        if len(self.parameters) != size or [len(row) for row in self.covariance] != [size] * size:
+            raise ValueError(f"a cost model has {size} parameters and their covariance")
+        if not all(0 <= value <= _LONGEST for value in self.parameters) or self.parameters[0] < _LEAST:
+            raise ValueError(f"a step must take from {_LEAST} to {_LONGEST} seconds")
+        if not all(abs(value) <= _LONGEST**2 for row in self.covariance for value in row):
+            raise ValueError("the covariance must be finite")
+        if not all(self.covariance[i][i] >= 0 for i in range(size)):
+            raise ValueError("variances must not be negative")
+        if not LEAST_NOISE <= self.noise < math.inf:
+            raise ValueError(f"noise must be within {LEAST_NOISE} and any number")
+        if not all(0 <= value <= 1 for value in self.acceptance):
+            raise ValueError("acceptance must be within 0 and 1")
 
     @classmethod
-    def of(cls, points: Iterable[Point], *, batch: int, drafts: int, context: int) -> Self:
-        """A table up to these sizes, from at least one measurement.
+    def unmeasured(cls, step: float = 1.0) -> Self:
+        """What is likely before anything is measured, if a step of one sequence takes `step` seconds."""
+        step = min(max(_LEAST / _PRIOR[0], step), _LONGEST / 2)
+        size = range(len(PARTS))
+        variances = [(step * spread) ** 2 for spread in _PRIOR_SPREAD]
+        return cls([step * part for part in _PRIOR], [[variances[i] * (i == j) for j in size] for i in size])
 
-        It interpolates and extrapolates linearly. What a longer context costs each sequence follows from sizes that
-        were measured at two contexts.
+    @classmethod
+    def fit(cls, measured: Sequence[Rounds]) -> Self:
+        """The model of timed steps, from at least one round of each."""
+        model = cls.unmeasured(statistics.median(row[0] for row in measured[0].seconds) / measured[0].batch ** 0.5)
+        uncertain = model.covariance
+        # Twice, since what is an outlier shows only in relation to what is known.
+        for _ in range(2):
+            model.covariance = uncertain
+            for group in measured:
+                model._learn_rounds(group)
+        ratios = [own for group in measured for own in group.ratios().values()]
+        deviations = [abs(math.log(each / statistics.median(own))) for own in ratios for each in own]
+        # Of medians of `NEAR` steps, by single ones; few of these agree by chance.
+        few = 1 + 4 / len(measured[0].seconds)
+        model.noise = max(LEAST_NOISE, few * 1.48 * statistics.median(deviations) * 1.25 / NEAR**0.5)
+        return model
+
+    def _learn_rounds(self, group: Rounds) -> None:
+        base, times = group.step(0), [row[0] for row in group.seconds]
+        self.learn_seconds(base, statistics.median(times), _spread_of_median(times))
+        for drafts, ratios in group.ratios().items():
+            self.learn_ratio(base, group.step(drafts), statistics.median(ratios), _spread_of_median(ratios))
+
+    def seconds(self, step: Features) -> float:
+        return float(sum(map(mul, self.parameters, step)))
+
+    def marginal(self, batch: int, tokens: int) -> tuple[float, float]:
+        """Seconds of one more draft in a step of `batch` sequences and so many tokens, and per 1,024 rows of it."""
+        _, token, _, _, _, draft, rows, beyond = self.parameters
+        return token + draft + beyond * (tokens > max(_KNEE, batch)), rows
+
+    def spread(
+        self, one: Features, other: Features, seconds: float | None = None, others: float | None = None
+    ) -> float:
+        """The standard deviation of the natural logarithm of how much longer one step takes than the other.
+
+        `seconds`, `others`: what they take by this model, where that is computed already.
         """
-        batches = tuple(sorted({*(1 << i for i in range(batch.bit_length())), batch}))
-        contexts = (*(c for c in CONTEXTS if c < context), context) if context else CONTEXTS[:1]
-        short, per_token = _split(points)
-        by_batch = {size: [_between(own, k) for k in range(drafts + 1)] for size, own in short.items()}
-        seconds: list[float] = []
-        for size in batches:
-            base = [_between({b: own[k] for b, own in by_batch.items()}, size) for k in range(drafts + 1)]
-            slope = [_between(per_token, k) if per_token else 0.0 for k in range(drafts + 1)]
-            for at in contexts:
-                seconds += [min(max(_LEAST, base[k] + size * at * slope[k]), _LONGEST) for k in range(drafts + 1)]
-        sizes = (1, len(batches) * len(contexts), len(batches) * (drafts + 1), len(seconds))
-        one, by_context, by_drafts, own = (Correction([0.0] * size, [0.0] * size) for size in sizes)
-        return cls(batches, contexts, drafts, tuple(seconds), (one, by_context, by_drafts, own))
+        a, b = seconds or self.seconds(one), others or self.seconds(other)
+        return math.sqrt(max(0.0, self._variance([x / a - y / b for x, y in zip(one, other, strict=True)])))
 
-    def at(self, batch: float, drafts: float, context: float) -> float:
-        """Seconds of a step. Beyond the grid the value at its edge."""
-        return sum(weight * self._corrected(cell) for cell, weight in self._cells(batch, drafts, context))
+    def learn_seconds(self, step: Features, seconds: float, spread: float) -> None:
+        """Such a step took so long; `spread`: the standard deviation of its logarithm."""
+        self._learn([x / seconds for x in step], 1.0, spread)
 
-    def columns(self, context: float, batch: int) -> list[list[float]]:
-        """T at one context, for each of `batches` up to the first that is at least `batch`: a list by drafts."""
-        low, high, share = _place(self.contexts, context)
-        width, rows = self.drafts + 1, []
-        for index in range(min(len(self.batches), bisect_left(self.batches, batch) + 1)):
-            first = index * width * len(self.contexts)
-            row = [self._corrected(first + low * width + k) for k in range(width)]
-            if share:
-                upper = [self._corrected(first + high * width + k) for k in range(width)]
-                row = [a * (1 - share) + b * share for a, b in zip(row, upper, strict=True)]
-            rows.append(row)
-        return rows
+    def learn_ratio(self, one: Features, other: Features, ratio: float, spread: float) -> None:
+        """Steps like `other` took `ratio` times as long as steps like `one`, close to them in time.
 
-    def steps_at(self, batch: float, drafts: float, context: float) -> float:
-        """By how many steps the cells around this point were corrected."""
-        steps = self.corrections[-1].steps
-        return sum(weight * steps[cell] for cell, weight in self._cells(batch, drafts, context))
+        `spread`: the standard deviation of the logarithm of the ratio.
+        """
+        if not 1e-3 < ratio < 1e3:
+            return
+        size = max(self.seconds(other), ratio * self.seconds(one))
+        self._learn([(y - ratio * x) / size for x, y in zip(one, other, strict=True)], 0.0, spread)
 
-    def correct(self, batch: float, drafts: float, context: float, seconds: float, steps: int = 1) -> None:
-        """Correct the table by this many `steps` that took `seconds` each."""
-        cells = self._cells(batch, drafts, context)
-        error = math.log(max(seconds, _LEAST) / sum(weight * self._corrected(cell) for cell, weight in cells))
-        own = self.corrections[-1].steps
-        if sum(weight * own[cell] for cell, weight in cells) >= 1:
-            error = max(-_OUTLIER, min(_OUTLIER, error))
-        for cell, weight in cells:
-            indices = self._indices(cell)
-            # The first measurement counts as a step. The corrections that have learned least take most of the error.
-            taken = error * weight * steps / (own[cell] + steps + 1)
-            shares = [
-                share / (correction.steps[i] + 1)
-                for share, correction, i in zip(_SHARES, self.corrections, indices, strict=True)
-            ]
-            taken /= sum(shares)
-            for correction, i, share in zip(self.corrections, indices, shares, strict=True):
-                correction.values[i] = max(-_MOST, min(_MOST, correction.values[i] + taken * share))
-                correction.steps[i] = min(correction.steps[i] + weight * steps, _STEPS)
+    def try_on(self, group: Rounds) -> bool:
+        """Scale the model to timed steps of another hour. False if their ratios contradict it: then it says nothing."""
+        base = group.step(0)
+        for drafts, ratios in group.ratios().items():
+            own, step = _spread_of_median(ratios), group.step(drafts)
+            error = math.log(statistics.median(ratios) * self.seconds(base) / self.seconds(step))
+            if abs(error) > max(0.15, 2 * math.hypot(own, self.spread(base, step))):
+                return False
+        self.scale(statistics.median(row[0] for row in group.seconds) / self.seconds(base))
+        return True
 
-    def forget(self, steps: float) -> None:
-        """Let new steps outweigh what was learned: count it as learned from at most this many steps."""
-        for correction in self.corrections:
-            correction.steps[:] = [min(steps, learned) for learned in correction.steps]
+    def drift(self, share: float = _DRIFT) -> None:
+        """Let what is learned next count more: each part may have changed by this share."""
+        least = _LEAST_DRIFT * self.parameters[0]
+        for i, value in enumerate(self.parameters):
+            most = (_PRIOR_SPREAD[i] * self.parameters[0]) ** 2
+            row = self.covariance[i]
+            row[i] = max(row[i], min(row[i] + (share * value + least) ** 2, most))
 
-    def _corrected(self, cell: int) -> float:
-        one, by_context, by_drafts, own = self.corrections
-        _, i, j, _ = self._indices(cell)
-        return self.seconds[cell] * math.exp(
-            one.values[0] + by_context.values[i] + by_drafts.values[j] + own.values[cell]
-        )
+    def scale(self, factor: float) -> None:
+        """The machine is slower as a whole, by `factor`."""
+        if self.parameters[0] * factor > _LEAST and sum(self.parameters) * factor < _LONGEST:
+            self.parameters = [value * factor for value in self.parameters]
+            self.covariance = [[value * factor**2 for value in row] for row in self.covariance]
 
-    def _indices(self, cell: int) -> tuple[int, int, int, int]:
-        """Of the corrections of `cell`."""
-        kinds = self.drafts + 1
-        column, drafts = divmod(cell, kinds)
-        return 0, column, column // len(self.contexts) * kinds + drafts, cell
+    def _learn(self, direction: list[float], value: float, spread: float) -> None:
+        """``direction · parameters`` was measured to be `value`, with this standard deviation."""
+        noise, size = spread**2 + _MISFIT**2, range(len(PARTS))
+        covariance = self.covariance
+        while True:
+            towards = [sum(map(mul, row, direction)) for row in covariance]
+            error = value - sum(map(mul, self.parameters, direction))
+            # An outlier counts as if it were noisier, just so much that it is none.
+            total = max(sum(map(mul, towards, direction)) + noise, (error / _OUTLIER) ** 2)
+            if covariance is self.covariance:
+                self.covariance = [
+                    [old - own * each / total for old, each in zip(row, towards, strict=True)]
+                    for row, own in zip(covariance, towards, strict=True)
+                ]
+            moved = [old + each / total * error for old, each in zip(self.parameters, towards, strict=True)]
+            # No part takes less than nothing: one that would is 0 and explains nothing, and the others explain more.
+            below = [i for i in size if moved[i] < (_LEAST if i == 0 else 0.0) and direction[i]]
+            if not below:
+                break
+            for i in below:
+                self.parameters[i] = 0.0 if i else _LEAST
+            if len(below) == sum(map(bool, direction)):
+                return
+            value -= sum(direction[i] * self.parameters[i] for i in below)
+            direction = [0.0 if i in below else each for i, each in enumerate(direction)]
+        self.parameters = [min(max(0.0, new), _LONGEST) for new in moved]
+        self.parameters[0] = max(_LEAST, self.parameters[0])
 
-    def _cells(self, batch: float, drafts: float, context: float) -> list[tuple[int, float]]:
-        """The cells around a place and their weights, which sum to 1."""
-        low_b, high_b, share_b = _place(self.batches, batch)
-        low_c, high_c, share_c = _place(self.contexts, context)
-        low_k = min(int(drafts), self.drafts)
-        share_k = min(drafts, self.drafts) - low_k
-        cells = []
-        for b, of_b in ((low_b, 1 - share_b), (high_b, share_b)) if share_b else ((low_b, 1.0),):
-            for c, of_c in ((low_c, 1 - share_c), (high_c, share_c)) if share_c else ((low_c, 1.0),):
-                first = (b * len(self.contexts) + c) * (self.drafts + 1) + low_k
-                cells.append((first, of_b * of_c * (1 - share_k)))
-                if share_k:
-                    cells.append((first + 1, of_b * of_c * share_k))
-        return cells
+    def _variance(self, direction: Sequence[float]) -> float:
+        # Written out, because a decision needs several of them, and sums of products take twice as long.
+        d0, d1, d2, d3, d4, d5, d6, d7 = direction
+        variance = 0.0
+        for own, (c0, c1, c2, c3, c4, c5, c6, c7) in zip(direction, self.covariance, strict=True):
+            variance += own * (c0 * d0 + c1 * d1 + c2 * d2 + c3 * d3 + c4 * d4 + c5 * d5 + c6 * d6 + c7 * d7)
+        return variance
 
 
-def _place(axis: Sequence[int], value: float) -> tuple[int, int, float]:
-    """The points of `axis` around `value`, and how far it is on its way from one to the other."""
-    high = bisect_right(axis, value)
-    if high == 0 or high == len(axis):
-        end = min(high, len(axis) - 1)
-        return end, end, 0.0
-    return high - 1, high, (value - axis[high - 1]) / (axis[high] - axis[high - 1])
-
-
-def _split(points: Iterable[Point]) -> tuple[dict[int, dict[int, float]], dict[int, float]]:
-    """Measurements at their shortest context, by batch and drafts; and, by drafts, what a token of context takes."""
-    by_size: dict[tuple[int, int], list[Point]] = {}
-    for point in points:
-        by_size.setdefault((point.batch, point.drafts), []).append(point)
-    short: dict[int, dict[int, float]] = {}
-    per_token: dict[int, float] = {}
-    for (batch, drafts), measured in by_size.items():
-        first, last = min(measured, key=lambda p: p.context), max(measured, key=lambda p: p.context)
-        short.setdefault(batch, {})[drafts] = first.seconds
-        if last.context > first.context:
-            slope = (last.seconds - first.seconds) / (last.context - first.context) / batch
-            per_token[drafts] = max(0.0, slope)
-    return short, per_token
-
-
-def _between(known: Mapping[int, float], at: int) -> float:
-    """The value at `at`, linear between known points. Beyond them it follows the last two points, but never falls."""
-    if at in known:
-        return known[at]
-    axis = sorted(known)
-    if len(axis) == 1:
-        return known[axis[0]]
-    i = min(max(bisect_right(axis, at), 1), len(axis) - 1)
-    (low, high) = axis[i - 1], axis[i]
-    value = known[low] + (known[high] - known[low]) * (at - low) / (high - low)
-    return max(value, known[high]) if at > high else value
+def _spread_of_median(values: Sequence[float]) -> float:
+    """The standard deviation of the median of these values, relative to it. A single one may be off by a half."""
+    if len(values) < 2:
+        return 0.5
+    middle = statistics.median(values)
+    deviation = statistics.median(abs(value - middle) for value in values) / middle
+    # Few values agree by chance; so their spread counts as at least what a quiet machine has, and more the fewer.
+    return max(1.85 * deviation, 0.03) * (1 + 2 / len(values)) / math.sqrt(len(values))

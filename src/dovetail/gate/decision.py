@@ -1,18 +1,20 @@
 """The gate's decision: how many tokens each sequence may draft in the next step, and why. Pure functions.
 
-`decide` takes what the gate remembers (`State`), the batch, and the forecast's inputs, and returns the next state and a
-`Decision`. It calls a policy, `best_counts` or `uniform.one_count`, when a new decision is due.
+`decide` takes what the gate remembers (`State`), the batch and a forecast, and returns the next state and a `Decision`.
+Under doubt it leans to the drafter's own number, `State.home`: other counts are chosen only where they make more tokens
+per second even if the forecast errs by `DOUBT` standard deviations. A policy says which counts to compare.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dovetail.gate.costs import CostTable
-from dovetail.gate.forecast import Forecast, weights
+from dovetail.gate.forecast import Forecast, Option
 
 Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 """Why a sequence drafts as many tokens as it does:
@@ -26,17 +28,16 @@ Reason = Literal["draft", "cost", "context", "batch", "request", "probe"]
 """
 
 #: A decision stands for this many steps, unless the batch grows or shrinks by more than an eighth. A decision that
-#: changes nothing stands for twice as long as the one before, up to the longest hold.
-DECIDE_EVERY, LONGEST_HOLD = 16, 64
+#: changes nothing stands for twice as long as the one before, up to the longest hold. The first ones stand shorter.
+DECIDE_EVERY, _LONGEST_HOLD, _FIRST_HOLD = 16, 64, 4
 # A change must gain this much by the forecast.
-GAIN = 1.01
-# A cell of the cost table that was corrected by fewer steps than this is unknown.
-UNKNOWN = 1.5
-# A rate above these shares of the current rate is level with it, or near it.
-_LEVEL, _NEAR = 0.95, 0.8
-# Kind of trial -> how many steps it takes, and how many steps after the last trial it begins at the earliest. Trials
-# of level numbers are long, because it takes many drafts to tell such numbers apart.
-_TRIALS = {"unknown": (3, 16), "level": (8, 128), "near": (6, 128), "far": (3, 512)}
+_GAIN = 1.01
+#: How many standard deviations the evidence against the drafter's own number must be away from chance.
+DOUBT = 1.0
+# How many steps a trial takes, and which share of the steps since the last trial of the same number it may lose.
+_TRIAL_STEPS, _TRIAL_COST = 5, 0.01
+# A trial begins this many steps after the last one at the latest, and sooner where there is a doubt as large as this.
+_LONGEST_WAIT, _UNKNOWN = 512, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +67,33 @@ class Clock(NamedTuple):
     observed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """All sequences draft `drafts` tokens until the gate has observed `end` steps since start; None: until replaced."""
+class Trial(NamedTuple):
+    """All sequences draft `drafts` tokens until the gate has observed `end` steps since start."""
 
     drafts: int
-    end: int | None
+    end: int
 
     def runs(self, clock: Clock) -> bool:
-        return self.end is None or clock.observed < self.end
+        return clock.observed < self.end
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What one decision leaves for the next.
 
-    `usual`: how many tokens most sequences draft; a new sequence begins with as many. `due`: the step of the next
-    decision. `hold`: how many steps the last decision stands. `batch`: how many sequences it was made for. `trial`: the
-    last trial if no decision was made since. `last_trial`: the step in which the last trial began.
+    `home`: the drafter's own number of tokens. `usual`: how many tokens most sequences draft; a new sequence begins
+    with as many. `due`: the step of the next decision. `hold`: how many steps the last decision stands. `batch`: how
+    many sequences it was made for. `trial`: the last trial if no decision was made since. `last_trial`: the step in
+    which the last trial began. `tried[k]`: in which step the last trial of k drafts began.
     """
 
+    home: int
     usual: int
     due: int = 0
-    hold: int = DECIDE_EVERY
+    hold: int = _FIRST_HOLD // 2
     batch: int = 0
     trial: Trial | None = None
-    last_trial: int = 0
-
-    def trying(self, clock: Clock) -> bool:
-        """Whether a trial is running."""
-        return self.trial is not None and self.trial.runs(clock)
+    last_trial: int = -DECIDE_EVERY
+    tried: Mapping[int, int] = {}
 
     def moved(self, batch: int) -> bool:
         """Whether `batch` differs from the batch of the last decision by more than an eighth."""
@@ -103,15 +101,10 @@ class State:
 
     def is_due(self, clock: Clock, batch: int) -> bool:
         """Whether a batch of this many sequences needs a new decision."""
-        return self.moved(batch) or (clock.steps >= self.due and not self.trying(clock))
-
-    def held(self, clock: Clock, steps: int) -> State:
-        """The state when the next decision is due in this many steps."""
-        return replace(self, due=clock.steps + steps, hold=steps)
+        return self.moved(batch) or clock.steps >= self.due
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The sequences that decode in the next step, in order.
 
     `counts[i]`: how many tokens sequence i drafts by the last decision. `contexts[i]`: its tokens. `caps[i]`: the most
@@ -122,13 +115,8 @@ class Batch:
     contexts: Sequence[int]
     caps: Sequence[int]
 
-    @property
-    def mean_context(self) -> float:
-        return sum(self.contexts) / len(self.contexts)
 
-
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """How many tokens the sequences of a batch may draft in a step, in the batch's order.
 
     `allowed[i]`: draft tokens of sequence i. `reasons[i]`: why. `too_long`: the sequences that have reached
@@ -145,15 +133,8 @@ class Decision:
     changed: bool = True
 
 
-Policy = Callable[
-    [State, Clock, Batch, Sequence[Sequence[float]], CostTable],
-    tuple[State, Sequence[int], bool],
-]
-"""A new decision: (state, clock, batch, survivals, table) -> the next state, counts, and whether something changed.
-
-``survivals[i][j]``: the probability that drafts 0 to j of sequence i are all accepted, for as many drafts as its cap
-allows. At least one sequence may draft.
-"""
+Policy = Callable[[Forecast], Iterable[Option]]
+"""The counts to compare, for all sequences of a batch."""
 
 
 def limited(caps: Sequence[int], contexts: Sequence[int], limits: Limits) -> Sequence[int]:
@@ -166,25 +147,26 @@ def limited(caps: Sequence[int], contexts: Sequence[int], limits: Limits) -> Seq
 
 
 def decide(
-    state: State,
-    clock: Clock,
-    batch: Batch,
-    limits: Limits,
-    table: CostTable | None,
-    survivals: Sequence[Sequence[float]] | None,
-    policy: Policy,
+    state: State, clock: Clock, batch: Batch, limits: Limits, forecast: Forecast | None, policy: Policy
 ) -> tuple[State, Decision]:
-    """The next state and the decision for a step of `batch`. `survivals` (see `Policy`) is None when none is due."""
+    """The next state and the decision for a step of `batch`. `forecast` is None where no new decision is due."""
     changed, counts = False, batch.counts
-    if survivals is not None and table is not None:
+    if forecast is not None:
         changed = state.trial is not None
-        hold = DECIDE_EVERY if state.moved(len(counts)) else min(2 * state.hold, LONGEST_HOLD)
-        state = State(state.usual, clock.steps + hold, hold, len(counts), None, state.last_trial)
-        if any(survivals):
-            state, counts, different = policy(state, clock, batch, survivals, table)
-            changed = changed or different
-    elif clock.steps >= state.due and (table is None or limits.too_many(len(counts))):
-        state = replace(state, due=clock.steps + DECIDE_EVERY)
+        hold = min(2 * state.hold, DECIDE_EVERY if state.moved(len(counts)) or changed else _LONGEST_HOLD)
+        choice = None
+        if forecast.depth:
+            standing, choice = _best(state, batch, forecast, policy)
+            if choice is not standing:
+                changed, hold = True, min(hold, DECIDE_EVERY)
+            counts = _without_caps(choice.counts, batch)
+        usual = state.usual if choice is None else _most_common(counts, batch.caps)
+        state = state._replace(usual=usual, due=clock.steps + hold, hold=hold, batch=len(counts), trial=None)
+        if choice is not None:
+            state = _explore(state, clock, forecast, choice)
+            changed = changed or state.trial is not None
+    elif clock.steps >= state.due:
+        state = state._replace(due=clock.steps + DECIDE_EVERY)
     return state, _decision(state, clock, batch, limits, counts, changed)
 
 
@@ -193,13 +175,14 @@ def _decision(
 ) -> Decision:
     trial = state.trial.drafts if state.trial is not None and state.trial.runs(clock) else None
     drafts = counts if trial is None else [trial] * len(counts)
-    barred = limits.too_many(len(counts))
-    reasons = list[Reason]()
-    for count, cap, context in zip(drafts, batch.caps, batch.contexts, strict=True):
-        if cap:
-            reasons.append("probe" if trial is not None else "draft" if count else "cost")
-        else:
-            reasons.append("batch" if barred else "context" if limits.too_long(context) else "request")
+    reasons: list[Reason] = (
+        ["draft" if count else "cost" for count in drafts] if trial is None else ["probe"] * len(drafts)
+    )
+    if not all(batch.caps):
+        barred = limits.too_many(len(counts))
+        for i, (cap, context) in enumerate(zip(batch.caps, batch.contexts, strict=True)):
+            if not cap:
+                reasons[i] = "batch" if barred else "context" if limits.too_long(context) else "request"
     allowed = tuple(map(min, drafts, batch.caps))
     return Decision(
         allowed,
@@ -218,53 +201,88 @@ def too_long_in(contexts: Sequence[int], limits: Limits) -> tuple[int, ...]:
     return tuple(i for i, context in enumerate(contexts) if limits.too_long(context))
 
 
-def best_counts(
-    state: State, clock: Clock, batch: Batch, survivals: Sequence[Sequence[float]], table: CostTable
-) -> tuple[State, Sequence[int], bool]:
-    """A `Policy`: for each sequence the count that makes the most tokens per second over all."""
-    forecast, state, counts, rate, changed = improve(state, clock, batch, survivals, table)
-    state = explore(state, clock, batch, forecast, rate, table)
-    return state, counts, changed or state.trial is not None
+def best_counts(forecast: Forecast) -> Iterable[Option]:
+    """A `Policy`: for each sequence the count that makes the most tokens per second over all, or one for all."""
+    return [forecast.best(), *forecast.options]
 
 
-def improve(
-    state: State, clock: Clock, batch: Batch, survivals: Sequence[Sequence[float]], table: CostTable
-) -> tuple[Forecast, State, Sequence[int], float, bool]:
-    """The forecast, the next state, the best counts or, where those gain too little, the present ones, their rate in
-    tokens per second, and whether the counts are new."""
-    context = batch.mean_context
-    forecast = Forecast(survivals, weights(batch.contexts, table, state.usual), table, context)
-    counts, rate, better, changed = batch.counts, forecast.rate(batch.counts), forecast.best(), False
-    if (better_rate := forecast.rate(better)) > GAIN * rate:
-        counts, rate, changed = better, better_rate, True
-        state = state.held(clock, DECIDE_EVERY)
-    drafting = (count for count, own in zip(counts, survivals, strict=True) if own)
-    return forecast, replace(state, usual=Counter(drafting).most_common(1)[0][0]), counts, rate, changed
+def one_count(forecast: Forecast) -> Iterable[Option]:
+    """A `Policy`: one count for all sequences that may draft at all."""
+    return forecast.options
 
 
-def explore(state: State, clock: Clock, batch: Batch, forecast: Forecast, rate: float, table: CostTable) -> State:
-    """The state, with a trial of another count than the usual one where it is time for one.
+_rate = operator.attrgetter("rate")
 
-    A count that is never drafted is never measured. `rate`: the forecast of the present counts.
+
+def _best(state: State, batch: Batch, forecast: Forecast, policy: Policy) -> tuple[Option, Option]:
+    """What stands; and what is surely best, or else what stands."""
+    home = forecast.options[min(state.home, forecast.depth)]
+
+    def value(option: Option) -> float:
+        return math.log(option.rate) - DOUBT * forecast.doubt(option, home)
+
+    standing = forecast.option(list(map(min, batch.counts, batch.caps)))
+    best, least = standing, value(standing) + math.log(_GAIN)
+    # Doubt only lowers a value, so most options need none computed.
+    for option in sorted(policy(forecast), key=_rate, reverse=True):
+        if math.log(option.rate) <= least:
+            break
+        if (own := value(option)) > least:
+            best, least = option, own
+    return standing, best
+
+
+def _without_caps(counts: Sequence[int], batch: Batch) -> Sequence[int]:
+    """What a cap cuts is no decision: a request that comes to its end would leave its last numbers to the next one."""
+    if not any(map(operator.eq, counts, batch.caps)):
+        return counts
+    triples = zip(counts, batch.counts, batch.caps, strict=True)
+    return [max(count, before) if count == cap else count for count, before, cap in triples]
+
+
+def _most_common(counts: Sequence[int], caps: Sequence[int]) -> int:
+    """The number that most sequences draft of those that may."""
+    drafting = counts if all(caps) else [count for count, cap in zip(counts, caps, strict=True) if cap]
+    return Counter(drafting).most_common(1)[0][0]
+
+
+def _explore(state: State, clock: Clock, forecast: Forecast, choice: Option) -> State:
+    """The state, with a trial of the number that may be better than `choice`, when that has not cost too much yet.
+
+    What is never drafted is never measured. Where nothing may be better, the best other number is tried now and then.
     """
     waited = clock.steps - state.last_trial
-    if waited < _TRIALS["unknown"][1]:
+    others = [k for k in range(forecast.depth + 1) if k != state.usual]
+    if waited < DECIDE_EVERY or not others:
         return state
-    rates = {k: forecast.uniform(k) for k in range(forecast.depth + 1) if k != state.usual}
-    if not rates:
-        return state
-    size, context = len(batch.counts), batch.mean_context
-    unknown = [k for k in rates if table.steps_at(size, k, context) < UNKNOWN]
-    hopeful = unknown if len(unknown) == len(rates) else [k for k in unknown if rates[k] > _NEAR * rate]
-    count = max(hopeful or rates, key=rates.__getitem__)
-    share = rates[count] / rate
-    kind = "unknown" if hopeful else "level" if share > _LEVEL else "near" if share > _NEAR else "far"
-    steps, every = _TRIALS[kind]
-    if hopeful:
-        state = state.held(clock, DECIDE_EVERY)
-    return begin_trial(state, clock, count, steps) if waited >= every else state
+
+    def doubt(k: int) -> float:
+        return forecast.doubt(forecast.options[k], choice)
+
+    # The doubt grows with the distance, so it is greatest at an end.
+    greatest = max(doubt(others[0]), doubt(others[-1]))
+    # The one whose last trial is longest ago, so that numbers nearly as good as this one do not take all trials.
+    by_age = sorted(
+        (state.tried.get(k, 0), -share, k)
+        for k in others
+        if _hopeful(share := forecast.options[k].rate / choice.rate, greatest)
+        and _affordable(clock.steps - state.tried.get(k, 0), share)
+    )
+    chosen = next((k for _, share, k in by_age if _hopeful(-share, doubt(k))), None)
+    if chosen is None:
+        if waited < _LONGEST_WAIT / (1 + (greatest / _UNKNOWN) ** 2):
+            return state
+        chosen = max(others, key=lambda k: math.log(forecast.options[k].rate) + DOUBT * doubt(k))
+    trial = Trial(chosen, clock.observed + _TRIAL_STEPS)
+    tried = {**state.tried, chosen: clock.steps}
+    return state._replace(due=clock.steps + _LONGEST_HOLD, trial=trial, last_trial=clock.steps, tried=tried)
 
 
-def begin_trial(state: State, clock: Clock, drafts: int, steps: int) -> State:
-    """The state with a trial of `drafts` tokens for this many steps."""
-    return replace(state, trial=Trial(drafts, clock.observed + steps), last_trial=clock.steps)
+def _hopeful(share: float, doubt: float) -> bool:
+    """Whether a number that makes this share of the tokens may be better, with this doubt about it."""
+    return math.log(_GAIN / share) < DOUBT * doubt
+
+
+def _affordable(waited: int, share: float) -> bool:
+    """Whether a number that makes this share of the tokens may be tried again after so many steps."""
+    return waited * _TRIAL_COST >= _TRIAL_STEPS * max(0.0, 1 - share)

@@ -1,20 +1,20 @@
 """The gate: it decides before every step how much to draft, and observes the step afterwards.
 
-`Gate` keeps what the pure `decision.decide` needs between steps: the last state and decision, acceptance, and step
-times. While a decision stands it is returned as it is, so most steps cost a few microseconds.
+`Gate` keeps what the pure `decision.decide` needs between steps: the last state and decision, acceptance, and the cost
+model. While a decision stands it is returned as it is, and steps are only noted; what they say is learned when the next
+decision is made. So most steps cost a few microseconds.
 """
 
 from __future__ import annotations
 
 import operator
-import statistics
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import chain
 
 from dovetail.gate.acceptance import Acceptance, Track
-from dovetail.gate.costs import CONTEXTS, CostTable
+from dovetail.gate.costs import CONTEXTS, CostModel, features
 from dovetail.gate.decision import (
     Batch,
     Clock,
@@ -28,6 +28,8 @@ from dovetail.gate.decision import (
     limited,
     too_long_in,
 )
+from dovetail.gate.forecast import Forecast
+from dovetail.gate.step_times import StepTimes
 
 # A step of more seconds than this counts as several: otherwise a slow engine would wait long for the next decision.
 _SLOW = 0.04
@@ -36,6 +38,7 @@ _SLOW = 0.04
 _FEW = 4
 
 _NOTHING = Decision()
+_ASKED, _MADE = operator.itemgetter(1), operator.itemgetter(2)
 
 Drafted = tuple[Track | None, int, int, int]
 """The drafts of one sequence in a step: its track, or None where a grammar made some of them, which says nothing about
@@ -45,29 +48,42 @@ the drafter; how many draft tokens were asked for; how many were made; how many 
 class Gate:
     """Decides before every step and observes it afterwards.
 
-    `drafts`: the most tokens that a sequence drafts. Without a `table`, every sequence drafts as many, within `limits`.
+    `drafts`: the most tokens that a sequence drafts; `home`: the drafter's own number (None: `drafts`), which the gate
+    begins with. Without `costs`, every sequence drafts `drafts`, within `limits`. `acceptance`: how likely each draft
+    is to be accepted, where that is known before; what `costs` have of it comes first.
     """
 
     policy: Policy = staticmethod(best_counts)
 
-    def __init__(self, table: CostTable | None, limits: Limits, drafts: int) -> None:
-        self.table = table
+    def __init__(
+        self,
+        costs: CostModel | None,
+        limits: Limits,
+        drafts: int,
+        *,
+        home: int | None = None,
+        acceptance: Sequence[float] = (),
+    ) -> None:
+        self.costs = costs
         self.limits = limits
         self._drafts = drafts
-        self._acceptance = Acceptance(drafts)
-        self._state = State(usual=drafts)
-        self._steps = 0
-        self._observed = 0
-        # The standing decision, the batch it is for, and its reasons with their numbers of sequences.
+        own = drafts if costs is None or home is None else min(home, drafts)
+        if costs is not None and costs.acceptance:
+            acceptance = costs.acceptance
+        self._acceptance = Acceptance(drafts, acceptance)
+        self._times = None if costs is None else StepTimes(costs)
+        self._state = State(home=own, usual=own)
+        self._due = self._steps = self._observed = 0
+        # The standing decision and the batch it is for.
         self._decision = _NOTHING
         self._tracks: list[Track] = []
         self._caps: list[int] = []
-        self._context = 0.0
-        self._standing_reasons: list[tuple[Reason, int]] = []
-        # Whether the time of the step that was decided for last is a measure of the standing decision.
+        self._contexts: list[int] = []
+        # How many steps it was returned for, and whether the time of the next step is a measure of it.
+        self._stood = 0
         self._timed = False
-        # Of each step with the standing decision: draft tokens asked for, draft tokens made, seconds.
-        self._times: list[tuple[int, int, float]] = []
+        # The steps that are not learned yet: drafts, and seconds where these are a measure of the standing decision.
+        self._noted: list[tuple[Sequence[Drafted], float | None]] = []
         self._reasons: Counter[Reason] = Counter()
 
     def decide(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
@@ -80,58 +96,63 @@ class Gate:
             return _NOTHING
         self._steps += 1
         too_long = too_long_in(contexts, self.limits) if self.limits.below_context is not None else ()
-        if self._steps < self._state.due and self._stands(tracks, caps, too_long):
+        if self._steps < self._due and self._stands(tracks, caps, too_long):
             self._timed = True
             if too_long != self._decision.too_long:
-                self._decision = replace(self._decision, too_long=too_long)
+                self._decision = self._decision._replace(too_long=too_long)
         else:
-            self._correct_table()
+            self._learn()
             self._decision = self._new_decision(tracks, contexts, caps)
             self._timed = not self._decision.changed
-            self._tracks, self._caps = list(tracks), list(caps)
-            self._context = sum(contexts) / len(contexts)
-            self._standing_reasons = list(Counter(self._decision.reasons).items())
-        for reason, count in self._standing_reasons:
-            self._reasons[reason] += count
+            self._tracks, self._caps, self._contexts = list(tracks), list(caps), list(contexts)
+        self._stood += 1
         return self._decision
 
-    def observe(self, drafted: Iterable[Drafted], seconds: float | None) -> None:
+    def observe(self, drafted: Sequence[Drafted], seconds: float | None) -> None:
         """Take in a step: the drafts of each sequence that was allowed some, and how long the step took.
 
         `seconds` is None where the step did other things besides. Draft tokens that were asked for and not made
-        (lookups often find nothing) count as not accepted.
+        (lookups often find nothing) count as not accepted. The gate keeps `drafted`.
         """
-        asked_in_all, asked_of_grammar, made_in_all = 0, 0, 0
-        accepted_counts, made_counts = self._acceptance.accepted, self._acceptance.made
-        for track, asked, made, accepted in drafted:
-            asked_in_all += asked
-            made_in_all += made
-            if track is None:
-                asked_of_grammar += asked
-                continue
-            accepted_counts[track.context][asked][accepted] += 1
-            made_counts[track.context][made] += 1
-            if self.table is not None:
-                track.unlearned.append((asked, accepted))
-        by_grammar = asked_of_grammar == asked_in_all and asked_of_grammar * _FEW > len(self._tracks)
-        state = self._state
-        if self.table is not None and seconds is not None and self._timed and not by_grammar:
-            self._times.append((asked_in_all, made_in_all, seconds))
-            if seconds >= _SLOW:
-                state = self._state = replace(state, due=state.due - int(seconds / _SLOW))
+        if drafted or self._timed:
+            self._noted.append((drafted, seconds if self._timed else None))
         self._observed += 1
-        if state.trial is not None and state.trial.end == self._observed:
-            self._state = replace(state, due=self._steps)
+        if seconds is not None and seconds >= _SLOW:
+            self._due -= int(seconds / _SLOW)
+        trial = self._state.trial
+        if trial is not None and trial.end == self._observed:
+            self._due = self._steps
+
+    @property
+    def expected_acceptance(self) -> list[float]:
+        """By position, how likely a draft is to be accepted when those before it were, as learned so far."""
+        return self._acceptance.overall
+
+    def learned(self) -> CostModel | None:
+        """The costs with the acceptance, for the next start."""
+        if self.costs is not None and any(map(any, self._acceptance.made)):
+            self._acceptance.learn()
+            self.costs.acceptance = self._acceptance.overall
+        return self.costs
 
     def counts(self, drafter: str) -> dict[str, float]:
         """Totals since start, named as in `Engine.gauges`."""
+        reasons = self._reasons.copy()
+        for reason in self._decision.reasons:
+            reasons[reason] += self._stood
         counts: dict[str, float] = {
-            f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in self._reasons.copy().items()
+            f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in reasons.items() if count
         }
         allowed = self._decision.allowed
         counts["gate_draft_tokens"] = sum(allowed) / max(1, len(allowed))
+        noted = [row for drafted, _ in list(self._noted) for row in drafted if row[0] is not None]
         for i, context in enumerate(CONTEXTS):
             drafted, accepted = self._acceptance.totals(i)
+            for track, _, made, stood in noted:
+                if track is not None and track.context == i:
+                    for position in range(made):
+                        drafted[position] += 1
+                        accepted[position] += position < stood
             for position in range(self._drafts):
                 if drafted[position]:
                     labels = f'{{position="{position}",drafter="{drafter}",context="{context}"}}'
@@ -147,41 +168,54 @@ class Gate:
         return caps == self._caps or (not standing.capped and all(map(operator.le, standing.allowed, caps)))
 
     def _new_decision(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
-        state, clock = self._state, Clock(self._steps, self._observed)
+        state, clock = self._state._replace(due=self._due), Clock(self._steps, self._observed)
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
         counts = [state.usual if track.drafts is None else track.drafts for track in tracks]
         batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
-        survivals: list[list[float]] | None = None
-        if self.table is not None and not self.limits.too_many(len(tracks)) and state.is_due(clock, len(tracks)):
-            survivals = self._survivals(tracks, batch.caps)
-        self._state, decision = decide(state, clock, batch, self.limits, self.table, survivals, self.policy)
+        forecast: Forecast | None = None
+        if not self.limits.too_many(len(tracks)) and state.is_due(clock, len(tracks)):
+            forecast = self._forecast(tracks, batch)
+        self._state, decision = decide(state, clock, batch, self.limits, forecast, self.policy)
+        self._due = self._state.due
         for track, count in zip(tracks, decision.counts, strict=True):
             track.drafts = count
         return decision
 
-    def _survivals(self, tracks: Sequence[Track], caps: Sequence[int]) -> list[list[float]]:
-        """For each sequence, the probabilities that its first drafts are all accepted, as `Policy` takes them."""
+    def _forecast(self, tracks: Sequence[Track], batch: Batch) -> Forecast | None:
+        if self.costs is None:
+            return None
         self._acceptance.learn()
+        likely = self._acceptance.likely
         for track in tracks:
-            track.learn()
-        return [
-            track.survivals(self._acceptance.likely[track.context][:cap])
-            for track, cap in zip(tracks, caps, strict=True)
+            track.forget()
+        survivals = [
+            track.survivals(likely[track.context][:cap]) for track, cap in zip(tracks, batch.caps, strict=True)
         ]
+        return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts)
 
-    def _correct_table(self) -> None:
-        """Correct the table by the times of the steps with the standing decision."""
-        if self.table is not None and self._times:
-            by_asked: dict[int, dict[int, list[float]]] = {}
-            for asked, made, seconds in self._times:
-                by_asked.setdefault(asked, {}).setdefault(made, []).append(seconds)
-            for asked, by_made in by_asked.items():
-                # The median of steps that made as many drafts, since some steps meet something else; their mean over
-                # the numbers of drafts made, since a lookup finds something only now and then.
-                times = [(len(own), statistics.median_low(own)) for own in by_made.values()]
-                steps = sum(count for count, _ in times)
-                mean = sum(count * seconds for count, seconds in times) / steps
-                batch = len(self._tracks)
-                self.table.correct(batch, asked / batch, self._context, mean, steps)
-        self._times.clear()
+    def _learn(self) -> None:
+        """Learn from the steps with the standing decision."""
+        times: list[tuple[int, float]] = []
+        asked_for = sum(self._decision.allowed)
+        rows = Counter(chain.from_iterable(drafted for drafted, _ in self._noted))
+        all_made = all(asked == made for _, asked, made, _ in rows)
+        for drafted, seconds in self._noted:
+            if seconds is not None and sum(map(_ASKED, drafted)) == asked_for and not self._by_grammar(drafted):
+                times.append((asked_for if all_made else sum(map(_MADE, drafted)), seconds))
+        self._acceptance.count(rows)
+        for reason, count in Counter(self._decision.reasons).items():
+            self._reasons[reason] += count * self._stood
+        if self._times is not None and times:
+            step = features(self._decision.allowed, self._contexts)
+            self._times.learn(step, times, self._observed)
+        self._noted, self._stood = [], 0
+
+    def _by_grammar(self, drafted: Sequence[Drafted]) -> bool:
+        """Whether a grammar made all drafts, and these are not few."""
+        forced = 0
+        for track, asked, _, _ in drafted:
+            if track is not None:
+                return False
+            forced += asked
+        return forced * _FEW > len(self._tracks)

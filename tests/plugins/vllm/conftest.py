@@ -144,4 +144,4 @@ def ids_of(name: str, text: str, folder: Path) -> list[int]:
 def prompt_of(name: str, thinking: bool, folder: Path) -> list[int]:
     """A prompt that leaves a reasoning block open, or that does not."""
     fmt = families.format_of(name)
-    return ids_of(name, fmt.end_of_turn[0] + (fmt._reader.think.strip() if thinking else ""), folder)
+    return ids_of(name, fmt.end_of_turn[0] + (fmt.reader_type.think.strip() if thinking else ""), folder)

@@ -1,11 +1,10 @@
-"""Run by vLLM's Python: jobs as JSON on standard input; of each the ids and what its steps did on standard output."""
+"""Run by vLLM's Python: jobs as JSON on standard input; the ids and steps of each on standard output."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -42,7 +41,7 @@ class Watched:
         first, last = self._forced["closed"]
         most = 0 if first <= self._number < last else max(caps, default=0)
         decision = self._decide(tracks, contexts, [min(cap, most) for cap in caps])
-        return replace(decision, allowed=tuple(min(cap, most) for cap in caps))
+        return decision._replace(allowed=tuple(min(cap, most) for cap in caps))
 
 
 def _place(name: str) -> int:

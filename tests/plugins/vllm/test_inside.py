@@ -1,4 +1,4 @@
-"""Inside vLLM, through its own detokenizer and composition of parsers: what is read is what `Format.parse` reads.
+"""Inside vLLM, through its own detokenizer and composition of parsers: the message is that of `Format.parse`.
 
 DOVETAIL_VLLM_PARSERS names the Pythons of environments with vLLM (see docs/vllm.md): their parsers are enough.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
@@ -18,12 +18,13 @@ from dovetail.conversation import Call, Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.plugins.vllm import names
 from dovetail.tokens import Detokenizer, Prompt
+from tests.examples import examples
 from tests.plugins.vllm.conftest import Inside, ids_of, prompt_of, tokenizer_in
 from tests.reading import families
 from tests.reading.families import TOOLS, cut, opened, reasons, stream_ids
 
 families_all = pytest.mark.parametrize("name", FAMILIES)
-few = settings(max_examples=400 if settings().max_examples >= 1000 else 8, deadline=None)
+few = examples(8, fuzz=400)
 Message_ = dict[str, Any]
 
 
@@ -33,7 +34,7 @@ def plain(message: Message) -> Message_:
 
 
 def nameless(answer: Message_) -> Message_:
-    """An answer without its calls' ids, which are made anew for each reading where the model gave none."""
+    """An answer without its calls' ids, which are new for each reading if the model wrote none."""
     assert "error" not in answer, answer
     ids = [call.pop("id") for call in answer["calls"]]
     assert all(ids) and len(set(ids)) == len(ids)
@@ -41,7 +42,7 @@ def nameless(answer: Message_) -> Message_:
 
 
 def job(name: str, folder: Path, groups: list[list[int]], thinking: bool, **changed: Any) -> dict[str, Any]:
-    asked: dict[str, Any] = {
+    job_fields: dict[str, Any] = {
         "tool_parser": f"dovetail_{name}",
         "reasoning_parser": f"dovetail_{name}",
         "folder": str(folder),
@@ -50,7 +51,7 @@ def job(name: str, folder: Path, groups: list[list[int]], thinking: bool, **chan
         "groups": groups,
         "ended": False,
     }
-    return asked | changed
+    return job_fields | changed
 
 
 # -- law 1, through vLLM -----------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def job(name: str, folder: Path, groups: list[list[int]], thinking: bool, **chan
 @families_all
 @few
 @given(st.data(), st.booleans(), families.cuts)
-def test_what_is_written_reads_back_in_any_groups_of_tokens(
+def test_written_answers_are_read_back_in_any_groups_of_tokens(
     inside: Inside, folders: dict[str, Path], name: str, data: st.DataObject, thinking: bool, places: list[int]
 ) -> None:
     """Streamed and not; texts that spell control tokens in ordinary tokens stay texts."""
@@ -73,9 +74,9 @@ def test_what_is_written_reads_back_in_any_groups_of_tokens(
         dovetail.fold(stream_ids(name, [ids[:-1] if ended else ids], tokenizer_in(folder), thinking=open_))
     )
     for groups in ([ids], [group for group in cut(ids, places) if group], [[token] for token in ids]):
-        asked = job(name, folder, groups, open_, ended=ended)
-        assert nameless(inside.ask("streamed", **asked)) == expected
-    assert nameless(inside.ask("whole", **asked)) == expected
+        job_fields = job(name, folder, groups, open_, ended=ended)
+        assert nameless(inside.ask("streamed", **job_fields)) == expected
+    assert nameless(inside.ask("whole", **job_fields)) == expected
 
 
 @families_all
@@ -97,9 +98,9 @@ def test_any_output_reads_the_same_in_any_groups_of_tokens(
     reader = fmt.reader(TOOLS, tokenizer=tokenizer_in(folder), thinking=thinking)
     expected = plain(dovetail.fold([*reader.feed("", ids), *reader.finish("length")]))
     for groups in ([ids], [group for group in cut(ids, places) if group], [[token] for token in ids]):
-        asked = job(name, folder, groups, thinking)
-        assert nameless(inside.ask("streamed", **asked)) == expected
-    assert nameless(inside.ask("whole", **asked)) == expected
+        job_fields = job(name, folder, groups, thinking)
+        assert nameless(inside.ask("streamed", **job_fields)) == expected
+    assert nameless(inside.ask("whole", **job_fields)) == expected
 
 
 # -- what the request says ---------------------------------------------------------------------------------------------
@@ -123,9 +124,9 @@ def test_ids_of_calls_are_the_models_own(inside: Inside, folders: dict[str, Path
 )
 def test_a_forced_call_is_read_like_any_other(inside: Inside, folders: dict[str, Path], choice: Any) -> None:
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
+    job_fields = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
     for do in ("streamed", "whole"):
-        read = inside.ask(do, **asked, fields={"tool_choice": choice})
+        read = inside.ask(do, **job_fields, fields={"tool_choice": choice})
         assert nameless(read) == plain(CALLED)
 
 
@@ -135,36 +136,36 @@ def test_without_a_choice_of_tools_a_call_is_content(inside: Inside, folders: di
     ids = ids_written(name, folder)
     reader = fmt.reader(TOOLS, thinking=opened(name, True), tool_choice="none", tokenizer=tokenizer_in(folder))
     expected = plain(dovetail.fold([*reader.feed("", ids[:-1]), *reader.finish()]))
-    asked = job(name, folder, [[t] for t in ids], opened(name, True), ended=True, fields={"tool_choice": "none"})
-    assert expected["calls"] == [] and nameless(inside.ask("streamed", **asked)) == expected
-    assert nameless(inside.ask("whole", **asked)) == expected
+    job_fields = job(name, folder, [[t] for t in ids], opened(name, True), ended=True, fields={"tool_choice": "none"})
+    assert expected["calls"] == [] and nameless(inside.ask("streamed", **job_fields)) == expected
+    assert nameless(inside.ask("whole", **job_fields)) == expected
 
 
 def test_one_flag_is_enough_for_what_it_names(inside: Inside, folders: dict[str, Path]) -> None:
     """The tool parser's alone reads reasoning too; to the reasoning parser's alone a call is content."""
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
-    assert nameless(inside.ask("streamed", **asked | {"reasoning_parser": None})) == plain(CALLED)
-    alone = inside.ask("streamed", **asked | {"tool_parser": None})
+    job_fields = job("kimi_k25", folder, [[t] for t in ids_written("kimi_k25", folder)], True, ended=True)
+    assert nameless(inside.ask("streamed", **job_fields | {"reasoning_parser": None})) == plain(CALLED)
+    alone = inside.ask("streamed", **job_fields | {"tool_parser": None})
     assert (alone["reasoning"], alone["calls"]) == (CALLED.reasoning, [])
     assert alone["content"] == 'Let me look.functions.get_weather:0{"city": "Paris"}'
 
 
 def test_reasoning_that_is_not_wanted_is_left_out(inside: Inside, folders: dict[str, Path]) -> None:
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [ids_written("kimi_k25", folder)], True, ended=True)
-    read = inside.ask("streamed", **asked, fields={"include_reasoning": False})
+    job_fields = job("kimi_k25", folder, [ids_written("kimi_k25", folder)], True, ended=True)
+    read = inside.ask("streamed", **job_fields, fields={"include_reasoning": False})
     assert nameless(read) == plain(CALLED) | {"reasoning": ""}
 
 
 def test_a_stop_string_ends_the_text_and_not_the_ids(inside: Inside, folders: dict[str, Path]) -> None:
     """vLLM holds back what may become one, so its text lags behind its ids, and ends before them."""
     folder = folders["kimi_k25"]
-    asked = job("kimi_k25", folder, [], True, ended=True)
+    job_fields = job("kimi_k25", folder, [], True, ended=True)
     for stop, expected in (("look", "Let me "), ("never said", CALLED.content)):
         for groups in ([[t] for t in ids_written("kimi_k25", folder)], [ids_written("kimi_k25", folder)]):
             for do in ("streamed", "whole"):
-                read = inside.ask(do, **asked | {"groups": groups}, stop=[stop])
+                read = inside.ask(do, **job_fields | {"groups": groups}, stop=[stop])
                 assert (read["reasoning"], read["content"]) == (CALLED.reasoning, expected)
                 assert bool(read["calls"]) == (stop != "look")
 
@@ -173,8 +174,8 @@ def test_a_call_that_a_limit_cut_is_the_same_streamed_and_not(inside: Inside, fo
     folder = folders["kimi_k25"]
     ids = ids_written("kimi_k25", folder)
     for length in range(len(ids)):
-        asked = job("kimi_k25", folder, [[t] for t in ids[: length + 1]], True)
-        streamed, whole = inside.ask("streamed", **asked), inside.ask("whole", **asked)
+        job_fields = job("kimi_k25", folder, [[t] for t in ids[: length + 1]], True)
+        streamed, whole = inside.ask("streamed", **job_fields), inside.ask("whole", **job_fields)
         assert nameless(streamed) == nameless(whole)
 
 
@@ -209,7 +210,7 @@ def test_the_engine_learns_where_reasoning_ends(inside: Inside, folders: dict[st
     assert CALLED.reasoning in reasoning and CALLED.content not in reasoning
     closed = inside.ask("engine", **job(name, folder, [], True) | {"prompt": ids[:-1]})
     assert closed["ended"] == [True]
-    if families.format_of(name)._reader.think_end.strip() in tokenizer.control:
+    if families.format_of(name).reader_type.think_end.strip() in tokenizer.control:
         spelled = len(tokenizer.encode(CALLED.reasoning))
         assert spelled <= answer["reasoning_tokens"] <= spelled + 2  # and what breaks the lines around it
 
@@ -228,8 +229,8 @@ def strict(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_call_that_is_asked_for_is_held_to_by_a_structural_tag(
     inside: Inside, folders: dict[str, Path], name: str, known: bool
 ) -> None:
-    asked = job(name, folders[name], [], opened(name, True), tools=ONE, prompt_unknown=not known)
-    answer = inside.ask("adjusted", **asked, fields={"tool_choice": "required"})
+    job_fields = job(name, folders[name], [], opened(name, True), tools=ONE, prompt_unknown=not known)
+    answer = inside.ask("adjusted", **job_fields, fields={"tool_choice": "required"})
     assert "error" not in answer, answer
     tag = json.loads(answer["tag"])
     assert tag["type"] == "structural_tag" and "ping" in answer["tag"]
@@ -238,22 +239,22 @@ def test_a_call_that_is_asked_for_is_held_to_by_a_structural_tag(
 
 
 def test_auto_is_left_free_unless_a_tool_or_the_server_is_strict(inside: Inside, folders: dict[str, Path]) -> None:
-    asked = job("kimi_k25", folders["kimi_k25"], [], True, tools=TOOLS)
-    assert inside.ask("adjusted", **asked)["tag"] is None
-    assert inside.ask("adjusted", **asked, fields={"tool_choice": "none"})["tag"] is None
-    pinned = inside.ask("adjusted", **asked | {"tools": [*TOOLS[:1], *strict(TOOLS[2:3])]})["tag"]
+    job_fields = job("kimi_k25", folders["kimi_k25"], [], True, tools=TOOLS)
+    assert inside.ask("adjusted", **job_fields)["tag"] is None
+    assert inside.ask("adjusted", **job_fields, fields={"tool_choice": "none"})["tag"] is None
+    pinned = inside.ask("adjusted", **job_fields | {"tools": [*TOOLS[:1], *strict(TOOLS[2:3])]})["tag"]
     assert "celsius" not in pinned and "lines" in pinned  # the schema of the one that is strict
-    single = inside.ask("adjusted", **asked, fields={"parallel_tool_calls": False})["tag"]
+    single = inside.ask("adjusted", **job_fields, fields={"parallel_tool_calls": False})["tag"]
     assert single is not None and "celsius" not in single
     for level, registered in (("function", False), ("parameter", True)):
-        tag = inside.ask("adjusted", **asked, level=level)["tag"]
+        tag = inside.ask("adjusted", **job_fields, level=level)["tag"]
         assert ("celsius" in tag) is registered
-    inside.ask("adjusted", **asked, level="auto")
+    inside.ask("adjusted", **job_fields, level="auto")
 
 
 def test_a_response_format_is_not_overruled_by_auto(inside: Inside, folders: dict[str, Path]) -> None:
-    asked = job("kimi_k25", folders["kimi_k25"], [], True, tools=strict(ONE))
-    answer = inside.ask("adjusted", **asked, fields={"response_format": {"type": "json_object"}})
+    job_fields = job("kimi_k25", folders["kimi_k25"], [], True, tools=strict(ONE))
+    answer = inside.ask("adjusted", **job_fields, fields={"response_format": {"type": "json_object"}})
     assert answer["tag"] is None and answer["whole"] is False
 
 
@@ -274,14 +275,14 @@ HISTORY = [
 
 
 def test_histories_are_repaired_for_the_parsers_that_are_served(inside: Inside, folders: dict[str, Path]) -> None:
-    asked = job("kimi_k25", folders["kimi_k25"], [], True, messages=HISTORY)
-    user, assistant, tool = inside.ask("rendered", **asked)["messages"]
+    job_fields = job("kimi_k25", folders["kimi_k25"], [], True, messages=HISTORY)
+    user, assistant, tool = inside.ask("rendered", **job_fields)["messages"]
     assert assistant["tool_calls"][0]["id"] == tool["tool_call_id"] == "functions.get_weather:0"
     assert assistant["reasoning"] == "Paris."  # under the name that vLLM reads
     assert user["content"] in ("Weather?", HISTORY[0]["content"])
 
 
-def test_what_cannot_be_put_right_is_left_to_vllm(inside: Inside, folders: dict[str, Path]) -> None:
+def test_histories_that_cannot_be_repaired_are_left_to_vllm(inside: Inside, folders: dict[str, Path]) -> None:
     orphan = [HISTORY[0], {"role": "tool", "tool_call_id": "call_x", "content": "sunny"}]
     answer = inside.ask("rendered", **job("kimi_k25", folders["kimi_k25"], [], True, messages=orphan))
     assert answer["messages"][1]["tool_call_id"] == "call_x"
@@ -308,14 +309,14 @@ def test_parsers_that_do_not_belong_together_are_refused_at_the_start(inside: In
         ("dovetail_kimi_k25", "dovetail_qwen3", "parsers of different formats"),
         ("hermes", "dovetail_kimi_k25", "cannot be combined with Hermes2ProToolParser"),
     ):
-        asked = job("kimi_k25", folder, [[1]], True, tool_parser=tools, reasoning_parser=reasoning)
-        answer = inside.ask("streamed", **asked)
+        job_fields = job("kimi_k25", folder, [[1]], True, tool_parser=tools, reasoning_parser=reasoning)
+        answer = inside.ask("streamed", **job_fields)
         assert complaint in answer["error"] + answer["cause"]
 
 
 def test_a_format_of_a_checkpoint_needs_a_checkpoint(inside: Inside, folders: dict[str, Path]) -> None:
-    asked = job("kimi_k25", folders["kimi_k25"], [[1]], True, tool_parser="dovetail_jinja", reasoning_parser=None)
-    assert "dovetail_jinja is made from a checkpoint's chat template" in inside.ask("streamed", **asked)["error"]
+    job_fields = job("kimi_k25", folders["kimi_k25"], [[1]], True, tool_parser="dovetail_jinja", reasoning_parser=None)
+    assert "dovetail_jinja is made from a checkpoint's chat template" in inside.ask("streamed", **job_fields)["error"]
 
 
 OVERRIDDEN = (
@@ -331,8 +332,8 @@ def test_built_in_names_can_be_overridden(python: str, folders: dict[str, Path])
     try:
         for tools, reasoning, name in OVERRIDDEN:
             folder = folders[name]
-            asked = job(name, folder, [[t] for t in ids_written(name, folder)], opened(name, True), ended=True)
-            read = worker.ask("streamed", **asked | {"tool_parser": tools, "reasoning_parser": reasoning})
+            job_fields = job(name, folder, [[t] for t in ids_written(name, folder)], opened(name, True), ended=True)
+            read = worker.ask("streamed", **job_fields | {"tool_parser": tools, "reasoning_parser": reasoning})
             assert nameless(read) == plain(CALLED)
             registered = worker.ask("named", names=[tools, "pythonic"])["modules"]
             assert registered[tools].startswith("dovetail.") and registered["pythonic"].startswith("vllm.")

@@ -153,7 +153,7 @@ def test_it_closes_and_opens_at_its_limits(method: str, done: dict[str, Any]) ->
     assert wide, "some steps were of too many"
     after = steps[steps.index(wide[-1]) + 1 :]
     assert any(row for step in after for _, _, row, _ in step), "it opened when they were few"
-    assert any(length >= BELOW for step in after for _, length, _, _ in step), "and somebody became too long"
+    assert any(length >= BELOW for step in after for _, length, _, _ in step), "and one request became too long"
     assert decided(job, "batch") > 0
     assert decided(job, "context") > 0
     assert decided(job, "draft") > 0

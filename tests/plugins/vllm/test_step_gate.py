@@ -1,4 +1,4 @@
-"""The gate for an engine that drafts one number for all: what it is told of steps, and that it finds what pays."""
+"""The gate for an engine that drafts one number for all sequences: what it observes, and that it finds what pays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import PlanError
-from dovetail.gate import Gate, Limits, Track, UniformGate
+from dovetail.gate import CostModel, Gate, Limits, Track, UniformGate
 from dovetail.plugins.vllm import gate_settings
 from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 def measuring(limits: Limits = Limits()) -> UniformGate:  # noqa: B008
-    return UniformGate(None, limits, K, batch=16, context=256)
+    return UniformGate(CostModel.unmeasured(), limits, K)
 
 
 def decoding(*names: str, context: int = 10, cap: int = K) -> list[Decoding]:
@@ -61,7 +61,7 @@ def test_a_step_is_timed_where_it_tests_and_makes_the_same_drafts() -> None:
     assert step(["a"], decoding("a")) is None  # a prompt
     assert step(["a"], decoding("a"), a=Outcome(3, 1)) == 1.0
     assert recorder.calls[-1][0] == [(3, 3, 1)]
-    assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 0)) is None  # somebody's prompt beside it
+    assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 0)) is None  # another request's prompt in the same step
     assert step(["a", "b"], decoding("a", "b"), a=Outcome(3, 0), b=Outcome(2, 2)) == 1.0
     assert recorder.calls[-1][0] == [(3, 3, 0), (3, 2, 2)]
     assert step(["b"], decoding("b"), b=Outcome(3, 0)) is None  # one of them waits
@@ -96,7 +96,7 @@ def test_steps_overlap_where_the_next_is_scheduled_before_this_one_is_done() -> 
         assert recorder.calls[-1] == ([(3, 3, 0)], None)
 
 
-def test_what_is_asked_for_is_tested_once_and_forgotten_with_its_request() -> None:
+def test_a_requests_cap_is_checked_once_and_released_with_it() -> None:
     recorder = RecordingGate()
     gate = StepGate(recorder)
     gate.scheduled(["a", "b", "c"], decoding("a", "b", "c"), {"a", "b", "c"})
@@ -181,11 +181,22 @@ def test_it_closes_and_opens_again_when_drafts_begin_to_stand_or_to_pay() -> Non
         dear = partial(machine, 0.01, per_draft)
         _, closed = tokens_per_second(gate, 1, dear, accepts, 300)
         assert closed[-100:].count(0) > 90
-        _, opened = tokens_per_second(gate, 1, partial(machine, 0.01, 0.3), 0.8, 300)
+        _, opened = tokens_per_second(gate, 1, partial(machine, 0.01, 0.3), 0.8, 900)
         assert opened[-100:].count(0) < 10
 
 
-def test_what_it_is_told_is_named_where_it_cannot_be() -> None:
+def test_a_gate_begins_with_the_drafters_own_number_and_acceptance() -> None:
+    settings = gate_settings.read({"dovetail": {"draft_tokens": 2, "acceptance": 0.25, "speculate_up_to_batch": 1}})
+    gate = settings.gate_for(CostModel.unmeasured(), 5)
+    assert isinstance(gate, UniformGate) and gate.expected_acceptance == pytest.approx([0.25] * 5)
+    assert gate.decide([Track()], [10], [5]).counts == (2,)
+    assert gate.decide([Track(), Track()], [10, 10], [5, 5]).allowed == (0, 0)
+    plain = gate_settings.read({}).gate_for(CostModel.unmeasured(), 5)
+    assert plain.expected_acceptance == pytest.approx([0.7] * 5) and plain.decide([Track()], [10], [5]).counts == (5,)
+    assert settings.gate_for(None, 5).decide([Track()], [10], [5]).allowed == (5,)
+
+
+def test_an_invalid_setting_is_refused_by_name() -> None:
     assert gate_settings.read({}) == gate_settings.GateSettings()
     assert (
         gate_settings.read({"dovetail": {"gate": "off", "speculate_below_context": 7000}}).speculate_below_context
@@ -195,6 +206,8 @@ def test_what_it_is_told_is_named_where_it_cannot_be() -> None:
         ({"speculate_below": 1}, "speculate_below"),
         ({"gate": "sometimes"}, "gate"),
         ({"speculate_up_to_batch": 0}, "speculate_up_to_batch"),
+        ({"draft_tokens": 0}, "draft_tokens"),
+        ({"acceptance": 1.5}, "acceptance"),
         ([], "object"),
     ):
         with pytest.raises(PlanError, match=rf"--additional-config: dovetail: .*{named}"):

@@ -1,4 +1,4 @@
-"""Text and token ids side by side: the text is what counts, the ids say which of it are control tokens."""
+"""Text and token ids side by side: the text is read, and the ids say which parts of it are control tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_all(text: str, ids: Sequence[int], tokenizer: Tokenizer | None) -> Mess
     return dovetail.fold([*read.feed(text, ids), *read.finish("stop")])
 
 
-def test_what_spells_a_control_token_is_text_where_the_ids_say_so() -> None:
+def test_text_that_spells_a_control_token_is_text_by_its_ids() -> None:
     tokenizer = families.tokenizer_of(NAME)
     ids = [*tokenizer.encode(f"say {END} "), tokenizer.control[END], *tokenizer.encode("!")]
     assert read_all(f"say {END} {END}!", ids, tokenizer).content == f"say {END} !"

@@ -1,4 +1,4 @@
-"""Versions of vLLM, and what the two variables may hold."""
+"""Versions of vLLM, and the values of the two environment variables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_format_has_a_name() -> None:
     assert set(names.OWN) == {f"dovetail_{name}" for name in NAMES}
 
 
-def test_what_is_overridden_is_listed_or_all() -> None:
+def test_overrides_are_a_list_or_all() -> None:
     assert names.overridden("") == ({}, {})
     tools, reasoning = names.overridden("kimi_k2, deepseek_v32")
     assert tools == {"kimi_k2": ("kimi_k2", "kimi_k2_thinking", "kimi_k25"), "deepseek_v32": ("deepseek_v32",)}

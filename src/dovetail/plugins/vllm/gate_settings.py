@@ -11,17 +11,35 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import PlanError
+from dovetail.gate import CostModel, Gate, Limits, UniformGate
 
 #: Dovetail's key in vLLM's additional config.
 MEMBER = "dovetail"
 
 
 class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """They have the names and meanings of the plan's settings. vLLM's num_speculative_tokens is the most drafts."""
+    """They have the names and meanings of the plan's settings. vLLM's num_speculative_tokens is the most drafts.
+
+    `draft_tokens`: the drafter's own number, which the gate begins with; None is the most. `acceptance`: how likely a
+    draft is to be accepted when those before it were, as far as the drafter's recipe has measured it.
+    """
 
     gate: Literal["measured", "off"] = "measured"
     speculate_below_context: Annotated[int, Meta(ge=1)] | None = None
     speculate_up_to_batch: Annotated[int, Meta(ge=1)] | None = None
+    draft_tokens: Annotated[int, Meta(ge=1)] | None = None
+    acceptance: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.speculate_below_context, self.speculate_up_to_batch)
+
+    def gate_for(self, costs: CostModel | None, most: int) -> Gate:
+        """A gate that allows up to `most` drafts, the same for all sequences. Without `costs` only limits apply."""
+        if costs is None:
+            return Gate(None, self.limits, most)
+        acceptance = () if self.acceptance is None else (self.acceptance,)
+        return UniformGate(costs, self.limits, most, home=self.draft_tokens, acceptance=acceptance)
 
 
 def read(additional_config: Any) -> GateSettings:

@@ -18,11 +18,17 @@ class ReasoningSpans:
         self._format = fmt
         self._tokenizer = tokenizer
         control = tokenizer.control if tokenizer is not None else {}
-        markers = fmt.reasoning_markers  # None for Harmony, where reasoning is a channel
-        self.opener = markers[0] if markers else None
-        self.closer = markers[1] if markers else None
-        self._opens = control.get(self.opener) if self.opener else None
+        tags = fmt.reasoning_tags  # None for Harmony, where reasoning is a channel
+        self.opener = tags[0] if tags else None
+        self.closer = tags[1] if tags else None
+        tag = self.opener or ""
+        first = next((literal for literal in control if tag.startswith(literal)), tag)
+        self._opens = control.get(first)
+        #: How many tokens of ordinary text follow the control token in the opening tag.
+        self._opens_with = len(tokenizer.encode(tag.removeprefix(first))) if tokenizer is not None else 0
         self._closes = control.get(self.closer) if self.closer else None
+        #: The closing tag of a family whose tags are ordinary text.
+        self._closing_text = self.closer if fmt.reasoning_markers is None and self._closes is None else None
         self._ends = frozenset(control[literal] for literal in fmt.end_of_turn if literal in control)
         self._controls = frozenset(control.values())
 
@@ -36,16 +42,22 @@ class ReasoningSpans:
         """Whether no reasoning follows `ids`: a prompt, or a prompt and its output so far."""
         if self._format.reasoning == "written" and self._closes is not None:
             return self._closes in self._last_turn(ids)
+        if self._closing_text is not None and self._tokenizer is not None:
+            return self._closing_text in self._tokenizer.decode(self._last_turn(ids))
         return self._tokenizer is None or not self.left_open(ids)
 
     def ends_in(self, ids: Sequence[int], latest: Sequence[int]) -> bool:
         """Whether reasoning ends within `latest`, the last of `ids`."""
         if self._closes is not None:
             return self._closes in latest
+        if self._closing_text is not None and self._tokenizer is not None:  # it has at most a token for each byte
+            return self._closing_text in self._tokenizer.decode(ids[-len(latest) - len(self._closing_text) :])
         return not self._controls.isdisjoint(latest) and self.ended(ids)
 
     def after(self, ids: list[int]) -> list[int]:
         """The ids after the end of the reasoning; none if it has not ended."""
+        if self._closing_text is not None and self._tokenizer is not None:
+            return _after_text(ids, self._closing_text.encode(), self._tokenizer)
         if self._closes is None or self._closes not in ids:
             return []
         return ids[len(ids) - ids[::-1].index(self._closes) :]
@@ -61,12 +73,14 @@ class ReasoningSpans:
         """How many of an output's tokens are reasoning; 0 for families in which no single token ends it."""
         if self._closes is None:
             return 0
-        number = 0
+        number = layout = 0
         for token in ids:
             if token == self._opens:
-                thinking = True
+                thinking, layout = True, self._opens_with
             elif token == self._closes or token in self._ends:
                 thinking = False
+            elif layout:
+                layout -= 1
             else:
                 number += thinking
         return number
@@ -76,3 +90,12 @@ class ReasoningSpans:
             if ids[-back] in self._ends:
                 return ids[-back:]
         return ids[-_TAIL:] if not self._ends else ids
+
+
+def _after_text(ids: list[int], closing: bytes, tokenizer: Tokenizer) -> list[int]:
+    text, after = b"", len(ids)
+    for at, token in enumerate(ids):
+        text = text[-len(closing) :] + tokenizer.token_bytes(token)
+        if closing in text:
+            text, after = b"", at + 1
+    return ids[after:]

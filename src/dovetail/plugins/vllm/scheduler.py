@@ -27,7 +27,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from dovetail.gate import Gate, Limits, UniformGate, cost_file
+from dovetail.gate import CostModel, cost_file
 from dovetail.plugins.vllm import gate_settings
 from dovetail.plugins.vllm.gate_report import GateReport
 from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
@@ -52,18 +52,16 @@ class GatedScheduler(Scheduler):
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         settings = gate_settings.read(vllm_config.additional_config)
         super().__init__(vllm_config, *args, **kwargs)
-        limits = Limits(settings.speculate_below_context, settings.speculate_up_to_batch)
         self._shared_step = vllm_config.parallel_config.data_parallel_size > 1
         self._costs: Path | None = None
-        gate = Gate(None, limits, self.num_spec_tokens)
+        costs: CostModel | None = None
         stages = vllm_config.parallel_config.pipeline_parallel_size > 1
         if self.num_spec_tokens and settings.gate == "measured" and not stages:
             batch, context = self.scheduler_config.max_num_seqs, vllm_config.model_config.max_model_len
             self._costs = _costs(vllm_config, (batch, self.num_spec_tokens, context))
-            table = cost_file.read(self._costs, batch, self.num_spec_tokens)
-            gate = UniformGate(table, limits, self.num_spec_tokens, batch=batch, context=context)
-        self.gate = StepGate(gate)
-        self._report = GateReport(self.gate, limits, str(vllm_config.parallel_config.data_parallel_index))
+            costs = cost_file.read(self._costs) or CostModel.unmeasured()
+        self.gate = StepGate(settings.gate_for(costs, self.num_spec_tokens))
+        self._report = GateReport(self.gate, settings.limits, str(vllm_config.parallel_config.data_parallel_index))
         if not self.num_spec_tokens:
             _log.warning("GatedScheduler has no effect: vLLM was started without --speculative-config")
             return
@@ -110,8 +108,9 @@ class GatedScheduler(Scheduler):
         return outputs
 
     def shutdown(self) -> None:
-        if self._costs is not None and self.gate.gate.table is not None:
-            cost_file.write(self._costs, self.gate.gate.table)
+        costs = self.gate.gate.learned()
+        if self._costs is not None and costs is not None:
+            cost_file.write(self._costs, costs)
         super().shutdown()
 
     def _decoding(self, request: Request) -> Decoding:
