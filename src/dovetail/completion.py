@@ -6,7 +6,7 @@ An engine works on token ids and never sees messages, tools or formats. A `Const
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -21,6 +21,7 @@ class Sampling(msgspec.Struct, frozen=True):
     output contains; 1 changes nothing.
     `frequency_penalty`: subtracted from a token's logit once for each time the output contains that token.
     `presence_penalty`: subtracted once if the output contains the token.
+    `logit_bias`: added to the logits of these tokens, from -100 to 100 each.
     `temperature`: divides the logits; 0 is greedy, which takes the likeliest allowed token.
     `min_p`: drops tokens less likely than `min_p` times the likeliest; 0 drops none.
     `top_k`: keeps the `top_k` likeliest tokens; None keeps all.
@@ -37,6 +38,7 @@ class Sampling(msgspec.Struct, frozen=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
+    logit_bias: Mapping[int, float] = {}
 
 
 class Constraint(Protocol):
@@ -72,24 +74,47 @@ class Completion(msgspec.Struct, frozen=True):
     `max_tokens`: the most new tokens.
     `stop`: strings that end the output as soon as the last character of one is decoded. An engine behind HTTP ignores
     them: its caller sees the text and closes the stream.
+    `stop_token_ids`: tokens that end the output, as those of `EngineInfo.eos_ids` do. The last batch contains them. An
+    engine behind HTTP may ignore them: its caller sees the ids and closes the stream.
+    `ignore_eos`: the tokens of `EngineInfo.eos_ids` are not chosen.
+    `min_tokens`: before so many new tokens, no token that ends the output is chosen. Stop strings may come before.
+    With a constraint, `ignore_eos` and `min_tokens` hold as long as the constraint allows a token that does not end the
+    output. Where it allows none, the output ends.
     `logprobs`: None for no log probabilities; n for the log probability of each new token and of the n likeliest
     tokens at its position.
+    `prompt_logprobs`: the same for each token of the prompt after the first. Only for an engine whose
+    `EngineInfo.prompt_logprobs` is true.
     `constraint`, `grammar`: the same rules as a matcher and as data. An engine enforces the one that
     `EngineInfo.enforces` names.
+    `grammar_required`: whether an engine that cannot enforce the grammar refuses the completion. Otherwise it goes on
+    without.
     `draft_tokens`: the most tokens to draft in a step; None for the engine's own setting. An engine behind HTTP
     ignores it, which changes the speed and never the text.
+    `gated`: whether the engine's gate chooses how many tokens to draft. Otherwise each step drafts `draft_tokens`, or
+    the drafter's own number. An engine behind HTTP ignores it.
+    `report_drafts`: whether batches have the ids of draft tokens. An engine behind HTTP ignores it.
     `request_id`: the request's name in logs and records.
+    `trace_context`: the headers `traceparent` and `tracestate` (https://www.w3.org/TR/trace-context/), which an engine
+    behind HTTP sends with its request.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     constraint: Constraint | None = None
     grammar: Grammar | None = None
+    grammar_required: bool = True
     draft_tokens: int | None = None
+    gated: bool = True
+    report_drafts: bool = False
     request_id: str = ""
+    trace_context: Mapping[str, str] = {}
 
 
 Finish = Literal["stop", "length"]
@@ -118,6 +143,9 @@ class TokenBatch(msgspec.Struct, frozen=True):
     `forced`: how many of `drafted` came from the constraint and not from the drafter.
     `cached`: how many prompt tokens were in the engine's cache, reported on one batch, the first or the last.
     `logprobs`: one entry for each of `ids` if the completion asked for them.
+    `prompt_logprobs`: on the first batch, one entry for each token of the prompt after the first, if asked for.
+    `drafts`: the `drafted` tokens in order, if the completion asks for them. The first `accepted` of them are the first
+    of `ids`. None if they are not asked for, or not known.
 
     An engine behind HTTP reports `drafted` and `cached` on the last batch; both are None before it. `drafted` stays
     None if that engine drafts without reporting how much. Such an engine never reports `forced`.
@@ -130,6 +158,8 @@ class TokenBatch(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     cached: int | None = 0
     forced: int = 0
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    drafts: tuple[int, ...] | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -140,6 +170,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     `eos_ids`: the tokens that end a turn.
     `draft_tokens`: the most tokens that the engine drafts in a step; 0 also when an engine behind HTTP does not say.
     `enforces`: what the engine enforces of a completion: its `constraint`, or its `grammar` in one of two notations.
+    `prompt_logprobs`: whether the engine reports the log probabilities of a prompt's tokens.
+    `reports_steps`: whether each batch is one step. Over HTTP, one batch may cover several.
     """
 
     context: int
@@ -147,6 +179,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     eos_ids: tuple[int, ...]
     draft_tokens: int
     enforces: Literal["constraint", "lark", "structural_tag"] = "constraint"
+    prompt_logprobs: bool = False
+    reports_steps: bool = False
 
 
 @runtime_checkable

@@ -235,6 +235,19 @@ def write_mtp_target(path: Path, seed: int = 0, **changes: Any) -> Path:
     return path
 
 
+def batches_of(core: LLMCore, completions: dict[str, Completion]) -> dict[str, list[TokenBatch]]:
+    """The outcomes of each completion, all added at once."""
+    batches: dict[str, list[TokenBatch]] = {name: [] for name in completions}
+    for name, completion in completions.items():
+        core.add(name, completion)
+    while core.live:
+        for name, outcome in core.step():
+            assert isinstance(outcome, TokenBatch)
+            batches[name].append(outcome)
+        core.check_integrity()
+    return batches
+
+
 def run(core: LLMCore, completions: dict[str, Completion], late: dict[int, str] | None = None) -> dict[str, list[int]]:
     """Output ids of every completion; `late` maps a step number to the request that is only added there."""
     late = late or {}

@@ -23,6 +23,13 @@ class Automaton:
         moves[0] = {rng.randrange(2, vocab): 1}
         return cls(moves)
 
+    @classmethod
+    def ending(cls, seed: int, end: int, length: int, vocab: int = 97) -> Automaton:
+        """It allows `length` tokens, any two to five or `end` at each place, and then `end` alone."""
+        rng = random.Random(seed)
+        moves = [dict.fromkeys((end, *rng.sample(range(2, vocab), rng.randint(1, 4))), i + 1) for i in range(length)]
+        return cls([*moves, {end: length}])
+
     def accepts(self, tokens: list[int]) -> bool:
         return all(self.advance(token) for token in tokens)
 

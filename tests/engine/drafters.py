@@ -15,7 +15,7 @@ from dovetail.errors import EngineError
 
 def use(core: LLMCore, drafter: Drafter) -> LLMCore:
     """Let `core`, which must have been made with draft_tokens, draft with `drafter` instead."""
-    core._loop._drafter = core._scheduler._drafter = drafter
+    core.scheduler.drafter = drafter
     return core
 
 

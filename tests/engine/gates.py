@@ -1,17 +1,16 @@
-"""A gate that changes its mind, for tests: nobody's output may depend on it."""
+"""A gate with random decisions, for tests: no output may depend on it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dovetail.engine.core import LLMCore
 from dovetail.gate import Decision, Gate, Limits, Track
 
 
 class Fickle(Gate):
-    """For each sequence, now drafts as many as it may, now fewer, now none for a while."""
+    """Allows each sequence all drafts, fewer or none, at random and for some steps each."""
 
     def __init__(self, limits: Limits, drafts: int, seed: int, longest: int = 40) -> None:
         super().__init__(None, limits, drafts)
@@ -23,7 +22,7 @@ class Fickle(Gate):
     def decide(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
         decision = super().decide(tracks, contexts, caps)
         fewer = tuple(min(most, self._mood(track)) for track, most in zip(tracks, decision.allowed, strict=True))
-        return replace(decision, allowed=fewer)
+        return decision._replace(allowed=fewer)
 
     def _mood(self, track: Track) -> int:
         drafts, steps = self._moods.get(id(track), [0, 0])
@@ -36,5 +35,5 @@ class Fickle(Gate):
 
 def fickle(core: LLMCore, seed: int, limits: Limits | None = None, longest: int = 40) -> LLMCore:
     """Let a `Fickle` gate decide in `core`."""
-    core._scheduler.gate = core._gate = Fickle(limits or Limits(), core.info.draft_tokens, seed, longest)
+    core.scheduler.gate = Fickle(limits or Limits(), core.info.draft_tokens, seed, longest)
     return core

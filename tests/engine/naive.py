@@ -1,4 +1,4 @@
-"""Drafters as their definitions say, slowly: no cache, whole sequences, one product per weight.
+"""Drafters written from their definitions, slow and simple: no cache, whole sequences, one product per weight.
 
 `w` are a checkpoint's tensors by name, `c` what its config.json says of the layer.
 """
@@ -170,13 +170,13 @@ Reference = Callable[[list[int], list[int]], Tensor]
 
 
 def load(path: Path, aux_layers: tuple[int, ...] = ()) -> Model:
-    found = inspect_target(path)
-    weights = load_tensors(found.tensors, found.config.expected_tensors())
-    return build_model(found.config, weights, rows=512, context=256, dtype=torch.float32, aux_layers=aux_layers)
+    checkpoint = inspect_target(path)
+    weights = load_tensors(checkpoint.tensors, checkpoint.config.expected_tensors())
+    return build_model(checkpoint.config, weights, rows=512, context=256, dtype=torch.float32, aux_layers=aux_layers)
 
 
 def whole(model: Model, tokens: list[int]) -> tuple[Tensor, Tensor | None]:
-    """A model that nobody else uses, over a whole sequence."""
+    """A model over a whole sequence, without a cache."""
     table = BlockTable(16)
     for block in range(-(-len(tokens) // 16)):
         table.append(block)

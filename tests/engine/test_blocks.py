@@ -1,4 +1,4 @@
-"""The block pool and its tables under random use: invariants, sharing, forgetting, and where blocks lie."""
+"""The block pool and its tables under random use: invariants, sharing, eviction, and the places of blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 4
 
 class Cache(RuleBasedStateMachine):
     """Sequences over a small alphabet come, grow, publish and go. Rows hold what was last written there: a sequence
-    must always read its own tokens, whoever shares or reuses the blocks."""
+    must always read its own tokens, whichever sequences share or reuse the blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class Cache(RuleBasedStateMachine):
     def begin(self, tokens: list[int], limit: int | None) -> None:
         self.number += 1
         name = str(self.number)
-        found, idle, _ = self.tables.find_cached(name, tokens)
+        prefix, idle, _ = self.tables.find_cached(name, tokens)
         free = self.tables.pool.free
         cached = self.tables.begin(name, tokens, limit)
         assert cached % SIZE == 0 and cached < len(tokens)
-        assert cached <= found and (limit is None or cached <= limit)
+        assert cached <= prefix and (limit is None or cached <= limit)
         if limit is None:
-            assert cached == found and self.tables.pool.free == free - idle
+            assert cached == prefix and self.tables.pool.free == free - idle
         self.sequences[name], self.computed[name] = tokens, cached
 
     @precondition(lambda self: self.sequences)
@@ -93,7 +93,7 @@ TestCacheThatLooksAhead = CacheThatLooksAhead.TestCase
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=40), st.lists(st.integers(0, 1), min_size=1, max_size=40))
-def test_what_is_found_is_the_common_beginning(first: list[int], second: list[int]) -> None:
+def test_the_cached_prefix_is_the_common_beginning(first: list[int], second: list[int]) -> None:
     for lookahead in (0, 1):
         tables = Tables(BlockPool(32, SIZE), lookahead=lookahead)
         tables.begin("a", first)
@@ -114,7 +114,7 @@ def test_without_sharing_nothing_is_found() -> None:
     tables.check_integrity({"a", "b"})
 
 
-def test_whoever_begins_alike_is_told_to_wait() -> None:
+def test_a_request_with_the_prefix_of_a_running_one_waits() -> None:
     tables = Tables(BlockPool(16, SIZE))
     prompt = list(range(9))
     tables.begin("a", prompt)
@@ -129,7 +129,7 @@ def test_whoever_begins_alike_is_told_to_wait() -> None:
     assert tables.find_cached("b", prompt) == (8, 2, False)
 
 
-def test_what_was_used_longest_ago_is_forgotten_first() -> None:
+def test_the_least_recently_used_block_is_evicted_first() -> None:
     tables = Tables(BlockPool(4, SIZE))
     for name, prompt in {"old": [1] * 9, "new": [2] * 9}.items():
         tables.begin(name, prompt)

@@ -1,4 +1,4 @@
-"""Which kernels a processor takes: by its flags, under oneDNN's own limits."""
+"""The kernels of a processor follow from its flags and oneDNN's own limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is observed late is observed whole: in order, without gaps, and no more of it is kept than is good."""
+"""A deferred drafter observes everything later, in order and without gaps, and buffers a bounded amount."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_everything_arrives_in_order_and_whole(seed: int) -> None:
     deferred = Deferred(inner)
     requests = [request(str(i), rng.randint(1, 90)) for i in range(3)]
     place = dict.fromkeys(requests, 0)
-    told: dict[str, list[torch.Tensor]] = {r.id: [] for r in requests}
+    sent: dict[str, list[torch.Tensor]] = {r.id: [] for r in requests}
     for r in requests:
         assert deferred.start(r, 0) == 0
     for _ in range(400):
@@ -64,7 +64,7 @@ def test_everything_arrives_in_order_and_whole(seed: int) -> None:
             count = rng.randint(1, left) if left > 0 else rng.randint(1, 4)
             features = torch.rand(count, 2)
             items.append(Observed(r, place[r], count, features))
-            told[r.id].append(features)
+            sent[r.id].append(features)
             place[r] += count
             r.tokens += [5] * (place[r] + 1 - len(r.tokens))
             r.computed = place[r]
@@ -78,21 +78,21 @@ def test_everything_arrives_in_order_and_whole(seed: int) -> None:
             assert inner._computed[r.id] == place[r]
     for r in requests:
         seen = [features for name, _, _, features in inner.seen if name == r.id and features is not None]
-        assert torch.equal(torch.cat(seen), torch.cat(told[r.id])[: inner._computed[r.id]])
+        assert torch.equal(torch.cat(seen), torch.cat(sent[r.id])[: inner._computed[r.id]])
         deferred.release(r)
     deferred.check_integrity(set())
     assert not deferred._buffered and not deferred._bytes
 
 
-def test_of_a_step_only_what_is_kept_is_held() -> None:
+def test_a_buffered_row_does_not_hold_the_memory_of_its_step() -> None:
     """Not the hidden states of the prompts beside it."""
     deferred, one, step = Deferred(Notes({})), request("a", 1), torch.rand(500, 2)
     deferred.start(one, 0)
     deferred.observe([Observed(one, 0, 1, step[:1])])
     deferred.observe([Observed(one, 1, 1, step[7:8])])
-    (kept,) = deferred._buffered["a"]
-    assert kept.features is not None and torch.equal(kept.features, step[7:8])
-    assert kept.features.untyped_storage().nbytes() == kept.features.nbytes
+    (buffered,) = deferred._buffered["a"]
+    assert buffered.features is not None and torch.equal(buffered.features, step[7:8])
+    assert buffered.features.untyped_storage().nbytes() == buffered.features.nbytes
 
 
 def test_a_drafter_that_fails_late_drafts_for_none_of_those_it_lost() -> None:
@@ -123,22 +123,22 @@ def test_a_sequence_that_is_too_long_leaves_nothing_with_its_drafter(tmp_path: P
     plain = load_core(target)
     expected = run(plain, wanted)
     core = load_core(target, write_drafter(tmp_path / "drafter"), draft_tokens=3, speculate_below_context=40)
-    held = []
-    step = core._loop.step
+    slots = []
+    step = core.loop.step
 
     def noted() -> object:
         outcomes = step()
         drafter = core.models.drafter
         while hasattr(drafter, "_drafter"):
             drafter = drafter._drafter
-        for r in core._scheduler.running:
-            held.append(r.id in drafter._slots)  # type: ignore[union-attr]
-            assert held[-1] == (len(r.tokens) < 40) or abs(len(r.tokens) - 40) < 5
+        for r in core.scheduler.running:
+            slots.append(r.id in drafter._slots)  # type: ignore[union-attr]
+            assert slots[-1] == (len(r.tokens) < 40) or abs(len(r.tokens) - 40) < 5
         return outcomes
 
-    core._loop.step = noted  # type: ignore[method-assign, assignment]
+    core.loop.step = noted  # type: ignore[method-assign, assignment]
     assert run(core, wanted) == expected
-    assert True in held and False in held
+    assert True in slots and False in slots
     reasons = {name: n for name, n in core.gauges().items() if name.startswith("gate_decisions_total")}
     assert (
         reasons['gate_decisions_total{reason="context"}'] > 20 and reasons['gate_decisions_total{reason="draft"}'] > 5

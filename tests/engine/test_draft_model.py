@@ -1,4 +1,4 @@
-"""What only a draft model and a parallel drafter do: catch up, keep guesses that stood, stop, draft in one pass."""
+"""Draft models and parallel drafters: they catch up, reuse accepted drafts, stop, and draft in one pass."""
 
 from __future__ import annotations
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dovetail.completion import Completion, Sampling
+from dovetail.completion import Completion, Sampling, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.drafting import chain
 from dovetail.engine.settings import AttentionBackend
 from tests.engine import naive
 from tests.engine.checkpoints import (
@@ -102,8 +104,17 @@ def reference(core: LLMCore, target: Path, drafter: Path | str) -> naive.Referen
 CASES = [*EAGLE3, *MTP, *DRAFT_MODELS]
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["always", "on and off"])
-@pytest.mark.parametrize("case", CASES)
+#: One case of each kind of drafter; the others are turned on and off by `make prove-exact`.
+ON_AND_OFF = ("speculators", "parallel", "mtp", "draft model")
+
+
+def always_and_on_and_off() -> Iterator[Any]:
+    for case in CASES:
+        yield pytest.param(case, False, id=f"{case}-always")
+        yield pytest.param(case, True, id=f"{case}-on and off", marks=() if case in ON_AND_OFF else pytest.mark.proof)
+
+
+@pytest.mark.parametrize(("case", "gated"), list(always_and_on_and_off()))
 def test_drafts_equal_the_reference(case: str, gated: bool, tmp_path: Path) -> None:
     """In a batch of prompts of all lengths in parts, with too little room, greedy and sampled, and found again; and
     by a gate that turns it off for a while."""
@@ -129,6 +140,45 @@ def test_drafts_equal_the_reference(case: str, gated: bool, tmp_path: Path) -> N
     assert sum(length > 0 for length in seen) > (15 if gated else 40) and max(seen) == 4
     gauges = core.gauges()
     assert gauges["preemptions_total"] > 0 and gauges["prompt_tokens_cached_total"] > 0
+
+
+@pytest.mark.parametrize("most", [64 << 20, 300])
+@pytest.mark.parametrize("case", ON_AND_OFF)
+def test_drafts_come_back_when_blocks_are_free_again(
+    case: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drafts of before, unless too much has waited for blocks: then none."""
+    monkeypatch.setattr(chain, "_WAITING_BYTES", most)
+    target, drafter = made(case, tmp_path)
+    core = load_core(target, drafter, draft_tokens=3, context=200, max_batch=2)
+    own: Any = core.models.drafter
+    while hasattr(own, "_drafter"):
+        own = own._drafter
+    pool, completion = own._tables.pool, Completion(tuple(range(2, 22)), 70, sampling=Sampling(temperature=0))
+    with torch.inference_mode():
+        seen = naive.check_drafts(core, reference(core, target, drafter))
+    out = list[int]()
+    core.add("a", completion)
+
+    def step_to(length: int) -> list[int]:
+        """The lengths of the drafts until the output has this length."""
+        before = len(seen)
+        while len(out) < length:
+            for _, outcome in core.step():
+                assert isinstance(outcome, TokenBatch)
+                out.extend(outcome.ids)
+        return seen[before:]
+
+    assert 3 in step_to(3)
+    taken = list(iter(lambda: pool.take(None), None))
+    # In the last rows of its last block there is no room for a whole chain.
+    assert not any(step_to(30)[-5:])
+    pool.release(taken)
+    lengths = step_to(66)
+    assert any(lengths) is (most > 300 or case == "draft model")
+    step_to(70)
+    core.check_integrity()
+    assert out == run(load_core(target, context=200), {"a": completion})["a"]
 
 
 @pytest.mark.parametrize("case", ["speculators", "draft model", "parallel"])
@@ -174,8 +224,8 @@ def tensors(part: Any) -> list[torch.Tensor]:
         part = part._drafter
     part = getattr(part, "_network", getattr(part, "_model", part))
     layers = part._layers if hasattr(part, "_layers") else [part._layer]
-    caches = [getattr(layer[1], "_latent", None) or layer[1]._cache for layer in layers]
-    return [t for cache in caches for name, t in vars(cache).items() if name in ("keys", "values", "latents")]
+    caches = [layer[1]._latent.rows if getattr(layer[1], "_latent", None) else layer[1]._cache for layer in layers]
+    return [t for cache in caches for name, t in vars(cache).items() if name in ("keys", "values", "data")]
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)

@@ -1,4 +1,4 @@
-"""What goes wrong for one request stays with that request: constraints, drafters and weights that fail."""
+"""A failure of one request changes no other: constraints, drafters and weights that fail."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_drafter_that_computes_no_numbers(target: Path, drafter: Path, tmp_pat
 
 @pytest.mark.parametrize("method", ["propose", "observe"])
 def test_a_drafter_that_fails(target: Path, drafter: Path, method: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Its requests go on without drafts, it is said in the log and counted, and the next request has drafts again."""
+    """Its requests go on without drafts, the log and a counter show it, and the next request has drafts again."""
     truth = run(core(target, None, 0), {"x": plain((2, 3)), "y": plain((4, 5))})
     engine = core(target, drafter)
 
@@ -191,7 +191,7 @@ def test_drafts_take_nothing_from_others(target: Path, drafter: Path) -> None:
     steps = 0
     while engine.live:
         got = {name for name, _ in engine.step()}
-        waiting = {request.id for request in engine._scheduler.running if request.id in begun} - got
+        waiting = {request.id for request in engine.scheduler.running if request.id in begun} - got
         assert not waiting
         begun |= got
         steps += 1
@@ -223,14 +223,14 @@ def test_numbers_of_prompts(target: Path) -> None:
 def test_a_step_that_fails_with_nobody_running(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the first in line, and is not tried for ever."""
     engine = core(target, None, 0)
-    begin = engine._scheduler.tables.begin
+    begin = engine.scheduler.tables.begin
 
     def broken(owner: str, tokens: Sequence[int], limit: int | None = None) -> int:
         if owner == "bad":
             raise MemoryError
         return begin(owner, tokens, limit)
 
-    monkeypatch.setattr(engine._scheduler.tables, "begin", broken)
+    monkeypatch.setattr(engine.scheduler.tables, "begin", broken)
     engine.add("bad", plain((2, 3)))
     engine.add("good", plain((2, 3)))
     with pytest.raises(MemoryError):

@@ -1,4 +1,4 @@
-"""What is forced is drafted, beside a drafter and without one, and changes nothing else."""
+"""Forced tokens are drafted, with and without a drafter, and change nothing else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "count", "expected", "asked"),
+    ("proposed", "count", "expected", "asked"),
     [
         ([], 3, [5, 6], True),
         ([5], 3, [5, 6], True),
@@ -86,19 +86,19 @@ def test_alone() -> None:
         ([9], 1, [5], False),
     ],
 )
-def test_a_drafter_that_agrees_goes_on(said: list[int], count: int, expected: list[int], asked: bool) -> None:
-    inner = Fixed(said)
+def test_a_drafter_that_agrees_goes_on(proposed: list[int], count: int, expected: list[int], asked: bool) -> None:
+    inner = Fixed(proposed)
     drafter = Forced(inner)
     free, bound = request("a", [1]), request("b", [1], Automaton(FIVE_SIX))
-    assert drafted(drafter, (bound, count), (free, 2)) == [expected, said[:2]]
+    assert drafted(drafter, (bound, count), (free, 2)) == [expected, proposed[:2]]
     assert inner.asked == [("b", count)] * asked + [("a", 2)]
 
 
 @pytest.mark.parametrize("probs", [None, torch.full((3, 10), 0.1)])
 def test_a_draft_says_how_much_of_it_is_forced(probs: Tensor | None) -> None:
     free, bound = request("a", [1]), request("b", [1], Automaton(FIVE_SIX))
-    for said, forced in (([5, 6, 7], [0, 2]), ([5, 9, 7], [0, 2]), ([], [0, 2])):
-        drafter = Forced(Fixed(said, None if not said else probs))
+    for proposed, forced in (([5, 6, 7], [0, 2]), ([5, 9, 7], [0, 2]), ([], [0, 2])):
+        drafter = Forced(Fixed(proposed, None if not proposed else probs))
         assert [draft.forced for draft in drafter.propose([free, bound], [3, 3])] == forced
     assert [draft.forced for draft in Forced(None).propose([free, bound], [3, 1])] == [0, 1]
 
@@ -166,14 +166,14 @@ def looking_up(folder: Path, drafts: int = 3) -> LLMCore:
 
 
 def batches(core: LLMCore, **completions: Completion) -> dict[str, list[TokenBatch]]:
-    told: dict[str, list[TokenBatch]] = {name: [] for name in completions}
+    outcomes: dict[str, list[TokenBatch]] = {name: [] for name in completions}
     for name, completion in completions.items():
         core.add(name, completion)
     while core.live:
         for name, outcome in core.step():
             assert isinstance(outcome, TokenBatch)
-            told[name].append(outcome)
-    return told
+            outcomes[name].append(outcome)
+    return outcomes
 
 
 def greedy(tokens: int, constraint: Constraint | None = None, draft_tokens: int | None = None) -> Completion:
@@ -181,23 +181,23 @@ def greedy(tokens: int, constraint: Constraint | None = None, draft_tokens: int 
     return Completion((2, 3), tokens, sampling=sampling, constraint=constraint, draft_tokens=draft_tokens)
 
 
-def test_what_is_forced_is_counted_apart_and_is_not_the_drafters_merit(tmp_path: Path) -> None:
+def test_forced_tokens_are_counted_separately_from_the_drafters(tmp_path: Path) -> None:
     core = looking_up(tmp_path)
-    told = batches(core, bound=greedy(41, Automaton(ROUND)), free=greedy(60))
-    assert [token for batch in told["bound"] for token in batch.ids] == [5, 6, 7] * 13 + [5, 6]
-    assert [batch.forced for batch in told["bound"]] == [0, *[3] * 10]
-    assert all(batch.forced == batch.drafted == batch.accepted for batch in told["bound"])
-    assert not any(batch.forced for batch in told["free"])
-    gauges, found = core.gauges(), sum(batch.drafted or 0 for batch in told["free"])
+    outcomes = batches(core, bound=greedy(41, Automaton(ROUND)), free=greedy(60))
+    assert [token for batch in outcomes["bound"] for token in batch.ids] == [5, 6, 7] * 13 + [5, 6]
+    assert [batch.forced for batch in outcomes["bound"]] == [0, *[3] * 10]
+    assert all(batch.forced == batch.drafted == batch.accepted for batch in outcomes["bound"])
+    assert not any(batch.forced for batch in outcomes["free"])
+    gauges, found = core.gauges(), sum(batch.drafted or 0 for batch in outcomes["free"])
     assert gauges["forced_total"] == gauges["forced_accepted_total"] == 30 and found > 0
     assert gauges["drafted_total"] == 30 + found
-    # The gate is told of what was looked up, but for the last step.
+    # The gate observes what was looked up, except in the last step.
     seen = sum(value for name, value in gauges.items() if name.startswith("drafted_per_position_total"))
     assert 0 < seen <= found
 
 
 @pytest.mark.parametrize(("moves", "accepted"), [(ROUND, 0), ([{7: 1}, {5: 2}, {6: 0}], 2)])
-def test_what_is_forced_and_falls_is_not_counted_as_accepted(
+def test_refused_forced_tokens_are_not_counted_as_accepted(
     tmp_path: Path, moves: list[dict[int, int]], accepted: int
 ) -> None:
     """As where the same text has another spelling."""
@@ -207,8 +207,8 @@ def test_what_is_forced_and_falls_is_not_counted_as_accepted(
             return [5, 6, 9][:limit] if len(self._states) == 2 else []
 
     core = looking_up(tmp_path)
-    told = batches(core, bound=greedy(6, Otherwise(moves)))["bound"]
-    assert [(batch.drafted, batch.forced, batch.accepted) for batch in told if batch.forced] == [(3, 3, accepted)]
+    outcomes = batches(core, bound=greedy(6, Otherwise(moves)))["bound"]
+    assert [(batch.drafted, batch.forced, batch.accepted) for batch in outcomes if batch.forced] == [(3, 3, accepted)]
     gauges = core.gauges()
     assert (gauges["forced_total"], gauges["forced_accepted_total"]) == (3, accepted)
 
@@ -227,9 +227,9 @@ def test_it_is_drafted_where_a_drafter_does_not_pay_but_within_limits(
     tmp_path: Path, limits: Limits, own: int | None, forced: int
 ) -> None:
     core = looking_up(tmp_path)
-    core._scheduler.gate = core._gate = Gate(None, limits, 0)
-    told = batches(core, a=greedy(33, Automaton(ROUND), own), b=greedy(33, Automaton(ROUND), own), c=greedy(9))
-    most = {name: max(batch.forced for batch in its) for name, its in told.items()}
+    core.scheduler.gate = Gate(None, limits, 0)
+    outcomes = batches(core, a=greedy(33, Automaton(ROUND), own), b=greedy(33, Automaton(ROUND), own), c=greedy(9))
+    most = {name: max(batch.forced for batch in its) for name, its in outcomes.items()}
     # Of three sequences more decode than two may, until one of them has ended.
     assert most == {"a": forced, "b": forced, "c": 0}
-    assert sum(batch.drafted or 0 for batch in told["c"]) == 0
+    assert sum(batch.drafted or 0 for batch in outcomes["c"]) == 0

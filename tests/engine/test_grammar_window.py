@@ -1,4 +1,4 @@
-"""Grammars in windows: masks equal those of one token at a time, wherever a window falls and whatever of it stands."""
+"""Grammars in windows: masks equal those of one token at a time, for every window and number of accepted drafts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -38,6 +38,7 @@ from tests.engine.checkpoints import (
 )
 from tests.engine.drafters import Oracle, use
 from tests.engine.loop import continuation
+from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS
 from tests.reading import families
 
@@ -160,7 +161,7 @@ def test_every_window_with_a_rejection_at_every_place(small_tokenizer: Tokenizer
 
 @pytest.mark.parametrize("name", ["kimi_k25", "deepseek_v31", "qwen3", "harmony"])
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=8)
+@examples(8)
 def test_random_windows(name: str, seed: int) -> None:
     """Drafts that wander within the grammar, and sometimes out of it; as many of them stand as chance will have."""
     fmt, tokenizer, rng = dovetail.format(name), families.tokenizer_of(name), random.Random(seed)
@@ -265,7 +266,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, small_tokenizer: Tokenizer) 
     return World(tmp_path_factory.mktemp("world"), small_tokenizer)
 
 
-def test_there_is_something_to_see(world: World) -> None:
+def test_the_schedules_cover_all_cases(world: World) -> None:
     """Answers end, reasoning ends, and there are calls."""
     control = world.tokenizer.control
     assert sum(ids[-1] == world.eos for ids in world.truth.values()) >= 3
@@ -281,7 +282,7 @@ def test_law_12_with_grammars(world: World, case: str, overlap: bool) -> None:
     cut = 0
     for k in range(1, 6):
         core = world.drafting(case, k, async_scheduling=overlap)
-        collate = core._loop._collate
+        collate = core.loop._collate
 
         def looked_at(windows: Sequence[Window], collate: Any = collate) -> ForwardBatch:
             nonlocal cut
@@ -294,7 +295,7 @@ def test_law_12_with_grammars(world: World, case: str, overlap: bool) -> None:
             batch: ForwardBatch = collate(windows)
             return batch
 
-        core._loop._collate = looked_at  # type: ignore[method-assign]
+        core.loop._collate = looked_at  # type: ignore[method-assign]
         assert run(core, world.completions(), {2: "c", 5: "e"}) == world.truth
         counters = core.counters()
         assert counters.forced >= counters.forced_accepted > 0
@@ -309,14 +310,14 @@ def test_ends_fall_inside_windows(world: World) -> None:
     for seed in range(6):
         core = use(world.core(LOOKUP, 4), Forced(Oracle(world.truth, wrong=0.0, seed=seed)))
         verified: list[list[int]] = []
-        collate = core._loop._collate
+        collate = core.loop._collate
 
         def noted(windows: Sequence[Window], collate: Any = collate, verified: Any = verified) -> ForwardBatch:
             verified += [window.drafts for window in windows]
             batch: ForwardBatch = collate(windows)
             return batch
 
-        core._loop._collate = noted  # type: ignore[method-assign]
+        core.loop._collate = noted  # type: ignore[method-assign]
         assert run(core, world.completions()) == world.truth
         ended += sum(world.eos in drafts for drafts in verified)
         reasoned += sum(end_of_reasoning in drafts[:-1] for drafts in verified)

@@ -1,4 +1,4 @@
-"""Greedy windows without masks choose what masks would, and leave the constraint where the tokens end."""
+"""Greedy windows without masks choose the same tokens as with masks, and leave the constraint after the last token."""
 
 from __future__ import annotations
 

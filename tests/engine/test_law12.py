@@ -1,11 +1,11 @@
-"""Law 12, greedy: ids are equal with speculation on and off, for every drafter, K, batch mix, constraint and stop."""
+"""Law 12, greedy: counts of drafts, constraints and ends inside windows. test_schedules has the law for everything."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dovetail.completion import Completion, Sampling
@@ -14,6 +14,7 @@ from dovetail.engine.drafting.base import Drafter
 from tests.engine.checkpoints import LATENT, ByteTokenizer, load_core, run, write_drafter, write_target
 from tests.engine.constraints import Automaton, Counted
 from tests.engine.drafters import Oracle, use
+from tests.examples import examples
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = {"a": (2, 3, 4), "b": tuple(range(5, 40)), "c": (9,), "d": (11, 80, 7, 7, 60, 3)}
@@ -49,15 +50,6 @@ def plain(target: Path, wanted: dict[str, Completion]) -> dict[str, list[int]]:
     return outputs
 
 
-@pytest.mark.parametrize("k", range(1, 6))
-def test_eagle3_changes_nothing(target: Path, drafter: Path, k: int) -> None:
-    wanted = completions()
-    truth = plain(target, wanted)
-    assert run(core(target, None, 0), wanted) == truth
-    for late in ({}, {3: "b", 5: "c"}):
-        assert run(core(target, drafter, k), wanted, late) == truth
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("k", range(1, 6))
 @pytest.mark.parametrize("wrong", [0.0, 0.3])
@@ -73,16 +65,6 @@ def test_a_good_drafter_changes_nothing_but_the_steps(target: Path, drafter: Pat
         assert counters.accepted == counters.drafted
 
 
-def test_draft_vocabulary_and_own_embeddings(target: Path, tmp_path: Path) -> None:
-    """A drafter with a vocabulary of its own, and one whose residual is not normed."""
-    wanted = completions()
-    truth = plain(target, wanted)
-    small = write_drafter(tmp_path / "small", draft_vocab_size=41)
-    other = write_drafter(tmp_path / "other", norm_before_residual=False, eagle_aux_hidden_state_layer_ids=[2])
-    for folder in (small, other):
-        assert run(core(target, folder, 3), wanted) == truth
-
-
 def test_draft_tokens_of_the_request(target: Path, drafter: Path) -> None:
     wanted = {name: Completion(p, 24, sampling=GREEDY, draft_tokens=i) for i, (name, p) in enumerate(PROMPTS.items())}
     truth = plain(target, wanted)
@@ -91,24 +73,6 @@ def test_draft_tokens_of_the_request(target: Path, drafter: Path) -> None:
     none = core(target, drafter, 2)
     run(none, {"a": wanted["a"]})
     assert none.counters().drafted == 0
-
-
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_constraints(target: Path, drafter: Path, k: int) -> None:
-    def constrained() -> dict[str, Completion]:
-        return {
-            name: Completion(prompt, 24, sampling=GREEDY, constraint=Automaton.sample(i) if i != 1 else None)
-            for i, (name, prompt) in enumerate(PROMPTS.items())
-        }
-
-    truth = plain(target, constrained())
-    for i, name in enumerate(PROMPTS):
-        if i != 1:
-            assert Automaton.sample(i).accepts(truth[name])
-    assert run(core(target, drafter, k), constrained()) == truth
-    # A drafter that often steps outside the grammar, and one that never does.
-    for wrong in (0.4, 0.0):
-        assert run(core(target, drafter, k, with_drafter=Oracle(truth, wrong, seed=k)), constrained()) == truth
 
 
 def test_constraint_calls_balance(target: Path, drafter: Path) -> None:
@@ -120,8 +84,9 @@ def test_constraint_calls_balance(target: Path, drafter: Path) -> None:
     assert out == truth and counted.taken == truth["a"]
 
 
+# 20 in `make prove-exact`.
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ends_inside_windows(target: Path, drafter: Path, data: st.DataObject) -> None:
     """Stop strings, end tokens and max_tokens end a sequence at the same token wherever windows fall."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.linear import Linear
 from dovetail.engine.settings import Quantization
 from tests.engine.processors import EVERY, needs
+from tests.examples import examples
 
 # Odd sizes, sizes that take the plain product for few rows, one that never does, and one of several tiles.
 SIZES = [(30, 31), (97, 48), (384, 96), (1000, 700)]
@@ -54,7 +55,7 @@ def test_bfloat16(size: tuple[int, int], quantization: Quantization | None, proc
 
 @pytest.mark.parametrize("processor", EVERY)
 @given(rows=st.integers(1, 40), start=st.integers(0, 39), scale=st.floats(1e-6, 1e6), extreme=st.booleans())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_int8_gives_a_row_the_same_whatever_comes_with_it(
     processor: str, rows: int, start: int, scale: float, extreme: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""The target's logits equal transformers', prompt at once, in any chunks or token by token, however it is held."""
+"""The target's logits equal transformers': prompt at once, in any chunks or token by token, in every type."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.attention import causal
+from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.cache.tables import BlockTable
 from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
-from dovetail.engine.settings import AttentionBackend
+from dovetail.engine.settings import AttentionBackend, CacheDType
 from dovetail.engine.weights import inspect_target, load_tensors
 from dovetail.errors import EngineError
 from tests.engine.checkpoints import LATENT, LLAMA, LLAMA3, QWEN3, TARGET, YARN, write_llama, write_qwen3, write_target
 from tests.engine.processors import needs, one_for_each
+from tests.examples import examples
 
 DEEPSEEK: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -57,10 +59,16 @@ CHUNKS = [(0, 1), (1, 2), (2, 20), (20, 21), (21, 26), (26, 41)]
 def load(
     path: Path, aux_layers: tuple[int, ...] = (), options: Options | None = None, dtype: torch.dtype = torch.float32
 ) -> Model:
-    found = inspect_target(path)
-    weights = load_tensors(found.tensors, found.config.expected_tensors())
+    checkpoint = inspect_target(path)
+    weights = load_tensors(checkpoint.tensors, checkpoint.config.expected_tensors())
     return build_model(
-        found.config, weights, rows=512, context=256, dtype=dtype, aux_layers=aux_layers, options=options or Options()
+        checkpoint.config,
+        weights,
+        rows=512,
+        context=256,
+        dtype=dtype,
+        aux_layers=aux_layers,
+        options=options or Options(),
     )
 
 
@@ -79,9 +87,9 @@ def logits(model: Model, chunks: list[tuple[int, int]]) -> torch.Tensor:
         return model.logits(torch.cat(parts))
 
 
-def off(found: torch.Tensor, expected: torch.Tensor) -> float:
+def off(checkpoint: torch.Tensor, expected: torch.Tensor) -> float:
     """How far off a position is, typically: a few are far off, where rounding sent a token to another expert."""
-    return ((found - expected).norm(dim=-1) / expected.norm(dim=-1)).median().item()
+    return ((checkpoint - expected).norm(dim=-1) / expected.norm(dim=-1)).median().item()
 
 
 def reference(path: Path) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -123,22 +131,22 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     list(itertools.product(("auto", "matmul", "sdpa"), ("float32", "bfloat16"), ("float32", "bfloat16"))),
 )
 def test_however_it_is_held(
-    folder: Path, backend: AttentionBackend, kv: str, compute: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, backend: AttentionBackend, kv: CacheDType, compute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every kernel with every type of cache: in float32 as exact as the cache is, and never far off."""
     plain = logits(load(folder), [(0, 41)])
     # Few scores at once, so that prompts are computed in several parts.
     monkeypatch.setattr(causal, "_SCORES", 200)
-    options = Options(kv_dtype=getattr(torch, kv), attention_backend=backend)
-    held = load(folder, options=options, dtype=getattr(torch, compute))
+    options = Options(kv_cache_dtype=kv, attention_backend=backend)
+    loaded = load(folder, options=options, dtype=getattr(torch, compute))
     tolerance = 1e-5 if kv == compute == "float32" else 0.05
     for chunks in ([(0, 41)], CHUNKS, [(i, i + 1) for i in range(41)]):
-        assert off(logits(held, chunks), plain) < tolerance
+        assert off(logits(loaded, chunks), plain) < tolerance
 
 
 @pytest.mark.slow
 @given(cuts=st.sets(st.integers(1, 40)), scores=st.integers(1, 4000))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_any_chunks(folder: Path, cuts: set[int], scores: int) -> None:
     model = load(folder)
     expected = logits(model, [(0, 41)])
@@ -150,9 +158,9 @@ def test_any_chunks(folder: Path, cuts: set[int], scores: int) -> None:
             assert difference.abs().max() < 1e-4
 
 
-def test_a_cache_that_is_too_slow_to_read(folder: Path) -> None:
+def test_keys_and_values_of_heads_are_floats() -> None:
     with pytest.raises(EngineError, match=r"float8_e4m3fn.*float32 or bfloat16"):
-        load(folder, options=Options(kv_dtype=torch.float8_e4m3fn))
+        HeadCache(1, 8, 8, 16, torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize("processor", one_for_each("bfloat16"))
@@ -168,15 +176,15 @@ def test_bfloat16_by_every_kernel(folder: Path, processor: str) -> None:
 def test_int8_weights(folder: Path, compute: str, processor: str) -> None:
     """8 bits leave the logits close, and a row of them the same, whatever other rows are computed with it."""
     plain = logits(load(folder), [(0, 41)])
-    held = load(
+    loaded = load(
         folder,
         options=Options(quantization="int8", kernels=needs(processor, compute, "int8")),
         dtype=getattr(torch, compute),
     )
-    assert off(logits(held, CHUNKS), plain) < 0.1
+    assert off(logits(loaded, CHUNKS), plain) < 0.1
     hidden = torch.randn(9, 48).to(getattr(torch, compute))
     with torch.inference_mode():
-        assert torch.equal(held.logits(hidden), torch.cat([held.logits(row) for row in hidden.split(2)]))
+        assert torch.equal(loaded.logits(hidden), torch.cat([loaded.logits(row) for row in hidden.split(2)]))
 
 
 def test_a_folder_that_transformers_wrote(tmp_path: Path) -> None:

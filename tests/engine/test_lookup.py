@@ -1,4 +1,4 @@
-"""What a sequence says of itself: the index drafts exactly what a scan of the whole sequence would."""
+"""Lookup drafting: the index drafts exactly what a scan of the whole sequence drafts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import tracemalloc
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.completion import Completion
 from dovetail.engine.drafting.lookup import CANDIDATES, MAX_MATCH, MIN_MATCH, Lookup, SuffixIndex
 from dovetail.engine.request import Request
 from dovetail.errors import EngineError
+from tests.examples import examples
 
 
 def scan(tokens: list[int], count: int, limit: int) -> list[int]:
     """The definition, in quadratic time."""
-    kept = tokens[-limit:]
-    end = len(kept)
+    recent = tokens[-limit:]
+    end = len(recent)
 
     def agreeing(place: int) -> int:
         length = 0
-        while length < min(MAX_MATCH, place) and kept[place - 1 - length] == kept[end - 1 - length]:
+        while length < min(MAX_MATCH, place) and recent[place - 1 - length] == recent[end - 1 - length]:
             length += 1
         return length
 
@@ -31,7 +32,7 @@ def scan(tokens: list[int], count: int, limit: int) -> list[int]:
     places = [place for place in candidates if agreeing(place) == matched]
     draft: list[int] = []
     while len(draft) < min(count, matched):
-        text = kept + draft
+        text = recent + draft
         agree = [place for place in places if text[place : place + len(draft)] == draft]
         token, votes = Counter(text[place + len(draft)] for place in agree).most_common(1)[0]
         if 2 * votes <= len(agree):
@@ -42,7 +43,7 @@ def scan(tokens: list[int], count: int, limit: int) -> list[int]:
 
 @st.composite
 def repetitive(draw: st.DrawFn) -> list[int]:
-    """Pieces over a small vocabulary, said again and again with something between."""
+    """Pieces over a small vocabulary, repeated with random tokens between."""
     token = st.integers(0, draw(st.sampled_from((0, 1, 2, 5, 50))))
     pieces = draw(st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=5))
     parts = draw(st.lists(st.one_of(st.sampled_from(pieces), st.lists(token, max_size=3)), max_size=40))
@@ -56,7 +57,7 @@ def drafted(tokens: list[int]) -> list[int]:
 
 
 @given(repetitive(), st.lists(st.integers(0, 30), max_size=8), st.integers(1, 40), st.integers(1, 12))
-@settings(max_examples=400)
+@examples(400)
 def test_it_drafts_what_a_scan_would(tokens: list[int], cuts: list[int], limit: int, count: int) -> None:
     index = SuffixIndex(limit)
     done = 0
@@ -69,7 +70,7 @@ def test_it_drafts_what_a_scan_would(tokens: list[int], cuts: list[int], limit: 
 
 
 @given(repetitive(), st.integers(1, 40))
-@settings(max_examples=60)
+@examples(60)
 def test_token_by_token(tokens: list[int], limit: int) -> None:
     index = SuffixIndex(limit)
     for done, token in enumerate(tokens, 1):
@@ -100,7 +101,7 @@ def test_examples(tokens: list[int], count: int, draft: list[int]) -> None:
     assert index.draft(count) == draft
 
 
-def test_what_agrees_beyond_the_longest_match_does_not_count() -> None:
+def test_agreement_beyond_the_longest_match_does_not_count() -> None:
     run = list(range(20, 20 + MAX_MATCH))
     tokens = [1, *run, 5, 2, *run, 6, 1, *run]
     assert drafted(tokens) == scan(tokens, 3, 1000) == []
@@ -140,15 +141,15 @@ def test_a_million_tokens_fit_the_bound() -> None:
     assert index.draft(3) == []
 
 
-def test_what_a_token_takes() -> None:
+def test_the_memory_of_a_token() -> None:
     tracemalloc.start()
     try:
         index = SuffixIndex()
         index.extend([token * 1000 for token in range(20_000)])
-        held = tracemalloc.get_traced_memory()[0]
+        used = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert held < 200 * len(index) == 200 * 20_000
+    assert used < 200 * len(index) == 200 * 20_000
 
 
 def request(name: str, tokens: list[int]) -> Request:
@@ -157,7 +158,7 @@ def request(name: str, tokens: list[int]) -> Request:
 
 
 @given(repetitive(), st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), max_size=12))
-@settings(max_examples=100)
+@examples(100)
 def test_a_request_that_is_asked_for_now_and_then(tokens: list[int], schedule: list[tuple[int, bool, bool]]) -> None:
     """Tokens come, proposals are asked for in some steps, and the request is preempted and begins again."""
     drafter = Lookup()

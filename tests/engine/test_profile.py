@@ -1,4 +1,4 @@
-"""What steps take is measured with real steps that leave nothing behind, kept, and found again where it still holds."""
+"""Step times are measured with real steps that leave nothing behind, stored, and read again if they still apply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import LOOKUP
 from dovetail.engine.step import StepLoop
 from dovetail.errors import EngineError
-from dovetail.gate import CostTable, Point
+from dovetail.gate import CostModel, Rounds
 from tests.engine.checkpoints import load_core, run, write_drafter, write_mtp_target
 
 pytestmark = pytest.mark.slow
@@ -38,17 +38,27 @@ def gated(folders: tuple[Path, Path | str], **options: Any) -> LLMCore:
     return load_core(*folders, **given | options)
 
 
-def table(core: LLMCore) -> CostTable:
-    assert core._gate.table is not None
-    return core._gate.table
+def test_the_gate_begins_with_the_acceptance_that_is_known(folders: tuple[Path, Path]) -> None:
+    assert gated(folders, acceptance=0.25).scheduler.gate.expected_acceptance == pytest.approx([0.25] * 4)
+    assert gated(folders).scheduler.gate.expected_acceptance == pytest.approx([0.7] * 4)
 
 
-def noting(measure: Any, points: list[Point]) -> Any:
-    def noted(*arguments: Any) -> list[Point]:
-        points.extend(measure(*arguments))
-        return points
+def costs(core: LLMCore) -> CostModel:
+    assert core.scheduler.gate.costs is not None
+    return core.scheduler.gate.costs
+
+
+def noting(measure: Any, rounds: list[Rounds]) -> Any:
+    def noted(*arguments: Any) -> list[Rounds]:
+        found: list[Rounds] = measure(*arguments)
+        rounds.extend(found)
+        return found
 
     return noted
+
+
+def sizes(rounds: list[Rounds]) -> set[tuple[int, int]]:
+    return {(group.batch, drafts) for group in rounds for drafts in group.drafts}
 
 
 def noting_lengths(propose: Any, lengths: set[int]) -> Any:
@@ -65,8 +75,8 @@ def test_it_measures_and_leaves_nothing_behind(
     folders: tuple[Path, Path], drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lookups too, which find nothing in random prompts."""
-    points: list[Point] = []
-    monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
+    rounds: list[Rounds] = []
+    monkeypatch.setattr(profile._Profiler, "_rounds", noting(profile._Profiler._rounds, rounds))
     lengths: set[int] = set()
     monkeypatch.setattr(profile.RandomDrafts, "propose", noting_lengths(profile.RandomDrafts.propose, lengths))
     core = gated((folders[0], folders[1] if drafter == "eagle3" else drafter))
@@ -74,10 +84,8 @@ def test_it_measures_and_leaves_nothing_behind(
     gauges = core.gauges()
     assert gauges["free_blocks"] == gauges["total_blocks"] and not core.live
     assert gauges["steps_total"] == gauges["drafted_total"] == gauges["prompt_tokens_total"] == 0
-    measured = table(core)
-    assert (measured.batches, measured.drafts) == ((1, 2, 4), 4)
-    sizes = {(point.batch, point.drafts) for point in points}
-    assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= sizes <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
+    assert costs(core).parameters[0] > 0
+    assert {(1, 0), (1, 4), (4, 0), (4, 4)} <= sizes(rounds) <= {(batch, k) for batch in (1, 4) for k in (0, 1, 3, 4)}
     assert 4 in lengths if drafter != LOOKUP else lengths <= {0, 1, 2, 3, 4}
 
 
@@ -95,7 +103,7 @@ def test_a_context_that_is_too_small_to_measure_in_is_served_without_a_gate(
     folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     core = gated(folders, context=24)
-    assert core._gate.table is None and core.info.draft_tokens == 2 and "could not be measured" in caplog.text
+    assert core.scheduler.gate.costs is None and core.info.draft_tokens == 2 and "could not be measured" in caplog.text
     assert run(core, {"a": Completion((2, 3, 4), 12, sampling=GREEDY)})["a"]
     assert core.counters().drafted
 
@@ -104,14 +112,13 @@ def test_as_large_a_batch_is_measured_as_the_cache_holds(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three blocks for each sequence, of eight."""
-    points: list[Point] = []
-    monkeypatch.setattr(profile._Profiler, "points", noting(profile._Profiler.points, points))
+    rounds: list[Rounds] = []
+    monkeypatch.setattr(profile._Profiler, "_rounds", noting(profile._Profiler._rounds, rounds))
     for overlap in (False, True):
-        points.clear()
+        rounds.clear()
         core = gated(folders, max_batch=16, context=128, kv_cache_memory_bytes=1, async_scheduling=overlap)
         assert core.gauges()["total_blocks"] == 8
-        assert {(1, 0), (1, 4), (2, 0), (2, 4)} <= {(point.batch, point.drafts) for point in points}
-        assert max(point.batch for point in points) == 2 and table(core).batches[-1] == 16
+        assert {(1, 0), (1, 4), (2, 0), (2, 4)} <= sizes(rounds) and max(group.batch for group in rounds) == 2
         core.check_integrity()
 
 
@@ -134,7 +141,7 @@ def test_a_profile_that_fails_is_no_reason_not_to_serve(
     with monkeypatch.context() as patch:
         patch.setattr(*where, fail)
         core = gated(folders, cost_folder=tmp_path / "costs")
-    assert "could not be measured" in caplog.text and core._gate.table is None
+    assert "could not be measured" in caplog.text and core.scheduler.gate.costs is None
     core.check_integrity()
     expected = run(load_core(folders[0]), WANTED)
     assert run(core, WANTED) == expected
@@ -143,7 +150,7 @@ def test_a_profile_that_fails_is_no_reason_not_to_serve(
     assert not (tmp_path / "costs").exists()
 
 
-def test_what_ends_the_process_ends_a_profile(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exit_ends_a_profile(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -167,23 +174,29 @@ def test_weights_that_are_no_numbers_are_met_by_requests(
     assert isinstance(outcome, EngineError) and "not a finite number" in str(outcome) and not core.live
 
 
-def test_a_table_is_kept_and_found_with_what_was_learned(
+def test_a_model_is_kept_and_found_with_what_was_learned(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = gated(folders, cost_folder=tmp_path / "costs")
     run(core, WANTED)
-    learned = table(core)
+    learned = costs(core)
     core.close()
-    [kept] = (tmp_path / "costs").iterdir()
+    [cost_path] = (tmp_path / "costs").iterdir()
+    assert len(learned.acceptance) == 4 and msgspec.json.decode(cost_path.read_bytes(), type=CostModel) == learned
 
     def never(*arguments: object) -> None:
         raise AssertionError("it was measured before")
 
     with monkeypatch.context() as patch:
-        patch.setattr(profile, "measure", never)
+        patch.setattr(profile._Profiler, "more", never)
+        patch.setattr(CostModel, "try_on", lambda costs, rounds: rounds.batch == 1)
         again = gated(folders, cost_folder=tmp_path / "costs")
-    assert table(again).seconds == learned.seconds
-    assert table(again).corrections[-1].values == learned.corrections[-1].values
+    assert costs(again).parameters == learned.parameters and costs(again).acceptance == learned.acceptance
+    # A few steps contradict it: costs are measured, and acceptance is still known.
+    with monkeypatch.context() as patch:
+        patch.setattr(CostModel, "try_on", lambda costs, rounds: False)
+        again = gated(folders, cost_folder=tmp_path / "costs")
+    assert costs(again).parameters != learned.parameters and costs(again).acceptance == learned.acceptance
     # Of another number of drafts, batch, type, drafter or context it says nothing.
     others: list[dict[str, Any]] = [
         {"max_draft_tokens": 3},
@@ -195,7 +208,7 @@ def test_a_table_is_kept_and_found_with_what_was_learned(
         gated(folders, cost_folder=tmp_path / "costs", **options).close()
         assert len(list((tmp_path / "costs").iterdir())) == number
     gated((folders[0], "mtp"), cost_folder=tmp_path / "costs").close()
-    assert len(list((tmp_path / "costs").iterdir())) == len(others) + 2 and kept.exists()
+    assert len(list((tmp_path / "costs").iterdir())) == len(others) + 2 and cost_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -207,26 +220,13 @@ def test_a_damaged_file_is_measured_again(
     folders: tuple[Path, Path], tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     gated(folders, cost_folder=tmp_path).close()
-    [kept] = tmp_path.iterdir()
-    kept.write_bytes(content)
+    [cost_path] = tmp_path.iterdir()
+    cost_path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         core = gated(folders, cost_folder=tmp_path)
-    assert "cannot be used" in caplog.text and table(core).drafts == 4
+    assert "cannot be used" in caplog.text and costs(core).parameters
     core.close()
-    assert msgspec.json.decode(kept.read_bytes(), type=CostTable).drafts == 4
-
-
-def test_a_table_of_other_sizes_under_its_name_is_measured_again(
-    folders: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    gated(folders, cost_folder=tmp_path, max_draft_tokens=2).close()
-    [other] = tmp_path.iterdir()
-    gated(folders, cost_folder=tmp_path).close()
-    [kept] = set(tmp_path.iterdir()) - {other}
-    kept.write_bytes(other.read_bytes())
-    with caplog.at_level(logging.WARNING):
-        core = gated(folders, cost_folder=tmp_path)
-    assert "cannot be used" in caplog.text and table(core).drafts == 4
+    assert msgspec.json.decode(cost_path.read_bytes(), type=CostModel)
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning(
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     core = gated(folders, cost_folder=tmp_path / "file")
     with caplog.at_level(logging.WARNING):
         core.close()
-    assert "cannot be written" in caplog.text and table(core)
+    assert "cannot be written" in caplog.text and costs(core)
 
 
 def test_limits_hold_without_a_gate_too(folders: tuple[Path, Path]) -> None:
@@ -253,16 +253,16 @@ def test_limits_hold_without_a_gate_too(folders: tuple[Path, Path]) -> None:
 def test_a_step_in_which_somebody_ends_is_no_measure(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its drafts are not counted, so its time would be told of a step with fewer."""
+    """Its drafts are not counted, so its time would count for a step with fewer drafts."""
     core = gated(folders)
-    told: list[tuple[list[Any], float | None]] = []
-    observe = core._gate.observe
+    observations: list[tuple[list[Any], float | None]] = []
+    observe = core.scheduler.gate.observe
 
     def noted(drafted: Any, seconds: float | None) -> None:
-        told.append((list(drafted), seconds))
+        observations.append((list(drafted), seconds))
         observe(drafted, seconds)
 
-    monkeypatch.setattr(core._gate, "observe", noted)
+    monkeypatch.setattr(core.scheduler.gate, "observe", noted)
     run(core, {"a": Completion((2, 3, 4), 40, sampling=GREEDY)})
-    assert told[-1] == ([], None)
-    assert sum(seconds is not None for _, seconds in told) > 3
+    assert observations[-1] == ([], None)
+    assert sum(seconds is not None for _, seconds in observations) > 3

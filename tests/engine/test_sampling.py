@@ -1,4 +1,4 @@
-"""From logits to a distribution and to log probabilities, against the obvious in numpy, float64 and Python's loops."""
+"""From logits to a distribution and to log probabilities, compared with simple loops in numpy and float64."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_penalties_are_those_of_a_dictionary_of_counts(
     seed: int,
     data: st.DataObject,
 ) -> None:
-    """Row j is as if the drafts before it had been said; many tokens are as one by one; a masked one stays masked."""
+    """Row j is as if the drafts before it were accepted; many tokens are as one by one; a masked token stays masked."""
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
     penalties = Penalties.of(sampling, prompt, VOCAB)
     if presence == frequency == 0 and repetition == 1:
@@ -214,7 +214,7 @@ def test_extremes_stay_distributions() -> None:
                 assert float(probs.sum()) == pytest.approx(1) and not probs[0][row == -math.inf].any()
 
 
-def test_what_is_drawn_is_as_frequent_as_it_is_likely() -> None:
+def test_tokens_are_drawn_as_often_as_their_probability() -> None:
     weights = torch.tensor([0.0, 3.0, 0.0, 1e-7, 5.0, 2.0, 0.0])  # need not sum to 1
     generator = torch.Generator().manual_seed(3)
     samples = 20_000
@@ -286,7 +286,7 @@ NAN, INF = math.nan, math.inf
         ("repetition_penalty", (0.0, -1.0, INF, NAN)),
     ],
 )
-def test_what_is_out_of_range_is_named(field: str, values: tuple[float, ...]) -> None:
+def test_a_value_out_of_range_is_refused_by_field(field: str, values: tuple[float, ...]) -> None:
     for value in values:
         with pytest.raises(InvalidRequest, match=field) as error:
             check_sampling(msgspec.structs.replace(Sampling(), **{field: value}))

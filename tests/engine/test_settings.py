@@ -1,4 +1,4 @@
-"""The settings object: bad values by name, and what its words mean to the models."""
+"""The settings object: bad values are refused by name, and its words have their meaning for the models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 
 from dovetail.engine.models.layers import Options
 from dovetail.engine.options import draft_options, target_options
@@ -24,11 +23,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"context": 0}, "context must be 1 or more, not 0"),
     ({"threads": 0}, "threads must be 1 or more, not 0"),
     ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be 1 or more, not 0"),
+    ({"acceptance": 1.5}, "acceptance must be from 0 to 1, not 1.5"),
+    ({"acceptance": float("nan")}, "acceptance must be from 0 to 1, not nan"),
     ({"gate": "on"}, "gate 'on' is not one of measured, off"),
     ({"dtype": "int3"}, "dtype 'int3' is not one of float32, bfloat16"),
     ({"quantization": "awq"}, "quantization 'awq' is not one of int8"),
     ({"attention_backend": "FLASH_ATTN"}, "attention_backend 'FLASH_ATTN' is not one of auto, matmul, sdpa"),
-    ({"draft_kv_cache_dtype": "fp8"}, "draft_kv_cache_dtype 'fp8' is not one of auto, float32, bfloat16"),
+    (
+        {"draft_kv_cache_dtype": "fp8_e5m2"},
+        "draft_kv_cache_dtype 'fp8_e5m2' is not one of auto, float32, bfloat16, fp8, fp8_ds_mla",
+    ),
     ({"draft_sampling": None}, "draft_sampling None is not one of greedy, probabilistic"),
 ]
 
@@ -54,14 +58,16 @@ def test_the_most_draft_tokens(draft_tokens: int, max_draft_tokens: int | None, 
         ({}, Options(), Options()),
         (
             {"kv_cache_dtype": "bfloat16", "attention_backend": "sdpa", "quantization": "int8"},
-            Options(torch.bfloat16, "sdpa", "int8"),
-            Options(torch.bfloat16, "sdpa", "int8"),
+            Options("bfloat16", "sdpa", "int8"),
+            Options("bfloat16", "sdpa", "int8"),
         ),
         (
             {"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"},
-            Options(torch.bfloat16),
-            Options(None, "matmul"),
+            Options("bfloat16"),
+            Options("auto", "matmul"),
         ),
+        ({"kv_cache_dtype": "fp8_ds_mla"}, Options("fp8_ds_mla"), Options("fp8_ds_mla")),
+        ({"kv_cache_dtype": "fp8", "draft_kv_cache_dtype": "auto"}, Options("fp8"), Options()),
     ],
     ids=str,
 )
@@ -69,7 +75,14 @@ def test_the_drafter_is_stored_as_the_target_unless_set(
     options: dict[str, Any], target: Options, drafter: Options
 ) -> None:
     settings = EngineSettings(draft_tokens=3, **options)
-    assert (target_options(settings), draft_options(settings)) == (target, drafter)
+    assert (target_options(settings), draft_options(settings, latents=True)) == (target, drafter)
+
+
+def test_a_drafter_without_latents_inherits_no_fp8() -> None:
+    settings = EngineSettings(draft_tokens=3, kv_cache_dtype="fp8")
+    assert draft_options(settings, latents=False) == Options()
+    wide = EngineSettings(draft_tokens=3, kv_cache_dtype="bfloat16")
+    assert draft_options(wide, latents=False) == Options("bfloat16")
 
 
 def test_settings_import_no_torch() -> None:

@@ -63,13 +63,13 @@ class Pairs:
         self._q = torch.tensor([[0.3, 0.05, 0.3, 0.05, 0.25, 0.05], [0.1, 0.3, 0.3, 0.05, 0.05, 0.2]])
         self.target = functools.cache(self._target)
 
-    def _target(self, said: tuple[int, ...], drafts: tuple[int, ...]) -> Tensor:
-        """p at the places of `drafts` and the one after, where `said` is what came before them."""
-        logits = self._logits[len(said) : len(said) + len(drafts) + 1].clone()
+    def _target(self, earlier: tuple[int, ...], drafts: tuple[int, ...]) -> Tensor:
+        """p at the places of `drafts` and one more, after the tokens `earlier`."""
+        logits = self._logits[len(earlier) : len(earlier) + len(drafts) + 1].clone()
         logits[:, MASKED] = -math.inf
         penalties = Penalties.of(self._sampling, [1, 3], VOCAB)
         if penalties is not None:
-            penalties.add(said)
+            penalties.add(earlier)
             penalties.apply_(logits, drafts)
         return probabilities(logits, self._sampling)
 
@@ -175,8 +175,11 @@ PENALISED = Sampling(0.7, presence_penalty=0.5, frequency_penalty=1.0, repetitio
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "constrained"),
-    [(Sampling(0.7, 0.9, 8), False), (Sampling(0.7, 0.95, min_p=0.02), True), (PENALISED, True)],
-    ids=["free", "constrained", "penalised and constrained"],
+    [
+        pytest.param(Sampling(0.7, 0.9, 8), False, id="free", marks=pytest.mark.proof),
+        pytest.param(Sampling(0.7, 0.95, min_p=0.02), True, id="constrained", marks=pytest.mark.proof),
+        pytest.param(PENALISED, True, id="penalised and constrained"),
+    ],
 )
 def test_engine_samples_alike_with_and_without_drafts(sampling: Sampling, constrained: bool, tmp_path: Path) -> None:
     """Through the whole engine, many seeds after one prompt: the tokens at each position are as frequent either way."""

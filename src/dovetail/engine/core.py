@@ -25,7 +25,7 @@ from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.settings import EngineSettings
 from dovetail.engine.step import Counters, Outcome, StepLoop
-from dovetail.gate import CostTable, Gate, Limits, cost_file
+from dovetail.gate import CostModel, Gate, Limits, cost_file
 from dovetail.tokens import Tokenizer
 
 
@@ -41,21 +41,17 @@ class LLMCore:
         self.models = models
         self._tokenizer = tokenizer
         self._settings = settings
-        self._overlap = Overlap(settings.async_scheduling)
+        self.overlap = Overlap(settings.async_scheduling)
         self._most = 0 if models.drafter is None else settings.most_draft_tokens
         self._cost_file = self._cost_file_path()
-        table = self._cost_table()
-        self._draft_tokens = min(settings.draft_tokens, self._most) if table is None else self._most
+        costs = self._costs()
+        self._draft_tokens = min(settings.draft_tokens, self._most) if costs is None else self._most
         limits = Limits(settings.speculate_below_context, settings.speculate_up_to_batch)
-        self._gate = Gate(table, limits, self._draft_tokens)
-        self._loop = self._step_loop(
-            Tables(models.pool, share=settings.prefix_caching),
-            models.drafter,
-            self._gate,
-            models.eos_ids,
-            settings.max_batched_tokens,
-        )
-        self._scheduler = self._loop.scheduler
+        known = () if settings.acceptance is None else (settings.acceptance,)
+        gate = Gate(costs, limits, self._draft_tokens, home=settings.draft_tokens, acceptance=known)
+        tables = Tables(models.pool, share=settings.prefix_caching)
+        self.loop = self._step_loop(tables, models.drafter, gate, settings.max_batched_tokens)
+        self.scheduler = self.loop.scheduler
 
     @classmethod
     def load(
@@ -69,23 +65,19 @@ class LLMCore:
         """Load a target and a drafter. `load_models` explains the arguments and errors."""
         return cls(load_models(target, drafter, tokenizer, settings, progress), tokenizer, settings)
 
-    def _step_loop(
-        self, tables: Tables, drafter: Drafter | None, gate: Gate, eos_ids: tuple[int, ...], max_batched_tokens: int
-    ) -> StepLoop:
+    def _step_loop(self, tables: Tables, drafter: Drafter | None, gate: Gate, max_batched_tokens: int) -> StepLoop:
         max_batch = self._settings.max_batch
         return StepLoop(
             self.models.target,
-            drafter,
             Scheduler(tables, drafter, gate, max_batch=max_batch, max_batched_tokens=max_batched_tokens),
             self._tokenizer,
-            eos_ids=frozenset(eos_ids),
             max_batch=max_batch,
             draft_tokens=self._most,
-            overlap=self._overlap,
+            overlap=self.overlap,
         )
 
     def _cost_file_path(self) -> Path | None:
-        """The file of this core's cost table, or None. Its name is made from everything that step times depend on."""
+        """The file of this core's cost model, or None. Its name is made from everything that step times depend on."""
         settings, models = self._settings, self.models
         if settings.gate == "off" or settings.cost_folder is None or not self._most:
             return None
@@ -95,74 +87,85 @@ class LLMCore:
         sizes = (models.context, settings.max_batch, self._most)
         return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 
-    def _cost_table(self) -> CostTable | None:
-        """The gate's table of step times: from its file, or measured. None without a gate, or where that fails."""
+    def _costs(self) -> CostModel | None:
+        """The gate's model of step times: from its file, or measured. None without a gate, or where that fails."""
         settings, models = self._settings, self.models
         if settings.gate == "off" or models.drafter is None or not self._most:
             return None
         drafter = profile.RandomDrafts(models.drafter, models.target.vocab_size)
         whole_batch = max(settings.max_batched_tokens, settings.max_batch * (self._most + 1))
-        timed = self._step_loop(Tables(models.pool, share=False), drafter, Gate(None, Limits(), 0), (), whole_batch)
+        timed = self._step_loop(Tables(models.pool, share=False), drafter, Gate(None, Limits(), 0), whole_batch)
         return profile.costs(self._cost_file, timed, settings.max_batch, self._most, models.context)
 
     def close(self) -> None:
         """End the second thread, if one runs (a later step would start another), and write the cost file."""
-        self._overlap.close()
-        if self._cost_file is not None and self._gate.table is not None:
-            cost_file.write(self._cost_file, self._gate.table)
+        self.overlap.close()
+        costs = self.scheduler.gate.learned()
+        if self._cost_file is not None and costs is not None:
+            cost_file.write(self._cost_file, costs)
 
     @property
     def info(self) -> EngineInfo:
         models = self.models
-        return EngineInfo(models.context, models.target.vocab_size, models.eos_ids, self._draft_tokens)
+        vocab_size = models.target.vocab_size
+        return EngineInfo(
+            models.context,
+            vocab_size,
+            models.eos_ids,
+            self._draft_tokens,
+            prompt_logprobs=True,
+            reports_steps=True,
+        )
 
     @property
     def live(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self._scheduler.running or self._scheduler.ready or self._scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.ready or self.scheduler.waiting)
 
     def add(self, request_id: str, completion: Completion) -> None:
         """Queue a completion. Raises `InvalidRequest`, `ContextExceeded` or `EngineBusy`."""
-        self._scheduler.add(
+        most = self._draft_tokens if completion.gated else min(self._settings.draft_tokens, self._draft_tokens)
+        self.scheduler.add(
             Request(
                 request_id,
                 completion,
                 context=self.models.context,
                 vocab_size=self.models.target.vocab_size,
-                draft_tokens=self._draft_tokens,
+                draft_tokens=most,
+                eos_ids=self.models.eos_ids,
             )
         )
 
     def cancel(self, request_id: str) -> None:
         """Forget a request and free its blocks; nothing happens if it has ended."""
-        self._scheduler.remove(request_id)
+        self.scheduler.remove(request_id)
 
     def cancel_running(self) -> list[str]:
         """Forget every running request, or the first waiting one if none runs, and return their ids.
 
         After a step that failed, so that it is not tried again with the same requests.
         """
-        running = self._scheduler.running or [*self._scheduler.ready, *self._scheduler.waiting][:1]
+        running = self.scheduler.running or [*self.scheduler.ready, *self.scheduler.waiting][:1]
         ids = [request.id for request in running]
         for request_id in ids:
-            self._scheduler.remove(request_id)
+            self.scheduler.remove(request_id)
         return ids
 
     def step(self) -> list[Outcome]:
         """Run one step: for each running request the tokens it added, or the error that ended it."""
         with torch.inference_mode():
-            return self._loop.step()
+            return self.loop.step()
 
     def counters(self) -> Counters:
         """Totals since start."""
-        return self._loop.counters
+        return self.loop.counters
 
     def gauges(self) -> dict[str, float]:
         """Current numbers and totals since start, by the names of the metrics."""
-        pool, counters, totals = self._scheduler.tables.pool, self._loop.counters, self._scheduler.totals
+        pool, counters, totals = self.scheduler.tables.pool, self.loop.counters, self.scheduler.totals
         gauges: dict[str, float] = {
-            "running": len(self._scheduler.running) + len(self._scheduler.ready),
-            "waiting": len(self._scheduler.waiting),
+            "running": len(self.scheduler.running) + len(self.scheduler.ready),
+            "waiting": len(self.scheduler.waiting),
             "free_blocks": pool.free,
             "total_blocks": pool.total,
             "preemptions_total": totals.preemptions,
@@ -175,8 +178,8 @@ class LLMCore:
             "forced_accepted_total": counters.forced_accepted,
             "drafting_failures_total": counters.failed,
         }
-        return gauges | self._gate.counts(self.models.method)
+        return gauges | self.scheduler.gate.counts(self.models.method)
 
     def check_integrity(self) -> None:
         """Raise `EngineError` when blocks are lost or belong to a request that ended."""
-        self._scheduler.check_integrity()
+        self.scheduler.check_integrity()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from dovetail.checkpoints.cache_scales import cache_scales
+from dovetail.engine.attention.latent_rows import row_bytes
 from dovetail.engine.cache.blocks import BlockPool
 from dovetail.engine.config import Eagle3Config, MTPConfig, TargetConfig
 from dovetail.engine.drafting.base import Drafter
@@ -20,7 +22,7 @@ from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.options import DTYPES, draft_options, target_options
-from dovetail.engine.settings import LOOKUP, EngineSettings
+from dovetail.engine.settings import FP8, LOOKUP, EngineSettings
 from dovetail.engine.weights import TargetCheckpoint, inspect_target, load_tensors
 from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
@@ -72,7 +74,7 @@ def load_models(
     with torch.inference_mode():
         model = build_model(
             config,
-            load_tensors(checkpoint.tensors, config.expected_tensors(), progress),
+            load_tensors(checkpoint.tensors, [*config.expected_tensors(), *_scales(checkpoint, settings)], progress),
             rows=blocks * _BLOCK_SIZE,
             context=context,
             dtype=dtype,
@@ -87,7 +89,7 @@ def load_models(
                 BlockPool(blocks, _BLOCK_SIZE),
                 context=context,
                 dtype=dtype,
-                options=draft_options(settings),
+                options=draft_options(settings, draft_checkpoint.decoder.latent_widths is not None),
                 prefix_caching=settings.prefix_caching,
                 draft_sampling=settings.draft_sampling,
             )
@@ -116,11 +118,30 @@ def _context(settings: EngineSettings, config: TargetConfig) -> int:
 def _token_bytes(target: TargetCheckpoint, drafter: DrafterCheckpoint | None, settings: EngineSettings) -> int:
     """Bytes of KV cache per token, in the caches of target and drafter together."""
 
-    def stored(width: int, options: Options) -> int:
-        return width * (options.kv_dtype or DTYPES[settings.dtype]).itemsize
+    dtype = DTYPES[settings.dtype]
+    own = target.config
+    own_bytes = own.num_hidden_layers * _layer_bytes(target.path, own, target_options(settings), dtype)
+    if drafter is None:
+        return own_bytes
+    options = draft_options(settings, drafter.decoder.latent_widths is not None)
+    return own_bytes + drafter.layers * _layer_bytes(drafter.path, drafter.decoder, options, dtype)
 
-    own = stored(target.config.cache_width * target.config.num_hidden_layers, target_options(settings))
-    return own if drafter is None else own + stored(drafter.cache_width, draft_options(settings))
+
+def _layer_bytes(path: Path, config: TargetConfig, options: Options, dtype: torch.dtype) -> int:
+    """Bytes of KV cache per token in one layer. Raises `EngineError` for an FP8 cache where there are no latents."""
+    kind = options.kv_cache_dtype
+    if kind not in FP8:
+        return config.cache_width * options.cache_dtype(dtype).itemsize
+    if config.latent_widths is None:
+        raise EngineError(
+            f"a KV cache of {kind} stores latents, and {path} has none (its attention is not MLA): use auto or bfloat16"
+        )
+    return row_bytes(kind, *config.latent_widths)
+
+
+def _scales(checkpoint: TargetCheckpoint, settings: EngineSettings) -> list[str]:
+    """The names of the scales that the target's cache needs, as far as the checkpoint has them."""
+    return cache_scales(checkpoint.tensors) if settings.kv_cache_dtype == "fp8" else []
 
 
 def _cache_blocks(token_bytes: int, context: int, settings: EngineSettings) -> int:

@@ -54,8 +54,7 @@ class Overlap:
 
     def __init__(self, always: bool | None) -> None:
         self._always = always
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Handover | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.at: Callable[[str], None] = _ignore
         weakref.finalize(self, self._jobs.put, None)
@@ -79,13 +78,14 @@ class Overlap:
 
         self._start()
         self.at("batch built")
-        self._jobs.put(job)
+        handover = _Handover(job)
+        self._jobs.put(handover)
         try:
             self.at("handed over")
             result = compute()
             self.at("computed")
         finally:
-            failure = self._wait()
+            failure = handover.wait()
         if failure is not None:
             raise failure
         self.at("joined")
@@ -100,27 +100,38 @@ class Overlap:
 
     def _start(self) -> None:
         if self._thread is None:
-            arguments = (self._jobs, self._ends)
-            self._thread = threading.Thread(target=_serve, args=arguments, name="dovetail-overlap", daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="dovetail-overlap", daemon=True)
             self._thread.start()
 
-    def _wait(self) -> BaseException | None:
+
+class _Handover:
+    """A job for the second thread, and how it ended."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._done = threading.Event()
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
         try:
-            return self._ends.get()
-        except KeyboardInterrupt:
-            # The job must be done before anybody goes on.
-            self._ends.get()
+            self._job()
+        except BaseException as error:  # the thread that waits raises it, an exit of the process included
+            self._failure = error
+        self._done.set()
+
+    def wait(self) -> BaseException | None:
+        """Wait for the job, and return what it raised. The job is done even if Ctrl-C interrupts the wait."""
+        try:
+            self._done.wait()
+        except KeyboardInterrupt:  # before the job is done, or after
+            self._done.wait()
             raise
+        return self._failure
 
 
-def _serve(jobs: SimpleQueue[Job | None], ends: SimpleQueue[BaseException | None]) -> None:
-    """The thread. It refers to the queues only and keeps no job, so that its owner can be deleted."""
+def _serve(jobs: SimpleQueue[_Handover | None]) -> None:
+    """The thread. It refers to the queue only and keeps no job, so that its owner can be deleted."""
     with torch.inference_mode():
-        while (job := jobs.get()) is not None:
-            try:
-                job()
-            except BaseException as error:  # the thread that waits raises it, an exit of the process included
-                ends.put(error)
-            else:
-                ends.put(None)
-            del job
+        while (handover := jobs.get()) is not None:
+            handover.run()
+            del handover

@@ -1,7 +1,7 @@
-"""Measures step times when the engine starts: a few dozen real steps over random tokens, for the gate's cost table.
+"""Measures step times when the engine starts: a few dozen real steps over random tokens, for the gate's cost model.
 
-The steps include drafting, for a few batch sizes and draft counts and at one longer context. `CostTable.of` makes a
-table of them, and `gate.cost_file` stores it.
+The steps include drafting, for a few batch sizes and draft counts and at one longer context. Steps with different
+counts alternate, since only the ratios of their times matter, and another process slows neighbouring steps alike.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dovetail.engine.drafting.base import Draft, Drafter, DrafterWrapper
 from dovetail.engine.request import Request
 from dovetail.engine.step import Outcome, StepLoop
 from dovetail.errors import EngineError, guarded
-from dovetail.gate import CostTable, Gate, Limits, Point, Track, cost_file
+from dovetail.gate import CostModel, Gate, Limits, Rounds, Track, cost_file
 
 _log = logging.getLogger(__name__)
 
-# After this many seconds only the measurements that a table needs are begun.
+# After this many seconds only the measurements that a model needs are begun.
 _BUDGET = 0.4
 _PROMPT, _LONG = 2, 1024
 _WIDE = 256
 _REPEATS = 5
-#: How a table was measured, for the name of its file.
+#: How a model was measured, for the name of its file.
 HOW = (_PROMPT, _LONG, _WIDE, _REPEATS, torch.__version__)
 
 
@@ -45,31 +45,35 @@ class RandomDrafts(DrafterWrapper):
         return [Draft([self._random.randrange(self._vocab_size) for _ in draft.tokens]) for draft in drafts]
 
 
-def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable | None:
-    """The table from the file `path`, or else measured with `loop`, up to these sizes.
+def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostModel | None:
+    """The model from the file `path` if a few steps agree with it, or else measured with `loop`, up to these sizes.
 
     None, and a warning, where it cannot be measured: a failure here does not stop the engine.
     """
-    table = None if path is None else cost_file.read(path, batch, drafts)
-    if table is not None:
-        return table
+    known = None if path is None else cost_file.read(path)
     try:
         with torch.inference_mode():
-            return guarded(measure, loop, batch, drafts, context)
+            return guarded(measure, loop, batch, drafts, context, known)
     except Exception:
         _log.warning("step times could not be measured, so the gate is off", exc_info=True)
         return None
 
 
-def measure(loop: StepLoop, batch: int, drafts: int, context: int) -> CostTable:
-    """A table up to these sizes. `loop` must have no end tokens and draft as many tokens as it is asked for.
+def measure(loop: StepLoop, batch: int, drafts: int, context: int, known: CostModel | None = None) -> CostModel:
+    """The model up to these sizes. `loop` must have no end tokens and draft as many tokens as it is asked for.
 
+    `known`: that of another hour, which is scaled if a few steps agree with it; else only its acceptance is used.
     Raises `EngineError` where not even a few steps fit into context and cache, or a step did something else.
     """
-    points = _Profiler(loop, context).points(batch, drafts)
-    if not points:
+    profiler = _Profiler(loop, context)
+    first = profiler.one(drafts)
+    if not first:
         raise EngineError(f"a context of {context} tokens is too short for the steps that are timed")
-    return CostTable.of(points, batch=batch, drafts=drafts, context=context)
+    if known is not None and known.try_on(first[0]):
+        return known
+    model = CostModel.fit(first + profiler.more(batch, drafts, first[0]))
+    model.acceptance = [] if known is None else known.acceptance
+    return model
 
 
 class _Profiler:
@@ -82,57 +86,63 @@ class _Profiler:
         self._context = context
         self._random = random.Random(0)
         self._number = 0
+        self._started = time.perf_counter()
 
-    def points(self, batch: int, drafts: int) -> list[Point]:
-        """The measured points: one sequence, and `batch` or as many as the cache has room for, with no and with all
-        drafts (or as many as make a step of `_WIDE` tokens). While there is time, also other draft counts, a long
-        sequence, and batch sizes between."""
-        started = time.perf_counter()
-        points = self._steps(1, _PROMPT, (0, drafts))
-        while batch > 1 and not self._fits(batch, _PROMPT, (0, drafts)):
+    def one(self, drafts: int) -> list[Rounds]:
+        """Steps of one sequence, without drafts and with several numbers of them; nothing where these do not fit."""
+        few = (0, drafts)
+        return self._rounds(1, _PROMPT, (*few, *(k for k in (3, 1) if k < drafts))) or self._rounds(1, _PROMPT, few)
+
+    def more(self, batch: int, drafts: int, first: Rounds) -> list[Rounds]:
+        """Steps of `batch` sequences, or as many as the cache has room for, without drafts and with all (or as many as
+        make a step of `_WIDE` tokens). While there is time, also of a long sequence and of batch sizes between."""
+        measured: list[Rounds] = []
+        while batch > 1 and not self._fits(batch, _PROMPT, (0, drafts, 1)):
             batch //= 2
-        if points and batch > 1:
-            points += self._steps(batch, _PROMPT, (0, min(drafts, max(1, _WIDE // batch - 1))))
-        middle = [k for k in (3, 1) if k < drafts]
+        sizes = [(batch, _PROMPT)] if batch > 1 else []
         long = min(_LONG, self._context // 2)
-        more = [(1, _PROMPT, middle)]
         # A token of a prompt takes an eighth of a step or less.
-        if points and long > 16 * _PROMPT and points[0].seconds * long / 8 < _BUDGET:
-            more.append((1, long, [0, drafts]))
-        between = [4**i for i in range(1, 5) if 4**i < batch]
-        more += [(batch, _PROMPT, middle), *((size, _PROMPT, [0, drafts, *middle]) for size in between)]
-        for sizes in more:
-            if points and time.perf_counter() - started < _BUDGET:
-                points += self._steps(*sizes)
-        return points
+        if long > 16 * _PROMPT and first.seconds[0][0] * long / 8 < _BUDGET:
+            sizes.append((1, long))
+        sizes += [(4**i, _PROMPT) for i in range(1, 5) if 4**i < batch]
+        for size, prompt in sizes:
+            if (size == batch and not measured) or time.perf_counter() - self._started < _BUDGET:
+                most = min(drafts, max(1, _WIDE // size - 1))
+                measured += self._rounds(size, prompt, (0, most, 1) if most > 1 else (0, most))
+        return measured
 
-    def _steps(self, batch: int, prompt: int, kinds: Sequence[int]) -> list[Point]:
-        """Time steps of `batch` sequences with each draft count of `kinds`; no points where these do not fit."""
+    def _rounds(self, batch: int, prompt: int, kinds: tuple[int, ...]) -> list[Rounds]:
+        """Timed steps of `batch` sequences with each draft count of `kinds` in turn; nothing where these do not fit."""
         if not self._fits(batch, prompt, kinds):
             return []
         requests = [self._add(prompt) for _ in range(batch)]
-        points = []
+        rounds: list[tuple[float, ...]] = []
         try:
             while self._scheduler.waiting or any(request.pending > 1 for request in requests):
                 _added(self._loop.step())
-            for drafts in kinds:
-                self._scheduler.gate = Gate(None, Limits(), drafts)
-                for request in requests:
-                    request.track = Track()
-                self._step(requests)  # slower than the next: it touches memory for the first time, drafters catch up
-                seconds: list[float] = []
-                while len(seconds) < 2 or (len(seconds) < _REPEATS and sum(seconds) < _BUDGET / 8):
-                    seconds.append(self._step(requests))
-                points.append(Point(batch, drafts, prompt, min(seconds)))
+            self._round(requests, kinds)  # slower than the next: it touches memory for the first time
+            started = time.perf_counter()
+            while len(rounds) < 2 or (len(rounds) < _REPEATS and time.perf_counter() - started < _BUDGET / 4):
+                rounds.append(self._round(requests, kinds))
         finally:
             for request in requests:
                 self._scheduler.remove(request.id)
-        return points
+        return [Rounds(batch, prompt, kinds, tuple(rounds))]
+
+    def _round(self, requests: Sequence[Request], kinds: tuple[int, ...]) -> tuple[float, ...]:
+        """Seconds of a step with each draft count of `kinds`."""
+        seconds = []
+        for drafts in kinds:
+            self._scheduler.gate = Gate(None, Limits(), drafts)
+            for request in requests:
+                request.track = Track()
+            seconds.append(self._step(requests))
+        return tuple(seconds)
 
     def _fits(self, batch: int, prompt: int, kinds: Sequence[int]) -> bool:
         """Whether all steps of this many sequences fit, with the blocks that are reserved ahead: into the context, and
         into the cache without preempting a sequence."""
-        tokens = prompt + 1 + sum((_REPEATS + 1) * (k + 1) for k in kinds)
+        tokens = prompt + 1 + (_REPEATS + 1) * sum(k + 1 for k in kinds)
         pool = self._scheduler.tables.pool
         blocks = pool.blocks_for(min(self._context, tokens + self._loop.draft_tokens))
         return tokens <= self._context and batch * blocks <= pool.free

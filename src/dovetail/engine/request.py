@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from dovetail.completion import Completion, Constraint, Finish, Sampling
+from dovetail.engine.biases import Biases, check_biases
+from dovetail.engine.prompt_scores import PromptScores
 from dovetail.engine.sampling import Penalties, check_sampling
 from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gate import Track
@@ -18,15 +22,22 @@ _COLDEST = 1e-5
 
 
 class Request:
-    """A completion in the engine.
+    """A completion in the engine. `eos_ids`: the tokens with which the model ends an output.
 
     `tokens`: the prompt and the output so far. `computed`: of how many the target has cache rows; after the prompt that
     is all but the last token. `cached_prompt`: how many prompt tokens were in the cache, None before admission and 0
-    after it was reported.
+    after it was reported. `scores`: the log probabilities of the prompt, until they are reported.
     """
 
     def __init__(
-        self, request_id: str, completion: Completion, *, context: int, vocab_size: int, draft_tokens: int
+        self,
+        request_id: str,
+        completion: Completion,
+        *,
+        context: int,
+        vocab_size: int,
+        draft_tokens: int,
+        eos_ids: Collection[int] = (),
     ) -> None:
         _check(completion, context, vocab_size)
         self.id = request_id
@@ -37,11 +48,18 @@ class Request:
         self.limit = min(self.prompt_length + completion.max_tokens, context)
         requested = completion.draft_tokens
         self.draft_tokens = draft_tokens if requested is None else min(requested, draft_tokens)
+        self.gated = completion.gated
+        self.report_drafts = completion.report_drafts
         self.track = Track()
         self.computed = 0
         self.cached_prompt: int | None = None
         self.logprobs = completion.logprobs
+        self.scores: PromptScores | None = None
+        if completion.prompt_logprobs is not None:
+            self.scores = PromptScores(completion.prompt, completion.prompt_logprobs)
         self.penalties = Penalties.of(self.sampling, completion.prompt, vocab_size)
+        self.ends = frozenset((*eos_ids, *completion.stop_token_ids))
+        self.biases = Biases.of(completion, self.ends, eos_ids)
         self.stop = completion.stop
         self._stop: tuple[Detokenizer, StopStrings] | None = None
         self.generator: torch.Generator | None = None
@@ -58,6 +76,16 @@ class Request:
         return len(self.tokens) - self.computed
 
     @property
+    def cacheable(self) -> int | None:
+        """How many positions may come from the cache; None: all. Log probabilities of a prompt have to be computed."""
+        return None if self.scores is None else self.scores.uncomputed
+
+    @property
+    def generated(self) -> int:
+        """How many tokens the output has so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
     def greedy(self) -> bool:
         return self.sampling.temperature < _COLDEST
 
@@ -68,13 +96,13 @@ class Request:
         """
         return min(self.draft_tokens, self.limit - len(self.tokens) - 1) if self.computed else 0
 
-    def extend(self, new: list[int], eos_ids: frozenset[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
+    def extend(self, new: list[int], tokenizer: Tokenizer) -> tuple[list[int], Finish | None]:
         """Append `new` tokens up to the one that ends the sequence. Returns these, and why it ended, if it did."""
         if self.stop and self._stop is None:
             self._stop = Detokenizer(tokenizer), StopStrings(self.stop)
         for count, token in enumerate(new, 1):
             self.tokens.append(token)
-            if token in eos_ids or self._completes_stop(token):
+            if token in self.ends or self._completes_stop(token):
                 return new[:count], "stop"
             if len(self.tokens) >= self.limit:
                 return new[:count], "length"
@@ -105,4 +133,5 @@ def _check(completion: Completion, context: int, vocab_size: int) -> None:
         raise InvalidRequest(
             f"draft_tokens must not be negative, but is {completion.draft_tokens}", param="draft_tokens"
         )
-    check_sampling(completion.sampling, completion.logprobs)
+    check_sampling(completion.sampling, completion.logprobs, completion.prompt_logprobs)
+    check_biases(completion, vocab_size)

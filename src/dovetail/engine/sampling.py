@@ -26,7 +26,7 @@ _HARSHEST = 1e6
 _HEADS = (64, 512)
 
 
-def check_sampling(sampling: Sampling, logprobs: int | None = None) -> None:
+def check_sampling(sampling: Sampling, logprobs: int | None = None, prompt_logprobs: int | None = None) -> None:
     """Check the ranges of all fields. Raises `InvalidRequest` that names the field; NaN is out of every range."""
     ranges = (
         ("temperature", sampling.temperature, 0, _HOTTEST),
@@ -35,6 +35,7 @@ def check_sampling(sampling: Sampling, logprobs: int | None = None) -> None:
         ("frequency_penalty", sampling.frequency_penalty, -2, 2),
         ("repetition_penalty", sampling.repetition_penalty, 1 / _HARSHEST, _HARSHEST),
         ("logprobs", 0 if logprobs is None else logprobs, 0, MAX_TOP_LOGPROBS),
+        ("prompt_logprobs", 0 if prompt_logprobs is None else prompt_logprobs, 0, MAX_TOP_LOGPROBS),
     )
     for name, value, least, most in ranges:
         if not least <= value <= most:

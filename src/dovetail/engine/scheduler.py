@@ -29,7 +29,7 @@ from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.drafting.forced import forced
 from dovetail.engine.request import Request
 from dovetail.errors import EngineBusy, InvalidRequest, guarded
-from dovetail.gate import Gate
+from dovetail.gate import Gate, Reason
 
 # A client after this many others would time out before its first token.
 MAX_WAITING = 1024
@@ -60,21 +60,21 @@ class Totals:
 class Scheduler:
     """Owns every live request: `waiting`; `ready`, admitted by `prepare` and running from the next step on; `running`.
 
-    `gate` decides how much is drafted. `only_decoding`: whether the last step ran exactly the sequences that the gate
-    decided for, and no prompt.
+    `gate` decides how much `drafter` drafts. `only_decoding`: whether the last step ran exactly the sequences that the
+    gate decided for, and no prompt.
     """
 
     def __init__(
         self, tables: Tables, drafter: Drafter | None, gate: Gate, *, max_batch: int, max_batched_tokens: int
     ) -> None:
         self.tables = tables
+        self.drafter = drafter
         self.gate = gate
         self.only_decoding = False
         self.waiting: deque[Request] = deque()
         self.ready: list[Request] = []
         self.running: list[Request] = []
         self.totals = Totals()
-        self._drafter = drafter
         self._max_batch = max_batch
         self._max_batched_tokens = max_batched_tokens
 
@@ -119,8 +119,9 @@ class Scheduler:
         """Draft tokens for each request: as many as the gate allows, or as many as a constraint forces if more.
 
         Forced tokens take no drafter and are nearly always accepted, so only the gate's limit of batch forbids them.
+        For a request that is not gated, only the gate's limits of batch and context apply.
         """
-        if self._drafter is None:
+        if self.drafter is None:
             return [0] * len(decoding)
         caps = [request.draft_cap() for request in decoding]
         decision = self.gate.decide([r.track for r in decoding], [len(r.tokens) for r in decoding], caps)
@@ -128,9 +129,7 @@ class Scheduler:
             if decoding[i].draft_tokens:
                 self.stop_drafting(decoding[i])
         return [
-            max(allowed, len(forced(request, cap)))
-            if allowed < cap and request.draft_tokens and reason != "batch"
-            else allowed
+            _most(request, allowed, cap, reason)
             for request, allowed, cap, reason in zip(decoding, decision.allowed, caps, decision.reasons, strict=True)
         ]
 
@@ -198,15 +197,15 @@ class Scheduler:
     def stop_drafting(self, request: Request) -> None:
         """Draft nothing for `request` any more, and let the drafter forget it."""
         request.draft_tokens = 0
-        if self._drafter is not None:
-            self._drafter.release(request)
+        if self.drafter is not None:
+            self.drafter.release(request)
 
     def check_integrity(self) -> None:
         """Raise `EngineError` unless exactly the running and ready requests have blocks."""
         running = {request.id for request in (*self.running, *self.ready)}
         self.tables.check_integrity(running)
-        if self._drafter is not None:
-            self._drafter.check_integrity(running)
+        if self.drafter is not None:
+            self.drafter.check_integrity(running)
 
     def _take(self, turn: Turn, turns: dict[str, Turn]) -> None:
         """Add `turn` to `turns` with blocks for it, if need be without its drafts or by preempting others."""
@@ -239,7 +238,7 @@ class Scheduler:
         if not self.waiting or not self._free_places:
             return False
         request, pool = self.waiting[0], self.tables.pool
-        cached, idle, in_progress = self.tables.find_cached(request.id, request.tokens)
+        cached, idle, in_progress = self.tables.find_cached(request.id, request.tokens, request.cacheable)
         needed = pool.blocks_for(len(request.tokens)) - cached // pool.block_size + idle
         if in_progress or needed > pool.free:
             return False
@@ -259,11 +258,11 @@ class Scheduler:
 
     def _begin(self, request: Request) -> int:
         """Open the tables of `request`, and return how many of its tokens both caches have."""
-        cached = self.tables.begin(request.id, request.tokens)
+        cached = self.tables.begin(request.id, request.tokens, request.cacheable)
         if self.gate.limits.too_long(len(request.tokens)):
             request.draft_tokens = 0
-        if self._drafter is not None and request.draft_tokens:
-            known = self._drafter.start(request, cached)
+        if self.drafter is not None and request.draft_tokens:
+            known = self.drafter.start(request, cached)
             if known < cached:
                 self.tables.release(request.id)
                 cached = self.tables.begin(request.id, request.tokens, known)
@@ -275,5 +274,14 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self.tables.release(request.id)
-        if self._drafter is not None:
-            self._drafter.release(request)
+        if self.drafter is not None:
+            self.drafter.release(request)
+
+
+def _most(request: Request, allowed: int, cap: int, reason: Reason) -> int:
+    """The most tokens that one request drafts in a step. `allowed`: by the gate, which gives the reason."""
+    if not request.gated and reason not in ("batch", "context"):
+        return cap
+    if allowed < cap and request.draft_tokens and reason != "batch":
+        return max(allowed, len(forced(request, cap)))
+    return allowed

@@ -14,7 +14,7 @@ from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.errors import EngineError
 
 DType = Literal["float32", "bfloat16"]
-CacheDType = Literal["auto", "float32", "bfloat16"]
+CacheDType = Literal["auto", "float32", "bfloat16", "fp8", "fp8_ds_mla"]
 AttentionBackend = Literal["auto", "matmul", "sdpa"]
 Quantization = Literal["int8"]
 DraftSampling = Literal["greedy", "probabilistic"]
@@ -26,6 +26,11 @@ MAX_DRAFT_TOKENS = 15
 LOOKUP = "lookup"
 #: As a drafter: the MTP layers in the target's own checkpoint.
 INSIDE = "mtp"
+
+#: Types of caches that only latents have (`attention/latent_rows.py`).
+FP8: tuple[CacheDType, ...] = ("fp8", "fp8_ds_mla")
+#: How many numbers of a latent share a scale in fp8_ds_mla.
+GROUP = 128
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "gate": get_args(GateMode),
@@ -67,6 +72,9 @@ class EngineSettings:
     gate: GateMode = "off"
     #: The folder of the gate's cost files; None: step times are measured at every start.
     cost_folder: Path | None = None
+    #: How likely a draft is to be accepted when those before it were, for the gate while it has not seen any and its
+    #: cost file says nothing; None: not known.
+    acceptance: float | None = None
     draft_sampling: DraftSampling = "probabilistic"
     #: The most tokens in a sequence; None: what the target's config declares.
     context: int | None = None
@@ -85,9 +93,10 @@ class EngineSettings:
     #: How the large weights of target and drafter are quantized as they load.
     quantization: Quantization | None = None
     attention_backend: AttentionBackend = "auto"
-    #: "auto": as `dtype`.
+    #: "auto": as `dtype`. "fp8" and "fp8_ds_mla" are for latents (`attention/latent_rows.py`).
     kv_cache_dtype: CacheDType = "auto"
-    #: The drafter's own attention backend and cache type; None: as the target's.
+    #: The drafter's own attention backend and cache type; None: as the target's, but "auto" for a drafter that has no
+    #: latents and whose target has an FP8 cache.
     draft_attention_backend: AttentionBackend | None = None
     draft_kv_cache_dtype: CacheDType | None = None
     #: Torch's threads; None: half the cores.
@@ -104,6 +113,8 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise EngineError(f"{name} must be 1 or more, not {value}")
+        if self.acceptance is not None and not 0 <= self.acceptance <= 1:
+            raise EngineError(f"acceptance must be from 0 to 1, not {self.acceptance}")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
@@ -116,3 +127,13 @@ class EngineSettings:
         if not self.draft_tokens or self.max_draft_tokens is None:
             return self.draft_tokens
         return self.max_draft_tokens
+
+
+def packs(rank: int, rope: int) -> bool:
+    """Whether latents of `rank` and `rope` numbers have rows of fp8_ds_mla: whole groups, and aligned scales."""
+    return rank % min(GROUP, rank) == 0 and rank % 4 == 0 and rope % 2 == 0
+
+
+def packed_bytes(rank: int, rope: int) -> int:
+    """Bytes of a row of fp8_ds_mla: `rank` of e4m3, a float32 for each group, `rope` bfloat16. 656 for 512 and 64."""
+    return rank + rank // min(GROUP, rank) * 4 + rope * 2

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dovetail.completion import Constraint, TokenBatch
-from dovetail.engine.drafting.base import NO_DRAFT, Draft, Drafter, Observed
+from dovetail.engine.drafting.base import NO_DRAFT, Draft, Observed
 from dovetail.engine.greedy import GreedyConstraint
 from dovetail.engine.masks import MaskEntry, MaskRows, constraint_failed
 from dovetail.engine.models.base import ForwardBatch, Model, collate
@@ -28,6 +28,7 @@ from dovetail.gate import Drafted
 from dovetail.tokens import Tokenizer
 
 _log = logging.getLogger(__name__)
+_NOT_FINITE = "the model computed a value that is not a finite number"
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Window:
     - `drafts`: the proposed tokens that the constraint accepts.
     - `draft_probs`: the distributions that the drafts were drawn from; None where the drafter was certain.
     - `open_ended`: whether a token may be drawn after the last of `drafts`.
+    - `reported`: what the drafter returned, for a request that wants the ids of drafts; else None.
 
     Logits:
 
@@ -78,6 +80,7 @@ class Window:
     masks: MaskEntry | None = None
     greedy: GreedyConstraint | None = None
     open_ended: bool = True
+    reported: tuple[int, ...] | None = None
     raw_logits: Tensor | None = None
     finite: bool = True
 
@@ -102,21 +105,17 @@ class StepLoop:
     def __init__(
         self,
         model: Model,
-        drafter: Drafter | None,
         scheduler: Scheduler,
         tokenizer: Tokenizer,
         *,
-        eos_ids: frozenset[int],
         max_batch: int,
         draft_tokens: int,
         overlap: Overlap,
     ) -> None:
         self._model = model
-        self._drafter = drafter
         self.scheduler = scheduler
         self._tokenizer = tokenizer
-        self._eos_ids = eos_ids
-        self._masks = MaskRows(max_batch * (draft_tokens + 1), model.vocab_size)
+        self.masks = MaskRows(max_batch * (draft_tokens + 1), model.vocab_size)
         self._overlap = overlap
         self.draft_tokens = draft_tokens
         self.vocab_size = model.vocab_size
@@ -130,7 +129,7 @@ class StepLoop:
         Sequences that ended are removed before this returns.
         """
         started = time.perf_counter()
-        self._drafted.clear()
+        self._drafted = []  # the gate keeps the last one
         turns = self.scheduler.schedule()
         windows = self._windows(turns, self._draft(turns))
         outcomes: list[Outcome] = []
@@ -139,20 +138,20 @@ class StepLoop:
             batch = self._collate(windows)
             logits, features = self._overlap.during(
                 lambda: self._run(windows, batch),
-                self._masks.fill,
+                self.masks.fill,
                 lambda: self.scheduler.prepare(turns),
-                self._masks.seconds + self.scheduler.seconds,
+                self.masks.seconds + self.scheduler.seconds,
             )
             self._shape(windows, logits)
-            for window, new, own in zip(windows, _verify(windows, logits, self._eos_ids), features, strict=True):
+            for window, new, own in zip(windows, _verify(windows, logits), features, strict=True):
                 start = window.request.computed
                 outcomes += self._postprocess(window, new)
                 if (count := window.request.computed - start) and window.request.draft_tokens:
                     observed.append(Observed(window.request, start, count, None if own is None else own[:count]))
             self.counters.steps += 1
-        if self._drafter is not None and observed:
+        if self.scheduler.drafter is not None and observed:
             try:
-                guarded(self._drafter.observe, observed)
+                guarded(self.scheduler.drafter.observe, observed)
             except Exception as error:
                 self._give_up([item.request for item in observed], error)
         # The gate does not get the drafts of sequences that ended, so the time of this step would mislead it.
@@ -168,10 +167,10 @@ class StepLoop:
         """Drafts for the sequences that may have some; an empty draft for the others."""
         drafts = [NO_DRAFT] * len(turns)
         drafting = [i for i, turn in enumerate(turns) if turn.asked > 0]
-        if self._drafter is not None and drafting:
+        if self.scheduler.drafter is not None and drafting:
             requests = [turns[i].request for i in drafting]
             try:
-                proposed = guarded(self._drafter.propose, requests, [turns[i].asked for i in drafting])
+                proposed = guarded(self.scheduler.drafter.propose, requests, [turns[i].asked for i in drafting])
             except Exception as error:
                 self._give_up(requests, error)
                 return drafts
@@ -188,7 +187,7 @@ class StepLoop:
 
     def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> list[Window]:
         """One window for each turn, with the drafts that its constraint accepts."""
-        self._masks.clear()
+        self.masks.clear()
         windows: list[Window] = []
         row = 0
         for turn, draft in zip(turns, drafts, strict=True):
@@ -201,12 +200,13 @@ class StepLoop:
                 greedy = GreedyConstraint(request.constraint, tokens, self.vocab_size)
                 tokens = tokens[: greedy.drafts]
             elif request.constraint is not None:
-                masks = self._masks.enter(request.constraint, tokens, row)
+                masks = self.masks.enter(request.constraint, tokens, row)
                 tokens = tokens[: masks.drafts]
                 # The row after the last accepted draft belongs to the refused one: verify_sampled draws from the rest.
                 probs = None if probs is None else probs[: masks.drafts + 1]
             counts = turn.length, turn.asked, len(draft.tokens), draft.forced
-            windows.append(Window(request, *counts, tokens, probs, row, masks, greedy))
+            reported = tuple(draft.tokens) if request.report_drafts else None
+            windows.append(Window(request, *counts, tokens, probs, row, masks, greedy, reported=reported))
             row += len(tokens) + 1
         return windows
 
@@ -221,6 +221,9 @@ class StepLoop:
         """Logits at the positions where tokens are drawn, and for each window the auxiliary hidden states that the
         drafter reads, if any."""
         hidden, aux = self._model.forward(batch)
+        for span, window in zip(batch.spans, windows, strict=True):
+            if (scores := window.request.scores) is not None:
+                scores.add(window.request.computed, hidden[span.start : span.start + window.length], self._model.logits)
         rows = [
             row
             for span, window in zip(batch.spans, windows, strict=True)
@@ -234,7 +237,7 @@ class StepLoop:
         return logits, split
 
     def _shape(self, windows: Sequence[Window], logits: Tensor) -> None:
-        """Apply penalties and then masks to the logits, in place.
+        """Apply penalties, biases and masks to the logits, in this order and in place.
 
         A window is cut before a row where the constraint allows no token, and before a row that is not finite: a token
         drawn from such a row could be outside the vocabulary.
@@ -253,11 +256,15 @@ class StepLoop:
                 window.raw_logits = logits[window.rows].clone()
             if window.request.penalties is not None:
                 window.request.penalties.apply_(logits[window.rows], window.drafts)
-        self._masks.apply(logits)
+            if window.request.biases is not None:
+                window.request.biases.apply_(logits[window.rows], window.request.generated)
+        self.masks.apply(logits)
 
     def _postprocess(self, window: Window, new: list[int]) -> list[Outcome]:
         """Append the new tokens, up to the one that ends the sequence; no outcome for a window inside a prompt."""
         request = window.request
+        if request.scores is not None and not request.scores.finite:
+            return [(request.id, EngineError(_NOT_FINITE))]
         if window.logit_row is None:
             self._computed(request, window.length)
             return []
@@ -271,7 +278,7 @@ class StepLoop:
         elif not window.open_ended and accepted == len(window.drafts):
             new = new[:-1]  # drawn from a row without a mask: the next step asks the constraint what may follow
         computed = window.length + len(new) - 1
-        taken, finish = request.extend(new, self._eos_ids, self._tokenizer)
+        taken, finish = request.extend(new, self._tokenizer)
         accepted = min(accepted, len(taken))
         self._count(window, accepted)
         if window.asked and finish is None:
@@ -293,7 +300,11 @@ class StepLoop:
         entries = () if window.raw_logits is None else logprobs(window.raw_logits, taken, request.logprobs or 0)
         cached, request.cached_prompt = request.cached_prompt or 0, 0
         accepted = min(accepted, len(taken))
-        batch = TokenBatch(tuple(taken), finish, window.proposed, accepted, entries, cached, window.forced)
+        scores, request.scores = () if request.scores is None else request.scores.entries(), None
+        counts = window.proposed, accepted
+        batch = TokenBatch(
+            tuple(taken), finish, *counts, entries, cached, window.forced, scores, drafts=window.reported
+        )
         return [(request.id, batch), *failed] if taken else failed
 
     def _not_finite(self, window: Window) -> list[Outcome]:
@@ -307,7 +318,7 @@ class StepLoop:
             # Attention carries a draft that is not finite into the rows before it, so try again without drafts.
             self.scheduler.stop_drafting(request)
             return []
-        return [(request.id, EngineError("the model computed a value that is not a finite number"))]
+        return [(request.id, EngineError(_NOT_FINITE))]
 
     def _count(self, window: Window, accepted: int) -> None:
         self.counters.drafted += window.proposed
@@ -340,7 +351,7 @@ def _advance(constraint: Constraint, tokens: Sequence[int]) -> tuple[int, Engine
     return len(tokens), None
 
 
-def _verify(windows: Sequence[Window], logits: Tensor, eos_ids: frozenset[int]) -> list[list[int]]:
+def _verify(windows: Sequence[Window], logits: Tensor) -> list[list[int]]:
     """The new tokens of each window: its accepted drafts and one more; none for a window inside a prompt."""
     best: list[int] = []
     if any(window.request.greedy and window.logit_row is not None for window in windows):
@@ -352,7 +363,7 @@ def _verify(windows: Sequence[Window], logits: Tensor, eos_ids: frozenset[int]) 
             new.append([])
         elif window.greedy is not None:
             rows = len(window.drafts) + window.open_ended
-            new.append(window.greedy.choose(best[window.rows], logits, window.logit_row, rows, eos_ids))
+            new.append(window.greedy.choose(best[window.rows], logits, window.logit_row, rows, request.ends))
         elif request.greedy:
             new.append(verify_greedy(best[window.rows], window.drafts))
         else:

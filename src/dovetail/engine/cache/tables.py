@@ -112,10 +112,11 @@ class Tables:
         self._in_progress[owner] = set(keys[len(cached) :])
         return table.capacity
 
-    def find_cached(self, owner: str, tokens: Sequence[int]) -> tuple[int, int, bool]:
+    def find_cached(self, owner: str, tokens: Sequence[int], limit: int | None = None) -> tuple[int, int, bool]:
         """How many positions `begin` would find in the cache, how many of their blocks no sequence uses now, and
-        whether a running sequence is computing the block after them."""
+        whether a running sequence is computing the block after them. At most `limit` positions count."""
         keys = self._prompt_keys(owner, tokens)
+        keys = keys if limit is None else keys[: limit // self.pool.block_size]
         cached = self._cached_blocks(keys, None)
         idle = sum(self.pool.is_idle(block) for block in cached)
         following = keys[len(cached)] if len(cached) < len(keys) else None

@@ -30,6 +30,11 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     @property
+    def latent_widths(self) -> tuple[int, int] | None:
+        """How many numbers of a token's latent are compressed and how many are rotated; None without latents."""
+        return None
+
+    @property
     def rotary_width(self) -> int:
         raise NotImplementedError
 

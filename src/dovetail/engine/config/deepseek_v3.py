@@ -52,6 +52,10 @@ class DeepseekV3Config(TargetConfig, frozen=True, kw_only=True):
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property
+    def latent_widths(self) -> tuple[int, int] | None:
+        return self.kv_lora_rank, self.qk_rope_head_dim
+
+    @property
     def rotary_width(self) -> int:
         return self.qk_rope_head_dim
 

@@ -40,11 +40,6 @@ class Eagle3Config(msgspec.Struct, frozen=True, kw_only=True):
     mask_token_id: int | None = None
 
     @property
-    def cache_width(self) -> int:
-        """Numbers cached per token, over all layers."""
-        return self.layer.cache_width * self.layer.num_hidden_layers
-
-    @property
     def feature_width(self) -> int:
         return len(self.aux_layers) * self.target_hidden_size
 
@@ -76,11 +71,6 @@ class MTPConfig(msgspec.Struct, frozen=True, kw_only=True):
     def aux_layers(self) -> tuple[int, ...]:
         """The target's hidden state after its final norm."""
         return (self.target.num_hidden_layers + 1,)
-
-    @property
-    def cache_width(self) -> int:
-        """Numbers cached per token."""
-        return self.target.cache_width
 
     @property
     def prefix(self) -> str:

@@ -14,7 +14,7 @@ positions, with the target's features. A slot depends on the token after its own
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -44,12 +44,18 @@ class Network(Protocol):
         """Logits, float32 [n, draft vocabulary], of hidden states that `run` returned."""
 
 
+# The most bytes of features that wait for free blocks, over all sequences.
+_WAITING_BYTES = 64 << 20
+
+
 @dataclass(slots=True)
 class Slots:
-    """How many slots of a sequence are in the cache, and the hidden state of the last if this request computed it."""
+    """How many slots of a sequence are in the cache, the hidden state of the last if this request computed it, and what
+    was observed while no blocks were free: the slots after these, which cannot be drafted from before."""
 
     computed: int
     hidden: Tensor | None = None
+    waiting: list[Observed] = field(default_factory=list)
 
 
 class ChainDrafter:
@@ -78,13 +84,15 @@ class ChainDrafter:
             slots = self._slots.get(request.id)
             if slots is None or item.features is None:
                 continue
+            start = slots.waiting[0].start if slots.waiting else item.start
             end = item.start + item.count
             if not self._tables.reserve(request.id, end):
-                # No free blocks: this request goes on without drafts, because slots cannot be computed after a gap.
-                self.release(request)
+                self._wait(item, slots)
                 continue
-            parts.append((request.tokens[item.start + 1 : end + 1], item.start, self._tables[request.id]))
+            parts.append((request.tokens[start + 1 : end + 1], start, self._tables[request.id]))
+            features += [late.features for late in slots.waiting if late.features is not None]
             features.append(item.features)
+            slots.waiting.clear()
             observing.append((request, slots))
         if not parts:
             return
@@ -96,6 +104,17 @@ class ChainDrafter:
             # A copy, because a view would keep the hidden states of the whole prompt in memory.
             slots.hidden = hidden[last : last + 1].clone()
             self._tables.publish(request.id, request.tokens, slots.computed)
+
+    def _wait(self, item: Observed, slots: Slots) -> None:
+        """Keep `item` until blocks are free. Where too much waits already, its request goes on without drafts, because
+        slots cannot be computed after a gap."""
+        assert item.features is not None
+        # A copy, because a view would keep the features of the whole step in memory.
+        slots.waiting.append(replace(item, features=item.features.clone()))
+        slots.hidden = None
+        waiting = (late.features for own in self._slots.values() for late in own.waiting)
+        if sum(features.nbytes for features in waiting if features is not None) > _WAITING_BYTES:
+            self.release(item.request)
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         """A chain of drafts for each sequence whose last slot is computed and whose drafts fit into the cache."""

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dovetail.engine.casting import cast
 from dovetail.engine.config import DeepseekV3Config, Eagle3Config
 from dovetail.engine.linear import Linear
 from dovetail.engine.models import deepseek_v3, llama
@@ -68,7 +69,7 @@ class Eagle3:
         self._norm = norm("norm.weight")
         self._norm_output = config.norm_output
         self._head = linear("lm_head.weight") if "lm_head.weight" in weights else target.logits
-        self._table = rotary_table(layer.rope, layer.rotary_width, context)
+        self._table = rotary_table(layer.rope, layer.rotary_width, context).unsqueeze(1)
 
     def enter(self, features: Tensor) -> Tensor:
         if self._joined_norm is not None:
@@ -79,7 +80,7 @@ class Eagle3:
         return self._fc(features)
 
     def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
-        table = self._table[batch.positions].unsqueeze(1)
+        table = self._table[batch.positions]
         normed = self._hidden_norm(hidden)
         stream = normed if self._normed_residual else hidden
         for i, (input_norm, attention, post_norm, mlp) in enumerate(self._layers):
@@ -89,4 +90,4 @@ class Eagle3:
         return self._norm(stream) if self._norm_output else stream
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden if self._norm_output else self._norm(hidden)).float()
+        return cast(self._head(hidden if self._norm_output else self._norm(hidden)))

@@ -44,10 +44,17 @@ class DrafterCheckpoint:
     target_ids: Tensor | None = None
 
     @property
-    def cache_width(self) -> int:
-        """How many numbers are cached per token, over all layers."""
+    def layers(self) -> int:
+        """How many layers have a cache."""
+        return 1 if isinstance(self.config, MTPConfig) else self.decoder.num_hidden_layers
+
+    @property
+    def decoder(self) -> TargetConfig:
+        """The config of its layers."""
         config = self.config
-        return config.cache_width * (config.num_hidden_layers if isinstance(config, TargetConfig) else 1)
+        if isinstance(config, Eagle3Config):
+            return config.layer
+        return config.target if isinstance(config, MTPConfig) else config
 
     @property
     def aux_layers(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dovetail.engine.casting import cast
 from dovetail.engine.config import TargetConfig
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.layers import Options, RMSNorm, rotary_table
@@ -47,14 +48,14 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.embed_tokens = weights["model.embed_tokens.weight"].to(dtype)
         self._aux_layers = tuple(aux_layers)
-        self._table = rotary_table(config.rope, config.rotary_width, context)
+        self._table = rotary_table(config.rope, config.rotary_width, context).unsqueeze(1)
         self._layers = list(layers)
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
         head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
         self._lm_head = options.linear(head)
 
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
-        table = self._table[batch.positions].unsqueeze(1)
+        table = self._table[batch.positions]
         stream = F.embedding(batch.tokens, self.embed_tokens)
         entering: dict[int, Tensor] = {}
         for i, (input_norm, attention, post_norm, mlp) in enumerate(self._layers):
@@ -68,4 +69,4 @@ class Decoder:
         return hidden, aux
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._lm_head(hidden).float()
+        return cast(self._lm_head(hidden))

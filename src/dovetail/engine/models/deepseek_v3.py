@@ -6,13 +6,16 @@ that are absorbed or written to the cache, the softmax scale is folded into the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from dovetail.checkpoints.cache_scales import CACHE_SCALES
 from dovetail.checkpoints.positions import Yarn
 from dovetail.engine.attention.gqa import HeadCache
+from dovetail.engine.attention.latent_rows import latent_rows
 from dovetail.engine.attention.mla import LatentCache
 from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.linear import Linear
@@ -20,6 +23,8 @@ from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.decoder import Layer
 from dovetail.engine.models.layers import MLP, Options, Prefixed, RMSNorm, rotate_, yarn_mscale
 from dovetail.engine.models.moe import Expert, MoE, Router
+from dovetail.engine.settings import FP8
+from dovetail.errors import CheckpointError
 
 # The two low-rank norms keep the architecture's own epsilon, whatever rms_norm_eps says (transformers'
 # DeepseekV3RMSNorm).
@@ -40,7 +45,7 @@ class Attention:
         def linear(weight: Tensor) -> Linear:
             return options.linear(weight.to(dtype))
 
-        kv_dtype, backend = options.kv_dtype or dtype, options.attention_backend
+        kv_dtype, backend = options.cache_dtype(dtype), options.attention_backend
         heads, nope, rope = config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim
         self._heads, self._nope = heads, nope
         self._rank = config.kv_lora_rank
@@ -56,38 +61,52 @@ class Attention:
             self._q_norm = RMSNorm(weights["q_a_layernorm.weight"].to(dtype), _LOW_RANK_EPS)
             self._q_b = linear(weights["q_b_proj.weight"] * scale)
         self._low_rank = config.q_lora_rank is not None
-        self._query_width = first.shape[0]
+        self._widths = [first.shape[0], config.kv_lora_rank, rope]
         self._a = linear(torch.cat((first, kv_a)))
         self._kv_norm = RMSNorm(weights["kv_a_layernorm.weight"].to(dtype), _LOW_RANK_EPS)
         self._o = linear(weights["o_proj.weight"])
         self._latent: LatentCache | None = None
-        if config.expands:
+        # An FP8 cache is one of latents, even where keys and values of heads would be fewer numbers.
+        if config.expands and options.kv_cache_dtype not in FP8:
             self._kv_b = linear(weights["kv_b_proj.weight"])
             self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend)
         else:
             absorbed = torch.float32 if options.kernels.absorbed == "float32" else dtype
             kv_b = weights["kv_b_proj.weight"].view(heads, nope + config.v_head_dim, self._rank).to(dtype).to(absorbed)
             key_up, value_up = kv_b[:, :nope].contiguous(), kv_b[:, nope:].mT.contiguous()
-            self._latent = LatentCache(key_up, value_up, rope, rows, kv_dtype, backend)
+            stored = latent_rows(options.kv_cache_dtype, rows, self._rank, rope, kv_dtype, _cache_scale(weights))
+            self._latent = LatentCache(key_up, value_up, stored, backend)
 
     def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
         """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, rope / 2]."""
         tokens = x.shape[0]
         a = self._a(x)
-        queries, latent = a[:, : self._query_width], a[:, self._query_width :]
+        queries, compressed, rotary = a.split_with_sizes(self._widths, 1)
         if self._low_rank:
             queries = self._q_b(self._q_norm(queries))
         queries = queries.view(tokens, self._heads, -1)
         rotate_(queries[..., self._nope :], table)
-        rotary = rotate_(latent[:, self._rank :].view(tokens, 1, -1), table)
-        compressed = self._kv_norm(latent[:, : self._rank])
+        rotary = rotate_(rotary.unsqueeze(1), table)
+        compressed = self._kv_norm(compressed)
         if self._latent is not None:
-            mixed = self._latent.attend(batch, queries, torch.cat((compressed, rotary.view(tokens, -1)), -1))
+            mixed = self._latent.attend(batch, queries, torch.cat((compressed, rotary.squeeze(1)), -1))
         else:
             expanded = self._kv_b(compressed).view(tokens, self._heads, -1)
-            keys = torch.cat((expanded[..., : self._nope], rotary.expand(-1, self._heads, -1)), -1)
-            mixed = self._cache.attend(batch, queries, keys, expanded[..., self._nope :])
+            keys, values = expanded.split_with_sizes([self._nope, expanded.shape[2] - self._nope], 2)
+            keys = torch.cat((keys, rotary.expand(-1, self._heads, -1)), -1)
+            mixed = self._cache.attend(batch, queries, keys, values)
         return self._o(mixed).add_(residual)
+
+
+def _cache_scale(weights: Mapping[str, Tensor]) -> float:
+    """The scale of an FP8 cache, 1 if the checkpoint has none. Raises `CheckpointError`."""
+    for name in CACHE_SCALES:
+        if name in weights:
+            scale = weights[name].item()
+            if not 0 < scale < math.inf:
+                raise CheckpointError(f"self_attn.{name}, a scale of an FP8 cache, is {scale}: it must be more than 0")
+            return scale
+    return 1.0
 
 
 def layers(

@@ -13,20 +13,24 @@ from torch import Tensor
 from dovetail.checkpoints.positions import LinearScaling, Llama3Scaling, Rope, Yarn
 from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.engine.linear import Linear
-from dovetail.engine.settings import AttentionBackend, Quantization
+from dovetail.engine.settings import AttentionBackend, CacheDType, Quantization
 
 
 class Options(NamedTuple):
     """How a model's weights and caches are stored, and which kernels multiply them.
 
-    `kv_dtype` is the type of its caches, None for the type it computes in. `quantization` is how its large weights are
-    stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
+    `kv_cache_dtype` is the type of its caches, "auto" for the type it computes in. `quantization` is how its large
+    weights are stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
     """
 
-    kv_dtype: torch.dtype | None = None
+    kv_cache_dtype: CacheDType = "auto"
     attention_backend: AttentionBackend = "auto"
     quantization: Quantization | None = None
     kernels: Kernels = kernels_here()
+
+    def cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The type of a cache's floats, in a model that computes in `dtype`."""
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(self.kv_cache_dtype, dtype)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return Linear(weight, bias, self.quantization, self.kernels)
@@ -80,7 +84,8 @@ class MLP:
 
 
 def silu_and_mul(gate_up: Tensor, width: int) -> Tensor:
-    return F.silu(gate_up[:, :width]).mul_(gate_up[:, width:])
+    gate, up = gate_up.split_with_sizes([width, width], 1)
+    return F.silu(gate).mul_(up)
 
 
 def rotary_table(rope: Rope, width: int, length: int) -> Tensor:
@@ -101,10 +106,10 @@ def rotary_table(rope: Rope, width: int, length: int) -> Tensor:
 
 def rotate_(x: Tensor, table: Tensor) -> Tensor:
     """Rotate neighbouring pairs of the last axis in place, by `table` (broadcast over the pairs of `x`)."""
-    pairs = x.view(*x.shape[:-1], -1, 2)
     if x.dtype == torch.float32:
-        torch.view_as_complex(pairs).mul_(table)
+        x.view(torch.complex64).mul_(table)
     else:
+        pairs = x.view(*x.shape[:-1], -1, 2)
         pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float().contiguous()) * table))
     return x
 

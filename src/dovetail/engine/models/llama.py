@@ -51,17 +51,17 @@ class Attention:
         self._qkv = options.linear(joined("weight"), bias)
         o_bias = weights["o_proj.bias"].to(dtype) if config.o_bias else None
         self._o = options.linear(weights["o_proj.weight"].to(dtype), o_bias)
-        self._cache = HeadCache(kv_heads, width, width, rows, options.kv_dtype or dtype, options.attention_backend)
+        self._cache = HeadCache(kv_heads, width, width, rows, options.cache_dtype(dtype), options.attention_backend)
 
     def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
         """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, head_dim / 2]."""
-        rotated = self._heads + self._kv_heads
         qkv = self._qkv(x).view(x.shape[0], -1, self._width)
+        queries, keys, values = qkv.split_with_sizes([self._heads, self._kv_heads, self._kv_heads], 1)
         if self._norms is not None:
-            for norm, part in zip(self._norms, (qkv[:, : self._heads], qkv[:, self._heads : rotated]), strict=True):
+            for norm, part in zip(self._norms, (queries, keys), strict=True):
                 part.copy_(norm(part))
-        rotate_(qkv[:, :rotated], table)
-        mixed = self._cache.attend(batch, qkv[:, : self._heads], qkv[:, self._heads : rotated], qkv[:, rotated:])
+        rotate_(qkv[:, : self._heads + self._kv_heads], table)
+        mixed = self._cache.attend(batch, queries, keys, values)
         return self._o(mixed).add_(residual)
 
 

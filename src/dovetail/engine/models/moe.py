@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dovetail.engine.casting import cast
 from dovetail.engine.config import DeepseekV3Config
 from dovetail.engine.linear import Linear
 from dovetail.engine.models.layers import MLP, Options, silu_and_mul
@@ -46,7 +47,7 @@ class Router:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights float32 and expert numbers int64, both [tokens, top_k]. The bias affects the choice only."""
-        scores = F.linear(x.float(), self._weight).sigmoid_()
+        scores = F.linear(cast(x), self._weight).sigmoid_()
         choice = scores + self._bias
         if self._groups > 1:
             choice = self._limit(choice)
@@ -108,7 +109,7 @@ class MoE:
         self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor, up: Linear, down: Linear
     ) -> Tensor:
         tokens = x.shape[0]
-        share = torch.zeros(tokens, self._count).scatter_(1, experts, weights).to(x.dtype)
+        share = cast(torch.zeros(tokens, self._count).scatter_(1, experts, weights), x.dtype)
         inner = silu_and_mul(up(x), self._wide_width)
         routed = inner[:, : self._count * self._width]
         routed.view(tokens, self._count, self._width).mul_(share.unsqueeze(-1))
@@ -117,7 +118,7 @@ class MoE:
     def _chosen(self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor) -> Tensor:
         order = experts.flatten().argsort(stable=True)
         tokens = order // experts.shape[1]
-        share = weights.flatten()[order].to(x.dtype).unsqueeze(-1)
+        share = cast(weights.flatten()[order], x.dtype).unsqueeze(-1)
         counts = experts.flatten().bincount(minlength=self._count).tolist()
         begin = 0
         for expert, count in enumerate(counts):

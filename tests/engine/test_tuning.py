@@ -1,0 +1,155 @@
+"""The table of the kernel's tiles: every row fits and still compiles to what it says; the choice follows the model."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from importlib.util import find_spec
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.engine.tuning.model import Choice, Work, choose, floor, seconds
+from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Candidate, Kind, Row, Table, table
+from dovetail.errors import EngineError
+from tests.examples import examples
+
+CELLS = list(itertools.product(ARCHITECTURES, KINDS))
+works = st.builds(
+    Work, st.integers(1, 256), st.integers(1, 131_072), st.sampled_from((4, 8, 16, 64, 128)), st.integers(1, 16)
+)
+
+
+@pytest.mark.parametrize(("arch", "kind"), CELLS)
+def test_every_row_fits(arch: str, kind: Kind) -> None:
+    rows = table().of(arch, kind)
+    assert all(row.why_not() is None and row.resident >= 1 for row in rows)
+    assert len({row.candidate for row in rows}) == len(rows)
+    # A window of 4 queries of 8 heads (Kimi-K2.5 on 8 GPUs) is one tile of 32 rows, whose cache is read once.
+    assert max(row.candidate.tile for row in rows) >= 32
+
+
+def row(**changes: object) -> Row:
+    fits = Row(
+        arch="sm_120",
+        kind="fp8",
+        candidate=Candidate(32, 16, 2, 4),
+        shared=40_000,
+        tensor_memory=0,
+        registers=128,
+        stack=0,
+        instruction="mma.sync",
+    )
+    return msgspec.structs.replace(fits, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        # vLLM 0.33's default for an FP8 cache.
+        ({"shared": 102_400}, "needs 102,400 bytes of shared memory, 101,376 exist"),
+        ({"shared": 101_376}, None),
+        ({"arch": "sm_90", "shared": 102_400}, None),
+        ({"arch": "sm_100", "tensor_memory": 576}, "needs 576 columns of tensor memory, 512 exist"),
+        ({"instruction": None}, "uses no tensor cores"),
+        ({"stack": 8}, "spills: 8 bytes of stack a thread"),
+    ],
+    ids=str,
+)
+def test_why_a_row_does_not_fit(changes: dict[str, object], reason: str | None) -> None:
+    assert row(**changes).why_not() == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "resident"),
+    [
+        ({"registers": 255}, 2),  # 256 of them for 128 threads: 32,768 of 65,536
+        ({"shared": 50_000}, 2),
+        ({"shared": 51_000}, 1),
+        ({"shared": 1_000, "registers": 32}, 12),  # 1,536 threads
+        ({"arch": "sm_90", "shared": 1_000, "registers": 32}, 16),
+    ],
+    ids=str,
+)
+def test_how_many_blocks_an_sm_holds(changes: dict[str, object], resident: int) -> None:
+    assert row(**changes).resident == resident
+
+
+def test_an_architecture_without_rows() -> None:
+    with pytest.raises(EngineError, match=r"no tiles for sm_75 with fp8: it has .*run `dovetail tune`"):
+        table().of("sm_75", "fp8")
+
+
+@given(cell=st.sampled_from(CELLS), work=works)
+@examples(40)
+def test_the_choice_is_the_best_of_all(cell: tuple[str, Kind], work: Work) -> None:
+    arch, kind = cell
+    chosen: Choice = choose(table(), arch, kind, work)
+    assert chosen.row in table().of(arch, kind)
+    assert 1 <= chosen.queries <= min(work.queries, chosen.row.candidate.tile)
+    assert 1 <= chosen.splits <= max(1, -(-work.context // chosen.row.candidate.block_n))
+    assert chosen.seconds == seconds(chosen.row, work, chosen.splits)
+    for other, splits in itertools.product(table().of(arch, kind), (1, 2, 8)):
+        if splits <= -(-work.context // other.candidate.block_n):
+            assert chosen.seconds <= seconds(other, work, splits)
+
+
+@given(cell=st.sampled_from(CELLS), work=works)
+@examples(40)
+def test_no_prediction_beats_the_memory(cell: tuple[str, Kind], work: Work) -> None:
+    arch, kind = cell
+    assert choose(table(), arch, kind, work).seconds >= floor(kind, arch, work)
+
+
+@pytest.mark.parametrize(("arch", "kind"), CELLS)
+def test_what_the_choice_depends_on(arch: str, kind: Kind) -> None:
+    """One long sequence is cut, a full batch is not; a longer context takes longer."""
+    alone, full = Work(1, 65_536, 8, 4), Work(256, 1_024, 128, 1)
+    assert choose(table(), arch, kind, alone).splits >= 16
+    assert choose(table(), arch, kind, full).splits <= 2
+    times = [choose(table(), arch, kind, Work(4, context, 8, 4)).seconds for context in (512, 4_096, 32_768)]
+    assert times == sorted(times)
+
+
+def _compiles() -> bool:
+    return find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") != "1"
+
+
+# Five seconds each.
+@pytest.mark.proof
+@pytest.mark.slow
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+@pytest.mark.parametrize("expected", table().rows, ids=lambda row: f"{row.arch}-{row.kind}-{row.candidate}")
+def test_every_row_compiles_and_fits(expected: Row) -> None:
+    from dovetail.engine.tuning.compiling import VERSION, compile_row
+
+    found = compile_row(expected.arch, expected.kind, expected.candidate)
+    assert found.why_not() is None
+    if table().triton == VERSION:
+        assert found == expected
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_second_pass_compiles(arch: str) -> None:
+    from dovetail.engine.tuning.compiling import compile_merge
+
+    assert [compile_merge(arch, splits) for splits in (2, 128)] == [0, 0]
+
+
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+def test_a_tile_that_does_not_fit_is_noticed() -> None:
+    """On sm_100 a tile of 64 rows is one of tcgen05, needs 576 columns of 512, and is compiled to a trap."""
+    from dovetail.engine.tuning.compiling import compile_row
+
+    found = compile_row("sm_100", "bfloat16", Candidate(32, 64, 2, 8))
+    assert found.tensor_memory == 576 and "columns of tensor memory" in (found.why_not() or "")
+
+
+def test_the_table_says_what_compiled_it() -> None:
+    assert isinstance(table(), Table) and table().triton[0].isdigit()
