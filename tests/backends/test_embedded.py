@@ -1,4 +1,4 @@
-"""The embedded engine as the gateway sees it: streams, cancellation, errors, shutdown."""
+"""The embedded engine as the gateway uses it: streams, cancellation, errors, shutdown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.backends import embedded
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, Engine, Sampling, TokenBatch
 from dovetail.engine.settings import EngineSettings
@@ -249,6 +250,27 @@ def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
             _ = engine.info
 
     asyncio.run(main())
+
+
+def test_a_reader_that_stalls_ends_its_own_sequence(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_MAX_UNREAD", 40)
+    completion = Completion((2, 3, 4), 100, sampling=GREEDY, logprobs=2)
+
+    async def test(engine: EmbeddedEngine) -> None:
+        reader = engine.complete(completion)
+        first = await anext(reader)
+        await all_free(engine)  # the engine has ended the sequence
+        rest = []
+        with pytest.raises(EngineBusy, match="not read as fast as it was generated"):
+            async for batch in reader:
+                rest.append(batch)
+        assert first.ids and 10 <= sum(len(batch.ids) for batch in rest) < 90
+        monkeypatch.undo()
+        assert len(await collect(engine.complete(completion))) > 90, "one that reads gets all"
+
+    with_engine(folders, test)
 
 
 def test_a_bad_checkpoint_is_one_message(tmp_path: Path) -> None:

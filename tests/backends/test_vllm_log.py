@@ -1,4 +1,4 @@
-"""What is read out of vLLM's log. The files of `vllm_logs/` are what vLLM 0.32 wrote."""
+"""Reading vLLM's log. vLLM 0.32 wrote the files of `vllm_logs/`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
 """
 
 
-def test_of_errors_that_led_to_one_another_the_last_is_told() -> None:
+def test_the_last_of_chained_errors_is_reported() -> None:
     diagnosis = failure(CHAINED.splitlines())
     assert diagnosis is not None
     assert diagnosis.error == "Invalid repository ID or local directory specified: 'org/nothing'."
@@ -143,7 +143,7 @@ def test_processes_that_write_at_once_are_told_apart() -> None:
     assert diagnosis.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
 
 
-def test_what_fails_while_the_drafter_loads_is_the_drafters() -> None:
+def test_an_error_while_the_drafter_loads_is_the_drafters() -> None:
     lines = [
         WORKER + "[r.py:1] Loading drafter model...",
         "(Worker pid=19183) ERROR 11-22 07:55:41 [m.py:1] Traceback (most recent call last):",

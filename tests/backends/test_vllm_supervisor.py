@@ -197,7 +197,7 @@ def test_the_socket_stays_while_the_owner_lives(supervised: Supervised, listenin
     assert listening.exists()
 
 
-def test_what_cannot_be_removed_is_left(listening: Path) -> None:
+def test_files_that_cannot_be_removed_stay(listening: Path) -> None:
     (listening.parent / "more").touch()
     for socket in (listening.parent, listening):  # a folder, a socket whose folder is not empty
         command = words("sleep", "600", socket=socket)

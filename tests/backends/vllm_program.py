@@ -1,4 +1,4 @@
-"""A program that does from outside what `vllm` does: its words, its log, its HTTP, and its ways to end.
+"""A program that behaves like `vllm` from outside: its arguments, its log, its HTTP, and its ways to end.
 
 `write` makes one; what each of its runs does is a `Run`.
 """
@@ -142,7 +142,7 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has gone is nothing to print: the last lines are what vLLM is told to have said."""
+        """Prints nothing about a disconnected client, because a test reads the last lines as vLLM's error."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

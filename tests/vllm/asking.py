@@ -1,4 +1,4 @@
-"""What is asked of servers, and what they answer: whole, streamed, as token ids."""
+"""Requests to servers, and their answers: whole, streamed, as token ids."""
 
 from __future__ import annotations
 

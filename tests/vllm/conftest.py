@@ -30,7 +30,7 @@ def program() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def settings(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What vLLM needs to be told on a CPU, and folders of its own for all that it and Dovetail write."""
+    """Environment variables that vLLM needs on a CPU, with new folders for everything that it and Dovetail write."""
     folder = tmp_path_factory.mktemp("vllm")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"):
@@ -60,7 +60,7 @@ def nothing_left(settings: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded(settings: Path) -> dict[str, asking.Answers]:
-    """What the embedded engine answers without a drafter, by how strictly calls are held to their schemas."""
+    """The embedded engine's answers without a drafter, by the level of `strict`."""
     words = ("--draft-tokens", "0", "--context", "1024", "--dtype", "float32", "--served-model-name", asking.MODEL)
     asked: dict[str, Any] = dict(asking.requests())
     with up(dovetail(*words)) as server:

@@ -1,4 +1,4 @@
-"""Servers as processes of their own, and what they leave behind: nothing.
+"""Servers as processes, which leave nothing behind.
 
 `adopt` makes orphans children of this process, so whatever a test has started, however indirectly, is found below it.
 A start is mostly one process after the other that imports vLLM, on one core: `two_at_a_time` has another beside it.
@@ -23,7 +23,7 @@ import httpx
 from tests.cli.test_serve import free_port
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-#: vLLM's own children take seconds to see that nobody wants them any more.
+#: vLLM's own children take seconds to notice that their parent has ended.
 _PATIENCE_S, _GRACE_S = 60.0, 30.0
 #: Of one start, on a machine that has other things to do.
 _START_S = 300.0
@@ -72,7 +72,7 @@ def nothing_left(family: Collection[int] | None = None) -> None:
 
 
 class Process:
-    """A server on `port`, with all that it prints. It is up when its /health says so and it has said `ready`."""
+    """A server on `port`, with all that it prints. It is up when its /health answers and it has printed `ready`."""
 
     def __init__(self, command: list[str | Path], port: int, ready: str, **variables: str) -> None:
         self.url = f"http://127.0.0.1:{port}"

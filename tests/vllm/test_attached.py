@@ -1,4 +1,4 @@
-"""vLLM that somebody started by hand, with Dovetail's parsers and its gate inside, and Dovetail's gateway in front."""
+"""vLLM that was started by hand, with Dovetail's parsers and its gate inside, and Dovetail's gateway in front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dovetail serve --engine vllm --grammar-backend guidance`, the demo pair: answers are held to our Lark."""
+"""`dovetail serve --engine vllm --grammar-backend guidance`, the demo pair: our Lark constrains answers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_ids_are_those_of_the_embedded_engine(
     assert 0 < accepted <= drafted
 
 
-def test_what_a_tag_would_leave_out_is_kept(server: Process) -> None:
+def test_keywords_that_a_tag_drops_are_enforced(server: Process) -> None:
     grammar = dovetail.format(checkpoints.TARGET).grammar([KEPT])
     assert grammar is not None
     assert [*grammar.unenforced("structural_tag")] and not [*grammar.unenforced("lark")]
@@ -93,7 +93,7 @@ def test_the_header_lists_what_the_lark_leaves_out(server: Process) -> None:
     assert answer.headers["x-dovetail-unenforced"] == expected
 
 
-def test_what_vllms_llguidance_cannot_take_is_refused_before_it_sees_it(server: Process) -> None:
+def test_schemas_that_vllms_llguidance_cannot_compile_are_refused_before(server: Process) -> None:
     answer = asked(server, tool("many", numbers={"type": "array", "maxItems": 10**9}))
     assert answer.status_code == 400
     assert "#/properties/numbers makes lists have more than 10,000 items in all" in answer.json()["error"]["message"]

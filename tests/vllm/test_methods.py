@@ -1,4 +1,4 @@
-"""Every way of drafting that vLLM has on a CPU, and none, by `dovetail serve`: on, as its probe says, and exact."""
+"""Every drafting method of vLLM on a CPU, and none, by `dovetail serve`: the probe sees drafts, and output is exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real vLLM cannot run: one message, an exit code of 2, and nothing left running."""
+"""Plans that a real vLLM cannot run: one message, an exit code of 2, and nothing left running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dovetail serve --engine vllm` with the demo pair, EAGLE-3 on MLA: what it answers, and what happens when it dies."""
+"""`dovetail serve --engine vllm` with the demo pair, EAGLE-3 on MLA: its answers, and its restart after a crash."""
 
 from __future__ import annotations
 

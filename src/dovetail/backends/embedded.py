@@ -8,6 +8,7 @@ worker waits for it.
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import logging
 import queue
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 Outcome = TokenBatch | DovetailError
 
+#: What may wait for one reader, in tokens and log probabilities: 1 to 3 MB.
+_MAX_UNREAD = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class _Add:
@@ -41,6 +45,46 @@ class _Cancel:
 @dataclass(frozen=True, slots=True)
 class _Stop:
     pass
+
+
+class _Stream:
+    """What one caller has not taken yet, and the error that follows. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._batches: collections.deque[TokenBatch] = collections.deque()
+        self._unread = 0
+        self._error: DovetailError | None = None
+        self._more = asyncio.Event()
+
+    def put(self, batch: TokenBatch) -> bool:
+        """Add `batch`. False, and an error, if too much is unread."""
+        if self._unread > _MAX_UNREAD:
+            self.end(EngineBusy("the answer was not read as fast as it was generated"))
+            return False
+        self._batches.append(batch)
+        self._unread += _size(batch)
+        self._more.set()
+        return True
+
+    def end(self, error: DovetailError) -> None:
+        """Raise `error` after the batches. The first error counts."""
+        self._error = self._error or error
+        self._more.set()
+
+    async def next(self) -> TokenBatch:
+        """The next batch, as soon as there is one."""
+        while not self._batches:
+            if self._error is not None:
+                raise self._error
+            self._more.clear()
+            await self._more.wait()
+        batch = self._batches.popleft()
+        self._unread -= _size(batch)
+        return batch
+
+
+def _size(batch: TokenBatch) -> int:
+    return len(batch.ids) + sum(1 + len(each.top) for each in batch.logprobs)
 
 
 class EmbeddedEngine:
@@ -67,7 +111,7 @@ class EmbeddedEngine:
         self._worker: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: queue.SimpleQueue[_Add | _Cancel | _Stop] = queue.SimpleQueue()
-        self._streams: dict[str, asyncio.Queue[Outcome]] = {}
+        self._streams: dict[str, _Stream] = {}
         self._numbers = itertools.count()
 
     @property
@@ -97,21 +141,23 @@ class EmbeddedEngine:
     def _ended(self) -> None:
         self._core = None
         for stream in self._streams.values():
-            stream.put_nowait(EngineBusy("the engine is shutting down"))
+            stream.end(EngineBusy("the engine is shutting down"))
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`."""
+        """Stream the continuation.
+
+        Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`; `EngineBusy` also if the caller takes
+        batches so slowly that they pile up.
+        """
         self._started()
         # A number makes the id unique, because two clients may send the same one.
         request_id = f"{next(self._numbers)}-{completion.request_id}"
-        stream: asyncio.Queue[Outcome] = asyncio.Queue()
+        stream = _Stream()
         self._streams[request_id] = stream
         self._commands.put(_Add(request_id, completion))
         try:
             while True:
-                outcome = await stream.get()
-                if isinstance(outcome, DovetailError):
-                    raise outcome
+                outcome = await stream.next()
                 yield outcome
                 if outcome.finish is not None:
                     return
@@ -190,8 +236,13 @@ class EmbeddedEngine:
 
     def _deliver(self, outcomes: list[tuple[str, Outcome]]) -> None:
         for request_id, outcome in outcomes:
-            if (stream := self._streams.get(request_id)) is not None:
-                stream.put_nowait(outcome)
+            stream = self._streams.get(request_id)
+            if stream is None:
+                continue
+            if isinstance(outcome, DovetailError):
+                stream.end(outcome)
+            elif not stream.put(outcome):
+                self._commands.put(_Cancel(request_id))
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         """Run `function` on the event loop. If the loop is closed, no caller is left, and the worker ends."""

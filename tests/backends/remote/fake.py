@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks as vLLM, SGLang or llama.cpp do, for a model that adds up what it was given."""
+"""A small HTTP server that behaves like vLLM, SGLang or llama.cpp, with a model that adds up its prompt."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def continuation(prompt: Sequence[int], max_tokens: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-async def whole(server: Server, asked: Completion) -> list[TokenBatch]:
-    return [batch async for batch in server.complete(asked)]
+async def whole(server: Server, requested: Completion) -> list[TokenBatch]:
+    return [batch async for batch in server.complete(requested)]
 
 
 def ids_of(batches: Iterable[TokenBatch]) -> list[int]:
@@ -61,7 +61,8 @@ async def vllm_answer(body: dict[str, Any]) -> AsyncIterator[bytes]:
 class Fake:
     """`async with Fake(…) as fake`: serves on `fake.url` until the end, or until `stop`; `start` brings it back.
 
-    `backend` is who reads grammars in a vLLM. `pages` are what it has under other paths: a status and a body, or JSON.
+    `backend` is who reads grammars in a vLLM. `pages` are what it has under other paths: a status, a body and perhaps
+    headers, or JSON.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Fake:
         **pages: object,
     ) -> None:
         self.answer, self.backend = answer, backend
-        self.asked: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.running = 0
         #: Paths at which nothing is answered.
@@ -155,21 +156,22 @@ class Fake:
         if callable(page):
             page = page(json.loads(data) if data else None)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):
-            asked = json.loads(data)
-            if asked.get("n_predict") == 0:
+            body = json.loads(data)
+            if body.get("n_predict") == 0:
                 page = self.pages["/nothing"]
-            elif asked.get("prompt") == NO_PROMPT:
-                page = vllm_refusal(asked, self.backend)
+            elif body.get("prompt") == NO_PROMPT:
+                page = vllm_refusal(body, self.backend)
             else:
-                self.asked.append(asked)
+                self.received.append(body)
         if page is None and path in ("/v1/completions", "/generate", "/completion"):
-            await self._stream(self.answer(self.asked[-1]), fields.get("connection") == "close", reader, writer)
+            await self._stream(self.answer(self.received[-1]), fields.get("connection") == "close", reader, writer)
             return
-        status, body = (
+        status, body, *more = (
             page if isinstance(page, tuple) else (200 if page is not None else 404, json.dumps(page).encode())
         )
-        closes = b"Connection: close\r\n" if fields.get("connection") == "close" else b""
-        writer.write(b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\n%s" % (status, closes))
+        headers = b"Connection: close\r\n" if fields.get("connection") == "close" else b""
+        headers += b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for each in more for name, value in each)
+        writer.write(b"HTTP/1.1 %d x\r\nContent-Type: application/json\r\n%s" % (status, headers))
         writer.write(b"Content-Length: %d\r\n\r\n" % len(body))
         writer.write(body)
         await writer.drain()
@@ -224,7 +226,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def answered(
     owner: str,
     answer: Answer,
-    asked: dict[str, Any] | None = None,
+    requested: dict[str, Any] | None = None,
     check: Callable[[Fake], None] | None = None,
     gauges: dict[str, float] | None = None,
     **pages: Any,
@@ -237,7 +239,7 @@ def answered(
             server = fake.server()
             try:
                 await server.open()
-                batches.extend(await whole(server, completion(**asked or {})))
+                batches.extend(await whole(server, completion(**requested or {})))
                 if check is not None:
                     check(fake)
                 if gauges is not None:

@@ -1,4 +1,4 @@
-"""Servers' pages of metrics in our words."""
+"""The metrics pages of servers become our counters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_number_of_any_length_is_no_position() -> None:
     assert translated(page % (b"9" * 5000), VLLM.table) == {"running": 2}
 
 
-def test_what_is_not_asked_for_is_not_parsed() -> None:
+def test_only_requested_counters_are_parsed() -> None:
     others = b"vllm:e2e_request_latency_seconds_bucket{{{ this would not parse\n" * 1000
     assert translated(others + b"vllm:num_requests_running 2\n" + others, VLLM.table) == {"running": 2}
     assert translated(b"vllm:num_requests_running 2\n" * 5000, VLLM.table) == {}

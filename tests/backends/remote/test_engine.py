@@ -1,4 +1,4 @@
-"""Several servers as one engine: how requests are distributed, and what happens when servers come and go."""
+"""Several servers as one engine: how requests are distributed, and how it continues when servers come and go."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.backends.remote import RemoteEngine, Server
+from dovetail.backends.remote import Deadlines, RemoteEngine, Server
 from dovetail.backends.remote.errors import ServerLost
 from dovetail.backends.remote.routing import BLOCK
 from dovetail.completion import Completion, Engine
-from dovetail.errors import EngineBusy, EngineError, InvalidRequest
+from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, InvalidRequest
 from tests.backends.remote.fake import (
     EOS,
     PROMPT,
@@ -52,8 +52,8 @@ def with_servers(fakes: list[Fake], test: Test, **options: Any) -> None:
     run(main)
 
 
-async def answered(engine: RemoteEngine, asked: Completion | None = None) -> list[int]:
-    return ids_of([batch async for batch in engine.complete(asked or completion())])
+async def answered(engine: RemoteEngine, requested: Completion | None = None) -> list[int]:
+    return ids_of([batch async for batch in engine.complete(requested or completion())])
 
 
 async def endless(body: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -100,10 +100,10 @@ def test_servers_are_named_once() -> None:
 def test_load_is_spread_and_conversations_stay() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         first = [await answered(engine, completion(2, prompt(number))) for number in range(4)]
-        assert [len(fake.asked) for fake in fakes] == [2, 2] and first
+        assert [len(fake.received) for fake in fakes] == [2, 2] and first
         for number in (0, 0, 0, 2):
             await answered(engine, completion(2, (*prompt(number), 7, 8)))
-        assert [len(fake.asked) for fake in fakes] == [6, 2]
+        assert [len(fake.received) for fake in fakes] == [6, 2]
 
     with_servers([Fake(), Fake()], test)
 
@@ -133,7 +133,7 @@ def test_cancelling_frees_the_connection() -> None:
 def test_a_request_that_received_nothing_is_sent_elsewhere() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         assert await answered(engine) == continuation(PROMPT, 8)
-        assert [len(fake.asked) for fake in fakes] == [1, 1]
+        assert [len(fake.received) for fake in fakes] == [1, 1]
         assert engine.gauges()["resent_total"] == 1
 
     with_servers([Fake(answer=broken), Fake()], test)
@@ -166,7 +166,7 @@ def test_a_request_that_has_begun_ends_with_a_clean_error() -> None:
                 begun += 1
                 if begun == 2:
                     await fakes[0].stop()
-        assert type(caught.value) is EngineError
+        assert type(caught.value) is EngineUnavailable
         assert engine.gauges()["resent_total"] == 0
 
     with_servers([Fake(answer=endless)], test)
@@ -177,9 +177,9 @@ def test_a_request_waits_for_a_limited_time() -> None:
         await fakes[0].stop()
         waiting = asyncio.create_task(answered(engine))
         await until(lambda: engine.gauges()["waiting_for_server"] == 1)
-        with pytest.raises(EngineBusy, match="1 requests wait for one already"):
+        with pytest.raises(EngineUnavailable, match="1 requests wait for one already"):
             await answered(engine)
-        with pytest.raises(EngineBusy, match=r"no engine answered for 0\.5 seconds"):
+        with pytest.raises(EngineUnavailable, match=r"no engine answered for 0\.5 seconds"):
             await waiting
 
     with_servers([Fake()], test, patience_s=0.5, most_waiting=1)
@@ -189,7 +189,7 @@ def test_a_request_is_sent_at_most_twice() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         with pytest.raises(EngineError, match="sent 2 times without an answer"):
             await answered(engine)
-        assert sorted(len(fake.asked) for fake in fakes) == [0, 1, 1]
+        assert sorted(len(fake.received) for fake in fakes) == [0, 1, 1]
 
     with_servers([Fake(answer=broken) for _ in range(3)], test)
 
@@ -205,10 +205,10 @@ def test_a_broken_connection_does_not_mean_a_lost_server() -> None:
             yield b""
 
         others = [asyncio.create_task(answered(engine)) for _ in range(3)]
-        await until(lambda: len(fake.asked) == 3)
+        await until(lambda: len(fake.received) == 3)
         fake.answer = once
         assert await answered(engine) == continuation(PROMPT, 8)
-        assert engine.gauges()["up"] == 1 and len(fake.asked) == 5
+        assert engine.gauges()["up"] == 1 and len(fake.received) == 5
         for other in others:
             await other
 
@@ -238,12 +238,12 @@ def test_a_poisoned_prompt_takes_three_servers_down_however_often_it_is_sent() -
         poison = completion(prompt=POISON)
         with pytest.raises(EngineError, match="sent 2 times without an answer"):
             await answered(engine, poison)
-        assert sum(bool(fake.asked) for fake in fakes) == 2, "one request takes two servers down"
+        assert sum(bool(fake.received) for fake in fakes) == 2, "one request takes two servers down"
         assert await answered(engine) == continuation(PROMPT, 8)
         for _ in range(3):  # a client that retries
             with pytest.raises(InvalidRequest, match="the engine died 3 times while it ran this prompt"):
                 await answered(engine, poison)
-        sent = [body["prompt"][0] for fake in fakes for body in fake.asked].count(POISON[0])
+        sent = [body["prompt"][0] for fake in fakes for body in fake.received].count(POISON[0])
         assert sent == 3
         assert await answered(engine) == continuation(PROMPT, 8)
 
@@ -254,8 +254,8 @@ def test_all_requests_of_one_death_are_sent_again() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         (fake,) = fakes
         usual, fake.answer = fake.answer, nothing
-        asked = [completion(prompt=(number, 1)) for number in range(5, 10)]
-        tasks = [asyncio.create_task(answered(engine, each)) for each in asked]
+        requested = [completion(prompt=(number, 1)) for number in range(5, 10)]
+        tasks = [asyncio.create_task(answered(engine, each)) for each in requested]
         await until(lambda: fake.running == 5)
         await fake.stop()
         await until(lambda: engine.gauges()["waiting_for_server"] == 5)
@@ -278,7 +278,7 @@ def test_an_error_of_a_healthy_server_is_not_retried() -> None:
     with_servers([Fake(), Fake()], test)
 
 
-def test_a_slow_server_is_busy_and_not_lost() -> None:
+def test_a_slow_server_is_late_and_not_lost() -> None:
     async def commenting(body: dict[str, Any]) -> AsyncIterator[bytes]:
         while True:
             yield b": waiting\n\n"
@@ -286,11 +286,11 @@ def test_a_slow_server_is_busy_and_not_lost() -> None:
 
     async def main(answer: Answer) -> None:
         async with Fake(answer=answer) as fake:
-            engine = RemoteEngine([fake.server(silence_s=0.02)])
+            engine = RemoteEngine([fake.server(silence_s=0.02, deadlines=Deadlines(first_token_s=0.4))])
             await engine.start()
-            with pytest.raises(EngineBusy, match="did not answer this request"):
+            with pytest.raises(EngineTimeout, match=r"sent no token for 0\.4 seconds"):
                 await answered(engine)
-            assert engine.gauges()["up"] == 1 and engine.gauges()["resent_total"] == 0 and len(fake.asked) == 1
+            assert engine.gauges()["up"] == 1 and engine.gauges()["resent_total"] == 0 and len(fake.received) == 1
             await engine.stop()
 
     for each in (nothing, commenting):
@@ -359,12 +359,12 @@ def test_a_server_that_is_down_at_the_start_joins_later() -> None:
             await engine.start()
             for number in range(4):
                 await answered(engine, completion(2, prompt(number)))
-            assert len(here.asked) == 4
+            assert len(here.received) == 4
             await late.start()
             await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
             for number in range(4):
                 await answered(engine, completion(2, prompt(5 + number)))
-            assert len(late.asked) == 2  # not all requests until the totals are equal
+            assert len(late.received) == 2  # not all requests until the totals are equal
             await engine.stop()
 
     run(main)
@@ -400,7 +400,7 @@ def test_a_server_is_checked_each_time_it_becomes_healthy(
             assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
             for number in range(4):
                 await answered(engine, completion(2, prompt(number)))
-            assert len(here.asked) == 1 + 4
+            assert len(here.received) == 1 + 4
             await late.stop()  # so that no check is under way
             good.add(late.name)
             late.pages["/v1/models"] = models  # a server that never served has promised no model
@@ -566,3 +566,44 @@ def test_the_counters_of_several_servers_are_labelled() -> None:
 
     with_servers([Fake(metrics=page)], test)
     with_servers([Fake(metrics=page), Fake(metrics=page)], test)
+
+
+def test_every_server_that_comes_up_after_the_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late one and one that comes back, not those of the start. What runs at the end is cancelled."""
+    monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.01)
+    names: list[str] = []
+
+    async def joined(server: Server) -> None:
+        assert server.up
+        names.append(server.name)
+        if len(names) == 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                names.append("cancelled")
+                raise
+
+    async def main() -> None:
+        async with Fake() as here, Fake() as late:
+            await late.stop()
+            engine = RemoteEngine([here.server(), late.server()], joined=joined)
+            await engine.start()
+            await asyncio.sleep(0.05)
+            assert names == []
+            for fake in (late, here, late):
+                if fake.name in [server.name for server in engine.servers]:
+                    await fake.stop()
+                    await until(lambda fake=fake: fake.name not in [server.name for server in engine.servers])
+                count = len(names)
+                await fake.start()
+                await until(lambda count=count: len(names) == count + 1)
+            assert names == [late.name, here.name, late.name]
+            await late.stop()
+            await until(lambda: [server.name for server in engine.servers] == [here.name])
+            await late.start()
+            await until(lambda: len(engine.servers) == 2)
+            assert len(names) == 3, "the last call still runs"
+            await engine.stop()
+            assert names[3:] == ["cancelled"]
+
+    run(main)

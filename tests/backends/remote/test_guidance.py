@@ -1,4 +1,4 @@
-"""What vLLM's llguidance is given, and what not, though ours takes it."""
+"""Schemas for vLLM's llguidance, and those that it cannot compile although ours can."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ TOO_MANY: list[Any] = [
         *((schema, "# has too many optional properties") for schema in TOO_MANY),
     ],
 )
-def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer: str) -> None:
+def test_a_schema_beyond_the_bounds_is_refused_by_pointer(schema: Any, pointer: str) -> None:
     with pytest.raises(SchemaRefused) as caught:
         lark_of(schema)
     assert f"{ORIGIN} cannot be enforced by vLLM's guidance backend: {pointer}" in caught.value.message
@@ -144,7 +144,7 @@ def test_what_is_beyond_its_room_is_refused_by_its_pointer(schema: Any, pointer:
         True,
     ],
 )
-def test_what_is_within_is_written(schema: Any) -> None:
+def test_a_schema_within_the_bounds_is_written(schema: Any) -> None:
     assert "%json" in lark_of(schema)
 
 

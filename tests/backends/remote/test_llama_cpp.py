@@ -1,4 +1,4 @@
-"""llama.cpp's dialect over a real connection, with the words of build 11312."""
+"""llama.cpp's dialect over a real connection, with answers as build 11312 writes them."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_a_stream() -> None:
     assert (last.finish, last.cached, last.drafted, last.accepted) == ("length", 2, 6, 4)
 
 
-def test_what_is_asked() -> None:
+def test_the_request_to_the_server() -> None:
     def check(fake: Fake) -> None:
-        assert fake.asked == [
+        assert fake.received == [
             {
                 "prompt": [5, 6, 7],
                 "n_predict": 8,
@@ -101,16 +101,27 @@ def test_a_server_that_reads_no_grammar_is_sent_none() -> None:
     props = {"default_generation_settings": {"n_ctx": 512}, "model_alias": "m"}
 
     def check(fake: Fake) -> None:
-        assert fake.asked == []
+        assert fake.received == []
 
-    asked = {"grammar": Grammar(ExactText("yes"))}
+    requested = {"grammar": Grammar(ExactText("yes"))}
     with pytest.raises(InvalidRequest, match=r"was built without llguidance.*ask for strict=off"):
-        answered("llamacpp", counting, asked, check, nothing=(400, _NO_LLGUIDANCE))
+        answered("llamacpp", counting, requested, check, nothing=(400, _NO_LLGUIDANCE))
     # One that is older may die of the question.
     for build in ("b9994-14d3ba45", "b1-0c1e570", "unknown", ""):
         with pytest.raises(InvalidRequest, match="may abort at a grammar"):
-            answered("llamacpp", counting, asked, check, props=props | {"build_info": build}, nothing=(400, b"asked"))
+            answered(
+                "llamacpp", counting, requested, check, props=props | {"build_info": build}, nothing=(400, b"asked")
+            )
         assert answered("llamacpp", counting, props=props | {"build_info": build})
+
+
+def test_a_grammar_that_is_not_required_is_left_out() -> None:
+    def check(fake: Fake) -> None:
+        (body,) = fake.received
+        assert "grammar" not in body
+
+    fields = {"grammar": Grammar(ExactText("yes")), "grammar_required": False}
+    assert answered("llamacpp", counting, fields, check, nothing=(400, _NO_LLGUIDANCE))
 
 
 def test_a_server_that_closes_its_connections_is_not_lost() -> None:
@@ -167,18 +178,18 @@ def test_bytes_that_are_no_character_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("predicted", "stop_type", "finish"), [(2, "eos", "stop"), (4, "eos", "stop"), (3, "limit", "length")]
 )
-def test_what_the_last_event_leaves_out_is_not_missed(predicted: int, stop_type: str, finish: str) -> None:
+def test_fields_missing_in_the_last_event_are_computed(predicted: int, stop_type: str, finish: str) -> None:
     """An end token behind half a character, and a character that the limit cut."""
     batches = answered("llamacpp", saying(event_of([10], 1), ending(predicted, stop_type)))
     assert ids_of(batches) == [10] and batches[-1].finish == finish
 
 
-def test_what_was_drafted_is_told_after_the_end_of_the_turn() -> None:
+def test_draft_counts_come_after_the_end_of_the_turn() -> None:
     batches = answered(
         "llamacpp", saying(event_of([10], 1), event_of([EOS], 2, ""), ending(2, "eos", draft_n=4, draft_n_accepted=1))
     )
     last = batches[-1]
-    assert (last.ids, last.finish, last.cached, last.drafted, last.accepted) == ((EOS,), "stop", 2, 4, 1)
+    assert (last.ids, last.finish, last.cached, last.drafted, last.accepted) == ((10, EOS), "stop", 2, 4, 1)
     # One that goes on does not know this end of a turn, and is not read further.
     batches = answered("llamacpp", saying(event_of([10], 1), *(event_of([EOS], at, "") for at in range(2, 8))))
     assert (ids_of(batches), batches[-1].finish) == ([10, EOS], "stop")
@@ -258,7 +269,7 @@ def test_a_router_is_none() -> None:
         (event_of([10], 1), "before the last token"),
     ],
 )
-def test_what_may_be_said_instead(piece: bytes, message: str) -> None:
+def test_other_answers_are_errors(piece: bytes, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         answered("llamacpp", saying(piece))
 

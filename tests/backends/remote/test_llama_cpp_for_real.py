@@ -1,4 +1,4 @@
-"""A real llama.cpp server: the same greedy ids as the embedded engine, and everything else that it does its own way.
+"""A real llama.cpp server: the same greedy ids as the embedded engine, and its own behaviour elsewhere.
 
 DOVETAIL_LLAMA_SERVER names a `llama-server` (build 11312 was tried, made of the sources that PyPI's llama-cpp-python
 0.3.36 brings: cmake -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF).
@@ -49,9 +49,9 @@ class Real:
             port = str(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{port}"
         # Flash attention rounds to half precision.
-        asked = "-c 1024 -np 2 -t 1 -tb 1 -fa off -ctk f32 -ctv f32 --no-warmup --metrics --host 127.0.0.1 --port"
+        requested = "-c 1024 -np 2 -t 1 -tb 1 -fa off -ctk f32 -ctv f32 --no-warmup --metrics --host 127.0.0.1 --port"
         self.drafts = "-md" in options
-        self._command = [program, "-m", str(model), *asked.split(), port, *options]
+        self._command = [program, "-m", str(model), *requested.split(), port, *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ def _ascii_only(head: torch.Tensor, tokenizer: Tokenizer) -> None:
 
 
 def _script(tensors: dict[str, torch.Tensor], answer_of: list[int]) -> None:
-    """Each token of `said` is followed by the next, and the last and all others by the first."""
+    """Each token of `answer_of` is followed by the next, and the last and all others by the first."""
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor.zero_()
@@ -161,14 +161,14 @@ def embedded(folder: Path, completions: list[Completion]) -> list[list[int]]:
 def test_greedy_ids_are_those_of_the_embedded_engine(real: Real, folders: dict[str, Path]) -> None:
     folder, rng = folders["random"], random.Random(0)
     prompts = [tuple(rng.randrange(300) for _ in range(rng.randrange(1, 40))) for _ in range(12)]
-    asked = [
+    requested = [
         Completion(prompt, 40, Sampling(0, repetition_penalty=penalty)) for prompt in prompts for penalty in (1.0, 1.3)
     ]
 
     async def main() -> None:
         async with attached(real, folder) as engine:
-            results = await asyncio.gather(*(answer_of(engine, each) for each in asked))
-            assert [ids_of(batches) for batches in results] == embedded(folder, asked)
+            results = await asyncio.gather(*(answer_of(engine, each) for each in requested))
+            assert [ids_of(batches) for batches in results] == embedded(folder, requested)
             assert engine.gauges()["resent_total"] == 0
             drafted = sum(batch.drafted or 0 for batches in results for batch in batches)
             assert (drafted > 0) == real.drafts
@@ -179,18 +179,18 @@ def test_greedy_ids_are_those_of_the_embedded_engine(real: Real, folders: dict[s
 
 def test_log_probabilities(real: Real, folders: dict[str, Path]) -> None:
     folder = folders["random"]
-    asked = Completion((5, 6, 7), 12, Sampling(temperature=0), logprobs=3)
+    requested = Completion((5, 6, 7), 12, Sampling(temperature=0), logprobs=3)
 
     async def main() -> None:
         async with attached(real, folder) as engine:
             if real.drafts:
                 with pytest.raises(InvalidRequest, match="does not report all log probabilities"):
-                    await answer_of(engine, asked)
+                    await answer_of(engine, requested)
                 return
-            (batch,) = await answer_of(engine, asked)
+            (batch,) = await answer_of(engine, requested)
             assert len(batch.ids) == 12
             core = LLMCore.load(folder, None, dovetail.tokenizer(folder), EngineSettings(draft_tokens=0, threads=1))
-            core.add("", asked)
+            core.add("", requested)
             expected = []
             while core.live:
                 for _, step in core.step():
@@ -253,11 +253,11 @@ def test_a_server_that_is_killed_and_comes_back(program: str, folders: dict[str,
 
     async def main() -> None:
         async with attached(real, folder) as engine:
-            asked = Completion((5,), 400, Sampling(temperature=0))
+            requested = Completion((5,), 400, Sampling(temperature=0))
             with pytest.raises(EngineError, match="after the answer had begun"):
-                async for _ in engine.complete(asked):
+                async for _ in engine.complete(requested):
                     real.kill()
-            again = asyncio.ensure_future(answer_of(engine, asked))
+            again = asyncio.ensure_future(answer_of(engine, requested))
             await until(lambda: not engine.gauges()["up"])
             real.start()
             assert (await again)[-1].finish == "length"

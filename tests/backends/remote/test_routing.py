@@ -41,7 +41,7 @@ def test_its_memory_is_bounded(sent: list[tuple[list[int], str]], most: int) -> 
         assert len(affinity) <= most
 
 
-def test_what_was_used_last_is_kept() -> None:
+def test_the_most_recently_used_prefixes_stay() -> None:
     affinity = Affinity(2, BLOCK)
     for prompt, server in [([1, 1], "a"), ([2, 2], "b"), ([1, 1], "a"), ([3, 3], "c")]:
         affinity.remember(affinity.prefixes(prompt), server)

@@ -1,4 +1,4 @@
-"""What a server is found to be, how it is, and what of a checkpoint's folder must be known to talk to it."""
+"""Detecting a server's kind, model and health, and the files of a checkpoint that a connection to it needs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_it_says_what_it_is(owner: str, pages: dict[str, Any], limits: Limits) -
         ({"health": (503, b"")}, ServerLost, "not healthy"),
     ],
 )
-def test_what_is_no_engine_is_said_so(pages: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_a_server_that_is_no_engine_is_an_error(pages: dict[str, Any], kind: type[Exception], message: str) -> None:
     async def main() -> None:
         async with Fake(**pages) as fake:
             server = fake.server()
@@ -108,7 +108,7 @@ def test_it_is_left_out_while_it_is_not_well() -> None:
 
 def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.backends.remote.server.METRICS_S", 0.1)
-    asked: list[object] = []
+    requested: list[object] = []
 
     async def main() -> None:
         async with Fake() as fake:
@@ -124,18 +124,18 @@ def test_metrics_say_nothing_of_its_health(monkeypatch: pytest.MonkeyPatch) -> N
                 await server.poll()
                 await server.measure()
                 assert server.up and "running" not in server.gauges()
-                asked.append(page)
+                requested.append(page)
             await server.close()
 
     run(main)
-    assert len(asked) == 4
+    assert len(requested) == 4
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [({"id": "other", "max_model_len": 512}, "came back with 'other'"), ({"id": "m", "max_model_len": 255}, "context")],
 )
-def test_what_comes_back_as_another_is_left_out_and_said_once(
+def test_a_server_that_returns_with_another_model_is_left_out_and_logged_once(
     model: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dovetail.backends.remote.server.RECHECK_S", 0.0)
@@ -165,7 +165,7 @@ def test_what_comes_back_as_another_is_left_out_and_said_once(
     run(main)
 
 
-def test_what_came_back_as_another_is_not_asked_all_the_time() -> None:
+def test_a_server_that_returned_with_another_model_is_checked_rarely() -> None:
     async def main() -> None:
         async with Fake() as fake:
             server = fake.server()
@@ -173,10 +173,10 @@ def test_what_came_back_as_another_is_not_asked_all_the_time() -> None:
             server.lost()
             fake.pages["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm", "max_model_len": 512}]}
             await server.poll()
-            asked = len(fake.headers)
+            requested = len(fake.headers)
             for _ in range(3):
                 await server.poll()
-            assert not server.up and len(fake.headers) == asked
+            assert not server.up and len(fake.headers) == requested
             await server.close()
 
     run(main)

@@ -1,4 +1,4 @@
-"""A chat completion on an engine behind HTTP: the gateway sends the grammar along, and says of drafts what is known."""
+"""A chat completion on an engine behind HTTP: the gateway sends the grammar, and reports the drafts that are known."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_clients_are_not_told_what_servers_say_of_themselves(
 
 
 @pytest.mark.parametrize("metrics", [b"", _SPECULATES])
-def test_what_is_told_after_a_stop_string_is_not_made_up(small_tokenizer: Tokenizer, metrics: bytes) -> None:
+def test_counts_after_a_stop_string_are_not_invented(small_tokenizer: Tokenizer, metrics: bytes) -> None:
     ids = small_tokenizer.encode("hello world STOP and more text follows here")
 
     async def answer(body: dict[str, Any]) -> AsyncIterator[bytes]:

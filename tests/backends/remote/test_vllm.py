@@ -1,11 +1,11 @@
-"""vLLM's dialect over a real connection: what is asked, what is read, and every way in which it can go wrong."""
+"""vLLM's dialect over a real connection: requests, answers, and every way in which they can fail."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -16,6 +16,9 @@ import dovetail
 from dovetail.backends.remote import Server, Vocabulary
 from dovetail.backends.remote.dialect import Limits
 from dovetail.backends.remote.errors import ServerLost
+from dovetail.backends.remote.llama_cpp import LlamaCpp
+from dovetail.backends.remote.sglang import SGLang
+from dovetail.backends.remote.vllm import VLLM
 from dovetail.completion import Sampling, TokenBatch, TokenLogprob
 from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
@@ -73,22 +76,21 @@ def test_the_ids_come_as_they_are_made() -> None:
             await server.open()
             batches = await whole(server, completion(8))
             assert ids_of(batches) == continuation(PROMPT, 8)
-            assert [len(batch.ids) for batch in batches] == [1] * 8
-            assert [batch.finish for batch in batches] == [None] * 7 + ["length"]
+            assert {batch.finish for batch in batches[:-1]} <= {None} and batches[-1].finish == "length"
             assert server.limits is not None and server.limits.context == 512
             await server.close()
 
     run(main)
 
 
-def test_what_is_asked() -> None:
+def test_the_request_to_the_server() -> None:
     async def main() -> None:
         async with Fake() as fake:
             server = fake.server(key="k3y")
             await server.open()
             sampling = Sampling(0.5, 0.9, 40, 0.1, 0.2, 0.3, 1.1, -7)
             await whole(server, completion(3, sampling=sampling, stop=("x",), logprobs=None, request_id="chat-1"))
-            assert fake.asked == [
+            assert fake.received == [
                 {
                     "model": "m",
                     "prompt": [5, 6, 7],
@@ -122,7 +124,7 @@ def test_a_grammar_goes_as_a_structural_tag() -> None:
             server = fake.server()
             await server.open()
             await whole(server, completion(grammar=grammar))
-            tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
+            tag = json.loads(fake.received[0]["structured_outputs"]["structural_tag"])
             assert tag == grammar.structural_tag(VOCABULARY.control) and tag["type"] == "structural_tag"
             with pytest.raises(InvalidRequest, match="cannot constrain"):
                 await whole(server, completion(grammar=Grammar(ControlToken("[other]"))))
@@ -140,8 +142,8 @@ def test_to_its_guidance_backend_a_grammar_goes_as_lark() -> None:
             server = Server(fake.url, vocabulary)
             await server.open()
             await whole(server, completion(grammar=grammar))
-            assert fake.asked[0]["structured_outputs"].keys() == {"grammar"}
-            text = fake.asked[0]["structured_outputs"]["grammar"]
+            assert fake.received[0]["structured_outputs"].keys() == {"grammar"}
+            text = fake.received[0]["structured_outputs"]["grammar"]
             assert text.startswith('start: "yes" <think> ((<[2]> | <[7]>))?\n')
             assert text.splitlines()[1:] == grammar.lark(vocabulary.control).splitlines()[1:]
             assert not llguidance.LLMatcher.validate_grammar(llguidance.LLMatcher.grammar_from_lark(text))
@@ -163,13 +165,13 @@ def test_to_its_guidance_backend_a_grammar_goes_as_lark() -> None:
         ),
     ],
 )
-def test_what_it_takes_a_grammar_as_is_found_out_without_using_one(backend: str, grammar: Any, why: str | None) -> None:
+def test_the_grammar_notation_is_detected_without_using_a_grammar(backend: str, grammar: Any, why: str | None) -> None:
     async def main() -> None:
         async with Fake(backend=backend) as fake:
             server = fake.server()
             await server.open()
             assert server.limits == Limits("m", 512, 0, why, grammar)
-            assert fake.asked == []
+            assert fake.received == []
             if why is not None:
                 with pytest.raises(InvalidRequest, match="this engine cannot constrain an answer: The 'guidance'"):
                     await whole(server, completion(grammar=Grammar(ExactText("yes"))))
@@ -235,7 +237,7 @@ def test_a_response_format_goes_the_same_way() -> None:
             server = fake.server()
             await server.open()
             await whole(server, completion(grammar=grammar))
-            tag = json.loads(fake.asked[0]["structured_outputs"]["structural_tag"])
+            tag = json.loads(fake.received[0]["structured_outputs"]["structural_tag"])
             assert '"properties": {"a": {"type": "integer"}}' in json.dumps(tag)
             await server.close()
 
@@ -246,7 +248,7 @@ def test_a_chunk_may_hold_several_tokens_or_none() -> None:
     batches = answered(
         sse(vllm_chunk([10, 11, 12]), vllm_chunk([]), vllm_chunk([13])), sse(vllm_chunk([], "length"), _USAGE)
     )
-    assert [batch.ids for batch in batches] == [(10, 11, 12), (13,), ()]
+    assert ids_of(batches) == [10, 11, 12, 13]
     assert (batches[-1].finish, batches[-1].cached) == ("length", 2)
 
 
@@ -281,7 +283,7 @@ def test_log_probabilities_have_ids() -> None:
     assert batch.logprobs == (TokenLogprob(10, -3.0), TokenLogprob(11, -0.5))
 
 
-def test_what_was_drafted_is_said_or_not_known() -> None:
+def test_draft_counts_are_reported_or_unknown() -> None:
     end = sse(vllm_chunk([10, 11], "length"))
     event = {**_USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 4}}}
     assert [(b.drafted, b.accepted) for b in answered(end, sse(event), metrics=_SPECULATES)] == [(6, 4)]
@@ -289,7 +291,7 @@ def test_what_was_drafted_is_said_or_not_known() -> None:
     assert [(b.drafted, b.accepted) for b in answered(end, sse(_USAGE))] == [(0, 0)]
     # With the last batch and not before.
     batches = answered(sse(vllm_chunk([10])), sse(vllm_chunk([11], "length"), event), metrics=_SPECULATES)
-    assert [(b.drafted, b.cached) for b in batches] == [(None, None), (6, 2)]
+    assert [(b.drafted, b.cached) for b in batches] == [(None, None)] * (len(batches) - 1) + [(6, 2)]
     # Less than nothing is not believed.
     event = {
         "choices": [],
@@ -322,6 +324,58 @@ def test_what_was_drafted_is_said_or_not_known() -> None:
 def test_an_answer_that_is_none_is_an_error(pieces: list[bytes], message: str) -> None:
     with pytest.raises(EngineError, match=message):
         answered(*pieces)
+
+
+def scores(*entries: tuple[int, float | None, dict[str, float] | None]) -> dict[str, Any]:
+    """Log probabilities as vLLM writes them: the token, its own, and the likeliest."""
+    tokens, own, top = zip(*entries, strict=True)
+    return {"tokens": [f"token_id:{token}" for token in tokens], "token_logprobs": own, "top_logprobs": top}
+
+
+OF_PROMPT = [(PROMPT[0], None, None), *((token, -1.0 - i, {"token_id:7": -0.5}) for i, token in enumerate(PROMPT[1:]))]
+
+
+def test_the_log_probabilities_of_a_prompt_come_before_those_of_the_answer() -> None:
+    first = vllm_chunk([10], logprobs=scores(*OF_PROMPT, (10, -0.25, {"token_id:10": -0.25})))
+    last = vllm_chunk([11], "length", logprobs=scores((11, -2.0, {"token_id:10": -0.25, "token_id:11": -2.0})))
+    of_prompt = tuple(TokenLogprob(token, -1.0 - i, ((7, -0.5),)) for i, token in enumerate(PROMPT[1:]))
+    one, *more = answered(sse(first), sse(last), prompt_logprobs=1, logprobs=1)
+    assert (one.prompt_logprobs, [batch.prompt_logprobs for batch in more]) == (of_prompt, [()] * len(more))
+    own = [TokenLogprob(10, -0.25, ((10, -0.25),)), TokenLogprob(11, -2.0, ((10, -0.25),))]
+    assert [logprob for batch in (one, *more) for logprob in batch.logprobs] == own
+    one, *more = answered(sse(first), sse(last), prompt_logprobs=0)
+    assert one.prompt_logprobs == tuple(TokenLogprob(entry.token, entry.logprob) for entry in of_prompt)
+    assert not any(batch.logprobs for batch in (one, *more))
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        scores((10, -0.25, None)),
+        scores(*OF_PROMPT),
+        scores(*OF_PROMPT[1:], (10, -0.25, None)),
+        scores(OF_PROMPT[0], *OF_PROMPT[:0:-1], (10, -0.25, None)),
+    ],
+)
+def test_log_probabilities_that_are_not_the_prompts_are_an_error(logprobs: object) -> None:
+    with pytest.raises(EngineError):
+        answered(sse(vllm_chunk([10], "length", logprobs=logprobs)), prompt_logprobs=1, logprobs=1)
+
+
+def test_which_servers_score_prompts() -> None:
+    async def main() -> None:
+        async with Fake() as fake:
+            server = fake.server()
+            await server.open()
+            assert server.info.prompt_logprobs
+            body = VLLM().body(completion(prompt_logprobs=2, logprobs=1), VOCABULARY, server.limits, "r")  # type: ignore[arg-type]
+            assert (body["echo"], body["logprobs"]) == (True, 2)
+            assert "echo" not in VLLM().body(completion(logprobs=1), VOCABULARY, server.limits, "r")  # type: ignore[arg-type]
+            await server.close()
+
+    run(main)
+    assert not SGLang.scores_prompts and not LlamaCpp.scores_prompts
 
 
 @pytest.mark.parametrize(
@@ -397,11 +451,14 @@ def test_a_connection_that_breaks_loses_the_server() -> None:
 
 def test_silence_is_for_the_servers_health_to_judge() -> None:
     for early in (True, False):
+        pauses = iter((0.5, 3600))  # the second ends with the request
 
-        async def slow(body: dict[str, Any], early: bool = early) -> AsyncIterator[bytes]:
+        async def slow(
+            body: dict[str, Any], early: bool = early, pauses: Iterator[float] = pauses
+        ) -> AsyncIterator[bytes]:
             if early:
                 yield sse(vllm_chunk([10]))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(next(pauses))
             yield sse(vllm_chunk([11], "length"))
 
         async def main(answer: Answer = slow) -> None:

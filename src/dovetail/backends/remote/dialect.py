@@ -13,7 +13,7 @@ from dovetail.backends.remote.errors import UNREADABLE
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch
 from dovetail.errors import EngineError, InvalidRequest
-from dovetail.grammar import Grammar
+from dovetail.grammar import Choice, Concat, FreeText, Grammar, Loosened, Node
 
 #: The finish reasons of vLLM and SGLang that are no errors.
 FINISHES: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
@@ -69,6 +69,8 @@ class Dialect(Protocol):
     table: ClassVar[Table]
     #: Whether a connection can be used for several requests.
     keeps: ClassVar[bool]
+    #: Whether the server reports the log probabilities of prompts.
+    scores_prompts: ClassVar[bool]
 
     async def limits(self, server: str, page: Page) -> Limits:
         """Ask the server for its limits. Raises `EngineError`."""
@@ -102,6 +104,40 @@ async def read(server: str, page: Page, path: str, kind: type[Any]) -> Any:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE as error:
         raise EngineError(f"{server}{path} cannot be read: {error}") from error
+
+
+def least_tokens(completion: Completion) -> int:
+    """How many tokens a server that can delay the end of an answer has to generate before it.
+
+    Raises `InvalidRequest` if a grammar may end the answer before: servers apply both, so that no token is left.
+    """
+    least = completion.max_tokens if completion.ignore_eos else completion.min_tokens
+    if least and completion.grammar is not None and not _goes_on(completion.grammar.root):
+        field = "ignore_eos" if completion.ignore_eos else "min_tokens"
+        raise InvalidRequest(f"this engine does not support {field} with tools or a response_format", param=field)
+    return least
+
+
+def stop_token_ids(completion: Completion, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The tokens at which a server ends an answer, and which it does not choose before the least number of tokens.
+
+    With `ignore_eos`, only the model's own: the caller ends the stream at the others.
+    """
+    return vocabulary.eos_ids if completion.ignore_eos else (*vocabulary.eos_ids, *completion.stop_token_ids)
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether `node` may go on after any text that it derives."""
+    match node:
+        case FreeText():
+            return True
+        case Concat(items):
+            return bool(items) and _goes_on(items[-1])
+        case Choice(options):
+            return all(map(_goes_on, options))
+        case Loosened(item):
+            return _goes_on(item)
+    return False
 
 
 def structural_tag(grammar: Grammar, vocabulary: Vocabulary) -> str:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from dovetail.backends.remote.counters import labelled
 from dovetail.backends.remote.crash_suspects import CrashSuspects
-from dovetail.backends.remote.errors import ServerLost
+from dovetail.backends.remote.errors import NoServer, ServerLost
 from dovetail.backends.remote.routing import Affinity, choose
 from dovetail.backends.remote.server import Server
 from dovetail.completion import Completion, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError
+from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable
 
 _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a server's health.
 POLL_S = 1.0
+#: Seconds that a request waits for a server to come back.
+PATIENCE_S = 60.0
 _MOST_SENDS = 2
 
 
@@ -30,21 +32,25 @@ class RemoteEngine:
     second server is lost too, the request fails. `CrashSuspects` bounds how many servers one prompt can take down.
 
     `survived` tells whether a server that failed to answer a request still lives; by default its /health tells.
+    `joined` is called, beside requests, with each server that comes up after the start: late, or again.
     """
 
     def __init__(
         self,
         servers: Sequence[Server],
         *,
-        patience_s: float = 60.0,
+        patience_s: float = PATIENCE_S,
         most_waiting: int = 256,
         survived: Callable[[Server], Awaitable[bool]] = Server.healthy,
+        joined: Callable[[Server], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self._servers = {server.name: server for server in servers}
         if not servers or len(self._servers) < len(servers):
             raise EngineError("engine must name at least one server, and each server once")
         self._patience_s, self._most_waiting = patience_s, most_waiting
         self._survived = survived
+        self._joined = joined
+        self._joining: dict[str, asyncio.Task[None]] = {}
         self._affinity = Affinity()
         self._suspects = CrashSuspects()
         self._watches: list[asyncio.Task[None]] = []
@@ -83,6 +89,7 @@ class RemoteEngine:
             infos[0].eos_ids,
             max(info.draft_tokens for info in infos),
             "lark" if all(info.enforces == "lark" for info in infos) else "structural_tag",
+            all(info.prompt_logprobs for info in infos),
         )
         for server in servers:
             server.least_context = self._info.context
@@ -106,14 +113,16 @@ class RemoteEngine:
         """End running completions, each with `EngineBusy`, and close all connections."""
         self._info = None
         self._some_up.set()
-        watches, self._watches = self._watches, []
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+        tasks = [*self._watches, *self._joining.values()]
+        self._watches, self._joining = [], {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
-        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`.
+        """Stream the continuation. Raises `ContextExceeded`, `InvalidRequest`, `EngineBusy` or `EngineError`:
+        `EngineUnavailable` if no server is up or the servers are lost, `EngineTimeout` if one is silent for too long.
 
         `EngineBusy` and `EngineError` are private: their messages contain addresses and the servers' own words.
         """
@@ -129,6 +138,7 @@ class RemoteEngine:
         _ = self.info
         prefixes = self._affinity.prefixes(completion.prompt)
         tried: set[str] = set()  # servers that were full or lost
+        busy: list[EngineBusy] = []
         losses = sends = 0
         deadline = self._patience()
         while True:
@@ -140,10 +150,12 @@ class RemoteEngine:
                         begun = True
                         yield batch
                 return
-            except EngineBusy:
+            except EngineBusy as error:
                 tried.add(server.name)
+                busy.append(error)
                 # A request that waited long in one server's queue is not put at the end of another's.
                 if begun or not self._up_but(tried) or _now() > deadline:
+                    _agree(busy)
                     raise
             except ServerLost as error:
                 if self._info is None:
@@ -153,13 +165,13 @@ class RemoteEngine:
                 if losses == 1:
                     deadline = self._patience()  # the request may have waited long in the lost server's queue
                 if begun:
-                    raise EngineError(f"{error.message}, after the answer had begun") from error
+                    raise EngineUnavailable(f"{error.message}, after the answer had begun") from error
                 if sends == _MOST_SENDS:
-                    raise EngineError(
+                    raise EngineUnavailable(
                         f"{error.message}; the request was sent {sends} times without an answer"
                     ) from error
                 if _now() > deadline:
-                    raise EngineBusy(error.message) from error
+                    raise
                 self._resent += 1
                 _log.warning("%s; the request is sent again", error.message)
 
@@ -173,6 +185,8 @@ class RemoteEngine:
                 async for batch in batches:
                     yield batch
             answered = True
+        except EngineTimeout:
+            raise  # its client has waited long enough, and the watch finds out whether the server lives
         except EngineError as error:
             sent = not isinstance(error, ServerLost) or error.sent
             # A connection may break, or an answer fail, on a server that lives.
@@ -216,7 +230,7 @@ class RemoteEngine:
     async def _server(self, prefixes: Sequence[int], tried: set[str], deadline: float) -> Server:
         """The server for a request. If all are `tried` or down, waits for one, and tries all again.
 
-        Raises `EngineBusy`.
+        Raises `NoServer`.
         """
         while not (up := self._up_but(tried)):
             self._signal()
@@ -228,16 +242,16 @@ class RemoteEngine:
         return server
 
     async def _wait(self, deadline: float) -> None:
-        """Wait for a server to be up. Raises `EngineBusy`."""
+        """Wait for a server to be up. Raises `NoServer`, and `EngineBusy` when the engine stops."""
         if self._waiting >= self._most_waiting:
-            raise EngineBusy(f"no engine answers, and {self._waiting} requests wait for one already")
+            raise NoServer(f"no engine answers, and {self._waiting} requests wait for one already")
         self._waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
                 await self._some_up.wait()
         except TimeoutError as error:
             names = ", ".join(sorted(self._servers))
-            raise EngineBusy(f"{names}: no engine answered for {self._patience_s:g} seconds") from error
+            raise NoServer(f"{names}: no engine answered for {self._patience_s:g} seconds") from error
         finally:
             self._waiting -= 1
         if self._info is None:
@@ -250,12 +264,19 @@ class RemoteEngine:
         elif self._info is not None:
             self._some_up.clear()
 
+    def _greet(self, server: Server) -> None:
+        """Call `joined` for a server that came up, unless it still runs from the last time."""
+        running = self._joining.get(server.name)
+        if self._joined is not None and (running is None or running.done()):
+            self._joining[server.name] = asyncio.create_task(self._joined(server))
+
     async def _watch(self, server: Server) -> None:
         while True:
-            was_up = server.up
+            life = server.life
             try:
                 await server.poll()
-                if server.up and not was_up:
+                if server.up and server.life != life:
+                    self._greet(server)
                     # A server that joins late does not get all requests until its total is that of the others.
                     others = [other.sent for other in self._servers.values() if other.up and other is not server]
                     server.sent = max(server.sent, min(others, default=0))
@@ -266,6 +287,17 @@ class RemoteEngine:
                 server.lost(f"it cannot be watched: {error!r:.200}")
                 self._signal()
             await asyncio.sleep(POLL_S)
+
+
+def _agree(busy: Sequence[EngineBusy]) -> None:
+    """Give the last error of servers that are all busy what is true of all of them.
+
+    The status is 429 if each has said that, and the wait is the shortest, if each has named one.
+    """
+    error = busy[-1]
+    waits = [each.retry_after for each in busy if each.retry_after is not None]
+    error.status = 429 if all(each.status == 429 for each in busy) else 503
+    error.retry_after = min(waits) if len(waits) == len(busy) else None
 
 
 def _now() -> float:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import re
+import time
+from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from dovetail.errors import ContextExceeded, DovetailError, EngineBusy, EngineError, InvalidRequest
+from dovetail.backends.remote.redaction import redacted
+from dovetail.errors import (
+    ContextExceeded,
+    DovetailError,
+    EngineBusy,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    InvalidRequest,
+)
+
+_log = logging.getLogger(__name__)
 
 #: The most characters of an engine's message to pass on. More could quote a prompt.
 _MESSAGE_LENGTH = 400
@@ -18,7 +33,11 @@ _TOO_LONG = re.compile(
 )
 
 
-class ServerLost(EngineError):
+#: The longest Retry-After to pass on, in seconds.
+_LONGEST_WAIT = 86_400
+
+
+class ServerLost(EngineUnavailable):
     """The server cannot be reached, closed the connection, or is silent and unhealthy.
 
     `sent`: the request may have reached it.
@@ -27,6 +46,10 @@ class ServerLost(EngineError):
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class NoServer(EngineUnavailable):
+    """No server was up for as long as a request may wait for one."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -43,18 +66,51 @@ class _Refusal(msgspec.Struct, frozen=True):
     code: int | str | None = None
 
 
-def refusal(server: str, status: int, body: bytes | str) -> DovetailError:
-    """The error for an answer with HTTP status `status`, or for an error event with that code in a stream."""
+def refusal(server: str, status: int, body: bytes | str, retry_after: str | None = None) -> DovetailError:
+    """The error for an answer with HTTP status `status`, or for an error event with that code in a stream.
+
+    `retry_after`: the header of that name.
+    """
     reason = message_of(body)
     if status in (401, 403):
         return EngineError(f"{server} does not accept the API key: --engine-api-key-file names the file that holds it")
     if status in (408, 429, 503):
-        return EngineBusy(f"{server} accepts no more requests now: {reason}")
+        return busy(f"{server} accepts no more requests now: {reason}", status, seconds_of(retry_after))
     if status in (400, 413, 422):
-        return (ContextExceeded if _TOO_LONG.search(reason) else InvalidRequest)(f"the engine refused this: {reason}")
+        _log.info("%s refused a request with HTTP status %d: %s", server, status, reason)
+        kind = ContextExceeded if _TOO_LONG.search(reason) else InvalidRequest
+        return kind(f"the engine refused this: {redacted(reason)}")
+    if status == 502:
+        return EngineUnavailable(f"{server} is a proxy that cannot reach its engine: {reason}")
+    if status == 504:
+        return EngineTimeout(f"{server} is a proxy whose engine did not answer in time: {reason}")
     if status == 404:
         return EngineError(f"{server} does not serve this model, or is not an engine that Dovetail knows: {reason}")
     return EngineError(f"{server} failed with HTTP status {status}: {reason}")
+
+
+def busy(message: str, status: int, retry_after: int | None) -> EngineBusy:
+    """An `EngineBusy` with status 429 if that is `status`, else 503."""
+    error = EngineBusy(message)
+    error.status, error.retry_after = 429 if status == 429 else 503, retry_after
+    return error
+
+
+def seconds_of(retry_after: str | None) -> int | None:
+    """The seconds of a Retry-After header, at most a day; None without one that can be read.
+
+    It has seconds or a date (RFC 9110, 10.2.3).
+    """
+    if retry_after is None:
+        return None
+    text = retry_after.strip()
+    if text.isascii() and text.isdecimal():
+        return min(int(text[:9]), _LONGEST_WAIT)
+    try:
+        seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0, math.ceil(seconds)), _LONGEST_WAIT)
 
 
 def message_of(body: bytes | str) -> str:

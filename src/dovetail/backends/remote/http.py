@@ -9,15 +9,16 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from aiohttp.client_proto import ResponseHandler
 
+from dovetail import addresses
 from dovetail.backends.remote.errors import ServerLost, refusal
-from dovetail.errors import EngineBusy, EngineError, PlanError
+from dovetail.errors import EngineError, PlanError
 
 CONNECT_S = 5.0
 #: Seconds between two tries to connect to a Unix socket whose queue is full.
@@ -27,10 +28,11 @@ _PAGE_BYTES = 4 * 1024 * 1024
 #: The most bytes of one event. SGLang may repeat all log probabilities of an answer in each.
 _EVENT_BYTES = 16 * 1024 * 1024
 _ANSWER_BYTES = 64 * 1024 * 1024
-#: A healthy server may send no event for so many times `silence_s`.
-_SILENCES = 20
+#: The most events at a time, so that one stream with many does not keep all others waiting.
+SLICE = 64
 #: Below uvicorn's 5 seconds, after which it closes an idle connection, perhaps while a request is being sent.
 _KEEPALIVE_S = 4.0
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -40,26 +42,18 @@ def split_address(address: str) -> tuple[str, str]:
     """
     if "@" in address:
         raise PlanError("an engine's URL must not contain a key, because URLs are logged: use --engine-api-key-file")
-    wrong = PlanError("engine must be a URL such as http://127.0.0.1:8000")
-    try:
-        parts = urlsplit(address.strip())
-        port = parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise wrong
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = host if port is None else f"{host}:{port}"
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return f"{parts.scheme}://{where}{path}", where + path
+    parts = addresses.base_of(address)
+    if parts is None:
+        raise PlanError("engine must be a URL such as http://127.0.0.1:8000")
+    return parts
 
 
 class Http:
     """A pool of connections to one server. Create it on the event loop that uses it.
 
-    `silence_s`: after so many seconds without a byte the server's /health is asked; an unhealthy server is lost, and a
-    healthy one may stay silent for 20 times as long. `path`: the Unix socket to connect to, if any; then the host in
-    `base` is only a name. `keeps`: whether connections are used again.
+    `silence_s`: after so many seconds without a byte the server's /health is asked, and an unhealthy server is lost.
+    How long a healthy one may be silent is left to the caller. `path`: the Unix socket to connect to, if any; then the
+    host in `base` is only a name. `keeps`: whether connections are used again.
     """
 
     def __init__(self, base: str, name: str, key: str | None, silence_s: float, path: str | None = None) -> None:
@@ -109,48 +103,54 @@ class Http:
             raise _lost(self._name, error) from error
 
     async def events(
-        self, path: str, body: Mapping[str, object], healthy: Callable[[], Awaitable[bool]]
-    ) -> AsyncGenerator[bytes]:
-        """POST `body` and yield the data of each event. An answer that is not a stream is one event.
+        self,
+        path: str,
+        body: Mapping[str, object],
+        healthy: Callable[[], Awaitable[bool]],
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> AsyncGenerator[list[bytes]]:
+        """POST `body` with `headers` and yield the data of events, as many at a time as have arrived, up to `SLICE`.
 
-        Closing the generator closes the connection at once. Raises `ServerLost`, what `refusal` returns for a status,
-        or `EngineBusy` if a healthy server sends no event for too long.
+        An answer that is not a stream is one event. Closing the generator closes the connection at once. Raises
+        `ServerLost`, or what `refusal` returns for a status.
         """
         self._check_open()
-        loop = asyncio.get_running_loop()
         try:
-            async with self._post(path, msgspec.json.encode(body), healthy) as response:
+            async with self._post(path, msgspec.json.encode(body), healthy, headers) as response:
                 if response.status != 200:
                     async with asyncio.timeout(PAGE_S):
-                        raise refusal(self._name, response.status, await self._whole(response))
+                        whole = await self._whole(response)
+                    raise refusal(self._name, response.status, whole, response.headers.get("Retry-After"))
                 streams = response.content_type == "text/event-stream"
                 most = _EVENT_BYTES if streams else _ANSWER_BYTES
-                rest, size, last = bytearray(), 0, loop.time()
+                rest, size = bytearray(), 0
                 while chunk := await self._chunk(response.content, healthy):
                     rest += chunk
                     size += len(chunk)  # comments count too, because a server may send them for ever
                     if streams and b"\n" in chunk:
-                        *lines, rest = rest.split(b"\n")
-                        for line in lines:
-                            if line.startswith(b"data:"):
-                                yield bytes(line[5:].strip())
-                                size, last = len(rest), loop.time()
+                        *lines, unread = bytes(rest).split(b"\n")
+                        rest = bytearray(unread)
+                        events = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+                        for start in range(0, len(events), SLICE):
+                            yield events[start : start + SLICE]
+                        if events:
+                            size = len(rest)
                     if size > most:
                         raise EngineError(f"{self._name} sent {size} bytes without an event")
-                    if loop.time() - last > _SILENCES * self._silence_s:
-                        raise self._overloaded()
                 if not streams:
-                    yield bytes(rest)
+                    yield [bytes(rest)]
         except (aiohttp.ClientError, OSError) as error:
             raise _lost(self._name, error) from error
 
     @asynccontextmanager
     async def _post(
-        self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]]
+        self, path: str, data: bytes, healthy: Callable[[], Awaitable[bool]], headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         # Some servers send the status with the first token only, so this may wait for a whole prompt.
         request = asyncio.ensure_future(
-            self._session.post(self._base + path, data=data, allow_redirects=False, headers=self._headers)
+            self._session.post(
+                self._base + path, data=data, allow_redirects=False, headers={**self._headers, **headers}
+            )
         )
         self._requests.add(request)
         try:
@@ -198,16 +198,9 @@ class Http:
             raise ServerLost(f"the connections to {self._name} are closed", sent=False)
 
     async def _check_silence(self, silences: int, healthy: Callable[[], Awaitable[bool]]) -> None:
-        """Raise `ServerLost` if the silent server is unhealthy, `EngineBusy` if it was silent for too long."""
+        """Raise `ServerLost` if the silent server is unhealthy."""
         if not await healthy():
             raise ServerLost(f"{self._name} sent nothing for {round(silences * self._silence_s)} seconds")
-        if silences >= _SILENCES:
-            raise self._overloaded()
-
-    def _overloaded(self) -> EngineBusy:
-        return EngineBusy(
-            f"{self._name} is healthy, but did not answer this request for {_SILENCES * self._silence_s:.0f} seconds"
-        )
 
 
 class _UnixConnector(aiohttp.UnixConnector):

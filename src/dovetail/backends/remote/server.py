@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,8 @@ from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, EngineInfo, TokenBatch
-from dovetail.errors import DovetailError, EngineBusy, EngineError, InvalidRequest
+from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest
+from dovetail.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +36,33 @@ _MOST_EMPTY = 4096
 _OWNERS: dict[str, Dialect] = {"vllm": VLLM(), "sglang": SGLang(), "llamacpp": LlamaCpp()}
 
 
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """How many seconds a server may take for the first token of an answer, and between two batches of tokens."""
+
+    first_token_s: float = 300.0
+    idle_s: float = 120.0
+
+
+DEADLINES = Deadlines()
+
+
+class _Read(NamedTuple):
+    """What events that arrived together add up to.
+
+    `batch`: their tokens, None if they have none. `empty`: how many events without a token came last. `error`: what
+    the event after them failed with. `rest`: the events behind the last that was read.
+    """
+
+    batch: TokenBatch | None
+    empty: int
+    error: DovetailError | None
+    rest: Sequence[bytes]
+
+
 class Server:
     """A vLLM, SGLang or llama.cpp server at the URL `address`.
 
-    `key`: the bearer token that the server expects. `silence_s`, `path`: as in `Http`.
+    `key`: the bearer token that the server expects. `silence_s`, `path`: as in `Http`. `deadlines`: of an answer.
     `check`: called each time the server becomes healthy, before it is `up`; raises `EngineError` if the server must not
     be used.
 
@@ -52,12 +77,14 @@ class Server:
         *,
         key: str | None = None,
         silence_s: float = 30.0,
+        deadlines: Deadlines = DEADLINES,
         path: str | None = None,
         check: Callable[[Server], Awaitable[None]] | None = None,
     ) -> None:
         self._base, self.name = split_address(address)
         self.vocabulary = vocabulary
         self._key, self._silence_s, self._path = key, silence_s, path
+        self._deadlines = deadlines
         self._check = check
         self._http_or_none: Http | None = None
         self._dialect: Dialect | None = None
@@ -71,6 +98,7 @@ class Server:
         self._numbers = itertools.count()
         self._polled: dict[str, float] = {}
         self._drafts = Drafts(0, 0)
+        self._turns = Turns()
 
     async def open(self) -> None:
         """Connect and ask which program it is. Raises `ServerLost` if nothing answers, `EngineError` for a server that
@@ -118,7 +146,14 @@ class Server:
         if self.limits is None:
             raise ServerLost(f"{self.name} was never healthy yet", sent=False)
         limits, vocabulary = self.limits, self.vocabulary
-        return EngineInfo(limits.context, vocabulary.size, vocabulary.eos_ids, limits.draft_tokens or 0, limits.grammar)
+        return EngineInfo(
+            limits.context,
+            vocabulary.size,
+            vocabulary.eos_ids,
+            limits.draft_tokens or 0,
+            limits.grammar,
+            prompt_logprobs=self._dialect is not None and self._dialect.scores_prompts,
+        )
 
     @property
     def life(self) -> tuple[str, int]:
@@ -176,15 +211,31 @@ class Server:
     async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         """Stream the continuation. Closing the generator closes the HTTP request, and the server ends its answer.
 
-        Raises `ServerLost`, `InvalidRequest`, `ContextExceeded`, `EngineBusy` or `EngineError`.
+        Raises `ServerLost`, `InvalidRequest`, `ContextExceeded`, `EngineBusy`, `EngineTimeout` or `EngineError`.
         """
+        seconds, what = self._deadlines.first_token_s, "sent no token"
+        async with aclosing(self._complete(completion)) as batches:
+            while True:
+                try:
+                    async with asyncio.timeout(seconds):
+                        batch = await anext(batches, None)
+                except TimeoutError:
+                    raise EngineTimeout(f"{self.name} {what} for {seconds:g} seconds") from None
+                if batch is None:
+                    return
+                yield batch
+                seconds, what = self._deadlines.idle_s, "sent no further token"
+
+    async def _complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         dialect, limits = self._dialect, self.limits
         if dialect is None or limits is None:
             raise ServerLost(f"{self.name} was never healthy yet", sent=False)
         if completion.constraint is not None and completion.grammar is None:
             raise InvalidRequest("an engine behind HTTP needs the constraint as a grammar too")
         if completion.grammar is not None and limits.no_grammar is not None:
-            raise InvalidRequest(f"this engine cannot constrain an answer: {limits.no_grammar}")
+            if completion.grammar_required:
+                raise InvalidRequest(f"this engine cannot constrain an answer: {limits.no_grammar}")
+            completion = msgspec.structs.replace(completion, grammar=None)
         request_id = f"{completion.request_id or 'dovetail'}-{next(self._numbers)}"
         arguments = completion, self.vocabulary, limits, request_id
         remaining, empty = completion.max_tokens, 0
@@ -197,25 +248,29 @@ class Server:
             else:  # in a thread, because writing the largest grammar that is allowed takes half a second
                 body = await asyncio.to_thread(dialect.body, *arguments)
             reader = dialect.reader(completion, self.name, self._http.page)
-            async with aclosing(self._http.events(dialect.path, body, self.healthy)) as events:
-                async for data in events:
-                    batch = await self._feed(reader, data)
-                    if batch is None:
-                        empty += 1
-                        if empty > _MOST_EMPTY:
-                            raise EngineError(f"{self.name} sent {empty} events without a token")
-                        continue
-                    empty = 0
-                    ended = batch.finish is not None
-                    batch = self._checked(batch, completion, remaining)
-                    remaining -= len(batch.ids)
-                    batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
-                    if batch.finish is None:
+            trace_context = completion.trace_context
+            async with aclosing(self._http.events(dialect.path, body, self.healthy, trace_context)) as events:
+                async for arrived in events:
+                    await self._turns.take()
+                    read = await self._feed(reader, arrived)
+                    batch, empty = read.batch, empty + read.empty if read.batch is None else read.empty
+                    if empty > _MOST_EMPTY:
+                        raise EngineError(f"{self.name} sent {empty} events without a token")
+                    if batch is not None:
+                        ended = batch.finish is not None
+                        batch = self._checked(batch, completion, remaining)
+                        remaining -= len(batch.ids)
+                        batch = msgspec.structs.replace(batch, drafted=drafted, cached=None)
+                        if batch.finish is not None:
+                            await self._read_tail(read.rest, events, reader, ended)
+                            yield self._with_totals(batch, reader)
+                            return
                         yield batch
-                        continue
-                    await self._read_tail(events, reader, ended)
-                    yield self._with_totals(batch, reader)
-                    return
+                    if read.error is not None:
+                        try:
+                            raise read.error
+                        finally:
+                            del read  # as in `_feed`
         finally:
             self.running -= 1
         raise ServerLost(f"{self.name} ended its answer before the last token")
@@ -248,41 +303,62 @@ class Server:
             "names none of them as owned_by"
         )
 
-    async def _feed(self, reader: Reader, data: bytes) -> TokenBatch | None:
-        if data == b"[DONE]":
-            return None
+    async def _feed(self, reader: Reader, arrived: Sequence[bytes]) -> _Read:
+        """Read events that have arrived, up to one with a finish reason or an error."""
+        batches: list[TokenBatch] = []
+        read = empty = 0
+        error: DovetailError | None = None
+        for data in arrived:
+            read += 1
+            try:
+                batch = None if data == b"[DONE]" else await reader.feed(data)
+            except UNREADABLE as fault:
+                error = EngineError(f"{self.name} sent an event that cannot be read: {fault}")
+                error.__cause__ = fault
+                break
+            except DovetailError as fault:
+                error = fault
+                break
+            empty = empty + 1 if batch is None else 0
+            if batch is not None:
+                batches.append(batch)
+                if batch.finish is not None:
+                    break
         try:
-            return await reader.feed(data)
-        except UNREADABLE as error:
-            raise EngineError(f"{self.name} sent an event that cannot be read: {error}") from error
+            return _Read(_joined(batches), empty, error, arrived[read:])
+        finally:
+            del error  # its traceback has this frame: a cycle that would keep all of this
 
-    async def _read_tail(self, events: AsyncGenerator[bytes], reader: Reader, ended: bool) -> None:
+    async def _read_tail(
+        self, arrived: Sequence[bytes], events: AsyncGenerator[list[bytes]], reader: Reader, ended: bool
+    ) -> None:
         """Read to the end of the stream, so that the connection can be used again. Errors there change no answer.
 
-        `ended`: the server sent its finish reason. A server that sent an end-of-turn token without one may still go on;
-        then reading stops at once.
+        `arrived`: the events after the last tokens that are there already. `ended`: the server sent its finish reason.
+        A server that sent an end-of-turn token without one may still go on; then reading stops at once.
         """
         with suppress(DovetailError, TimeoutError):
-            async with asyncio.timeout(_TAIL_S):
-                async for data in events:
-                    batch = await self._feed(reader, data)
-                    ended = ended or (batch is not None and batch.finish is not None)
-                    if not ended:
+            async with asyncio.timeout(_TAIL_S), aclosing(_from(arrived, events)) as rest:
+                async for data in rest:
+                    read = await self._feed(reader, [data])
+                    ended = ended or (read.batch is not None and read.batch.finish is not None)
+                    if not ended or read.error is not None:
                         return
 
     def _checked(self, batch: TokenBatch, completion: Completion, remaining: int) -> TokenBatch:
         """`batch` up to the end of the turn. Raises `EngineError` for impossible or too many tokens."""
         ids = batch.ids
-        if any(not 0 <= token < self.vocabulary.size for token in ids):
+        end = next((position + 1 for position, token in enumerate(ids) if token in self.vocabulary.eos_ids), None)
+        if end is not None:
+            batch = msgspec.structs.replace(batch, ids=ids[:end], finish="stop", logprobs=batch.logprobs[:end])
+            ids = batch.ids
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary.size:
             raise EngineError(
                 f"{self.name} sent a token id beyond the vocabulary of {self.vocabulary.size}: is this its model?"
             )
         if len(ids) > remaining:
             raise EngineError(f"{self.name} sent more than the {completion.max_tokens} tokens of the request")
-        end = next((position + 1 for position, token in enumerate(ids) if token in self.vocabulary.eos_ids), None)
-        if end is None:
-            return batch
-        return msgspec.structs.replace(batch, ids=ids[:end], finish="stop", logprobs=batch.logprobs[:end])
+        return batch
 
     def _with_totals(self, batch: TokenBatch, reader: Reader) -> TokenBatch:
         """`batch`, the last one, with the counts of the whole answer."""
@@ -296,3 +372,24 @@ class Server:
             tuple(before + now for before, now in by_position),
         )
         return msgspec.structs.replace(batch, cached=reader.cached, drafted=drafts.drafted, accepted=drafts.accepted)
+
+
+def _joined(batches: Sequence[TokenBatch]) -> TokenBatch | None:
+    """The batches of one answer as one."""
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    return TokenBatch(
+        tuple(itertools.chain.from_iterable([batch.ids for batch in batches])),
+        batches[-1].finish,
+        logprobs=tuple(itertools.chain.from_iterable([batch.logprobs for batch in batches])),
+        prompt_logprobs=batches[0].prompt_logprobs,
+    )
+
+
+async def _from(arrived: Sequence[bytes], events: AsyncGenerator[list[bytes]]) -> AsyncGenerator[bytes]:
+    """The events of `arrived`, then those of `events`."""
+    for data in arrived:
+        yield data
+    async for more in events:
+        for data in more:
+            yield data

@@ -4,6 +4,8 @@ SGLang differs from `Completion` in three points. Log probabilities are those af
 constraint, unless the server has SGLANG_RETURN_ORIGINAL_LOGPROB set. `seed` has an effect only with
 --enable-deterministic-inference. A request's `draft_tokens` cannot be sent. Each event of a stream repeats all earlier
 tokens, unless the server was started with --incremental-streaming-output; both kinds are read.
+
+`ignore_eos` is sent as `min_new_tokens`, before which SGLang chooses no token that ends an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +16,18 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.backends.remote.counters import Counted, Table
-from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
+from dovetail.backends.remote.dialect import (
+    FINISHES,
+    Count,
+    Drafts,
+    Limits,
+    Models,
+    Page,
+    least_tokens,
+    read,
+    stop_token_ids,
+    structural_tag,
+)
 from dovetail.backends.remote.errors import ErrorBody, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
@@ -25,6 +38,7 @@ class SGLang:
     name: ClassVar[str] = "SGLang"
     path: ClassVar[str] = "/generate"
     keeps: ClassVar[bool] = True
+    scores_prompts: ClassVar[bool] = False
     # SGLang has no counter of draft tokens; `Server` adds up those that the answers report.
     table: ClassVar[Table] = {
         "running": Counted("sglang:num_running_reqs"),
@@ -58,10 +72,14 @@ class SGLang:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
-            "stop_token_ids": vocabulary.eos_ids,
+            "stop_token_ids": stop_token_ids(completion, vocabulary),
             "no_stop_trim": True,
             "skip_special_tokens": False,
         }
+        if least := least_tokens(completion):
+            params["min_new_tokens"] = least
+        if sampling.logit_bias:
+            params["logit_bias"] = sampling.logit_bias
         if sampling.seed is not None:
             params["sampling_seed"] = sampling.seed
         if completion.grammar is not None:

@@ -6,6 +6,9 @@ Dovetail's tags. vLLM is asked which one it accepts each time that it becomes he
 A request's `draft_tokens` cannot be sent over HTTP. Draft tokens of one request are reported if vLLM was started with
 --per-request-spec-decode-metrics summary, and cached prompt tokens with --enable-prompt-tokens-details. Log
 probabilities are the model's own unless --logprobs-mode was set.
+
+`ignore_eos` is sent as `min_tokens`, before which vLLM chooses no token that ends an answer. Its own `ignore_eos` goes
+on after such a token. With a drafter, vLLM refuses `logit_bias`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,20 @@ import msgspec
 
 from dovetail.backends.remote import guidance
 from dovetail.backends.remote.counters import Counted, Table, translated
-from dovetail.backends.remote.dialect import FINISHES, Count, Drafts, Limits, Models, Page, read, structural_tag
+from dovetail.backends.remote.dialect import (
+    FINISHES,
+    Count,
+    Drafts,
+    Limits,
+    Models,
+    Page,
+    least_tokens,
+    read,
+    stop_token_ids,
+    structural_tag,
+)
 from dovetail.backends.remote.errors import ErrorBody, ServerLost, message_of, refusal
+from dovetail.backends.remote.redaction import redacted
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
@@ -38,6 +53,7 @@ class VLLM:
     name: ClassVar[str] = "vLLM"
     path: ClassVar[str] = "/v1/completions"
     keeps: ClassVar[bool] = True
+    scores_prompts: ClassVar[bool] = True
     table: ClassVar[Table] = {
         "running": Counted("vllm:num_requests_running"),
         "waiting": Counted("vllm:num_requests_waiting"),
@@ -91,12 +107,18 @@ class VLLM:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
-            "stop_token_ids": vocabulary.eos_ids,
+            "stop_token_ids": stop_token_ids(completion, vocabulary),
         }
+        if least := least_tokens(completion):
+            body["min_tokens"] = least
+        if sampling.logit_bias:
+            body["logit_bias"] = sampling.logit_bias
         if sampling.seed is not None:
             body["seed"] = sampling.seed
-        if completion.logprobs is not None:
-            body |= {"logprobs": completion.logprobs, "return_tokens_as_token_ids": True}
+        if (likeliest := _likeliest(completion)) is not None:
+            body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True}
+        if completion.prompt_logprobs is not None:
+            body["echo"] = True  # while it streams, vLLM refuses its own field prompt_logprobs
         if completion.grammar is not None:
             if limits.grammar == "lark":
                 outputs = {"grammar": guidance.write(completion.grammar, vocabulary)}
@@ -107,6 +129,12 @@ class VLLM:
 
     def reader(self, completion: Completion, server: str, page: Page) -> VLLMReader:
         return VLLMReader(completion, server)
+
+
+def _likeliest(completion: Completion) -> int | None:
+    """How many likeliest tokens vLLM has to report, for the prompt and the answer alike."""
+    asked = [top for top in (completion.logprobs, completion.prompt_logprobs) if top is not None]
+    return max(asked, default=None)
 
 
 async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str | None, Writer]:
@@ -138,13 +166,18 @@ async def _grammar(server: str, path: str, model: str, page: Page) -> tuple[str 
     reason = await refusal_of(grammar=_LARK)
     if reason in (None, bad_prompt):
         return None, "lark"
-    return f"{reason.rstrip('.')} (--grammar-backend xgrammar)", "lark"
+    return f"{redacted(reason).rstrip('.')} (--grammar-backend xgrammar)", "lark"
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
+
+    def between(self, start: int, end: int | None) -> _Logprobs:
+        """The entries from `start` up to `end`."""
+        part = slice(start, end)
+        return _Logprobs(self.tokens[part], self.token_logprobs[part], self.top_logprobs[part])
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -183,6 +216,9 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 class VLLMReader:
     def __init__(self, completion: Completion, server: str) -> None:
         self._server, self._likeliest = server, completion.logprobs
+        #: The prompt whose log probabilities come with the first tokens, until they have come.
+        self._prompt = completion.prompt if completion.prompt_logprobs is not None else ()
+        self._of_prompt = completion.prompt_logprobs or 0
         self.cached = 0
         self.drafts: Drafts | None = None
 
@@ -204,9 +240,20 @@ class VLLMReader:
         if choice.token_ids is None:
             raise EngineError(f"{self._server} sends no token ids: vLLM 0.11 and later does")
         ids = tuple(choice.token_ids)
-        logprobs = _logprobs(ids, choice.logprobs, self._likeliest) if self._likeliest is not None else ()
+        scores, own = self._scores(choice.logprobs)
+        logprobs = _logprobs(ids, own, self._likeliest) if self._likeliest is not None else ()
         finish = None if choice.finish_reason is None else _finish(self._server, choice.finish_reason)
-        return TokenBatch(ids, finish, logprobs=logprobs) if ids or finish else None
+        return TokenBatch(ids, finish, logprobs=logprobs, prompt_logprobs=scores) if ids or finish else None
+
+    def _scores(self, logprobs: _Logprobs | None) -> tuple[tuple[TokenLogprob, ...], _Logprobs | None]:
+        """The log probabilities of the prompt, which precede those of the first tokens; and those of these tokens."""
+        prompt, self._prompt = self._prompt, ()
+        if not prompt:
+            return (), logprobs
+        if logprobs is None or logprobs.token_logprobs[:1] != [None]:
+            raise msgspec.ValidationError("log probabilities without those of the prompt")
+        scores = _logprobs(prompt[1:], logprobs.between(1, len(prompt)), self._of_prompt)
+        return scores, logprobs.between(len(prompt), None)
 
 
 def _finish(server: str, reason: str) -> Finish:

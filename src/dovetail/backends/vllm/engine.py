@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from dovetail.backends.remote import RemoteEngine, Server
+from dovetail.backends.remote.errors import NoServer
 from dovetail.backends.remote.http import Http
 from dovetail.backends.vllm import restarts
 from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
@@ -23,7 +24,7 @@ from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
 from dovetail.completion import Completion, EngineInfo, TokenBatch
-from dovetail.errors import EngineBusy, EngineError, PlanError
+from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, PlanError
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class VLLMEngine:
     """Runs `launch`, which listens on `socket`, and completes through `server`, the client of that socket.
 
     `log`: the file for vLLM's output. `downloaded`: given if vLLM has to download the weights.
-    `patience_s`, `silence_s`, `hung_s`: see `PATIENCE_S`, `SILENCE_S` and `HUNG_S`.
+    `patience_s`, `silence_s`, `hung_s`: see `PATIENCE_S`, `SILENCE_S` and `HUNG_S`. `joined`: called after a restart,
+    see `RemoteEngine`.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class VLLMEngine:
         patience_s: float = PATIENCE_S,
         silence_s: float = SILENCE_S,
         hung_s: float = HUNG_S,
+        joined: Callable[[Server], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self._launch = launch
-        self._client = RemoteEngine([server], patience_s=patience_s, survived=self._survived)
+        self._client = RemoteEngine([server], patience_s=patience_s, survived=self._survived, joined=joined)
         self._socket = socket
         self._log = log
         self._report = report
@@ -147,14 +150,16 @@ class VLLMEngine:
             async with aclosing(self._client.complete(completion)) as batches:
                 async for batch in batches:
                     yield batch
-        except EngineBusy as error:
+        except (EngineBusy, NoServer) as error:
             if self.gave_up is not None and self.gave_up.done():
                 raise self.gave_up.result() from error
+            raise
+        except EngineTimeout:
             raise
         except EngineError as error:
             if self._serving and self._deaths == deaths:
                 raise
-            raise EngineError("the engine died while it answered, and is being started again") from error
+            raise EngineUnavailable("the engine died while it answered, and is being started again") from error
 
     async def _survived(self, server: Server) -> bool:
         """Whether vLLM still lives after a request failed. Its engine core may die some time before the child exits."""

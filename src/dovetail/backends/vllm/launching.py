@@ -16,12 +16,10 @@ import msgspec
 from dovetail.errors import PlanError
 from dovetail.plan import Plan
 from dovetail.plan.emit import vllm
+from dovetail.plan.options import BY_NAME
 
-#: Settings for the gateway and for the child process, which are not passed to vLLM.
-_NOT_VLLMS = (
-    *("gpus", "host", "port", "api_key_file", "engine_api_key_file"),
-    *("format", "strict", "no_repair", "vllm", "engine_log"),
-)
+#: Settings that Dovetail follows itself, though vLLM has options for them.
+_NOT_VLLMS = ("gpus", "host", "port", "api_key_file", "format")
 #: vLLM's name in messages and in HTTP's Host header. It listens on a `Socket`.
 URL = "http://vllm"
 #: The most bytes of a socket's path: 107 on Linux, 103 on macOS (<sys/un.h>).
@@ -52,7 +50,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 def launch(plan: Plan, program: str, version: str, path: str) -> Launch:
     """`program serve …` for the plan, on the Unix socket `path`. Raises `PlanError` if the version is too old."""
-    settings = {name: setting for name, setting in plan.settings.items() if name not in _NOT_VLLMS}
+    settings = {name: setting for name, setting in plan.settings.items() if _is_vllms(name)}
     command = vllm.command(settings, version)
     key = secrets.token_urlsafe(32)
     added = (*_ALWAYS, _DRAFTING) if "--speculative-config" in command.argv else _ALWAYS
@@ -63,6 +61,12 @@ def launch(plan: Plan, program: str, version: str, path: str) -> Launch:
         key=key,
         notes=command.notes,
     )
+
+
+def _is_vllms(name: str) -> bool:
+    """Whether a setting is passed to vLLM, rather than followed by the gateway in front of it."""
+    option = BY_NAME.get(name)
+    return name not in _NOT_VLLMS and (option is None or not option.gateway or "vllm" in option.engine_names)
 
 
 class Socket:
