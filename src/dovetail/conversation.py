@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dovetail import custom_tools
+from dovetail.custom_tools import InputGrammar
 from dovetail.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -60,23 +62,27 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function that the model may call.
+    """A function that the model may call, or a custom tool as such a function.
 
     `name`: the function's name.
     `description`: what the model is told about the function.
     `parameters`: the JSON Schema of the arguments object; None allows any arguments.
     `strict`: whether the schema is enforced; None leaves that to the server's setting.
+    `custom`: whether it is a custom tool, with the one parameter `custom_tools.INPUT`.
+    `grammar`: the grammar of a custom tool's input; None allows any text.
     """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
     strict: bool | None = None
+    custom: bool = False
+    grammar: InputGrammar | None = None
 
     @property
     def without_schema(self) -> Tool:
         """The same tool with any arguments allowed."""
-        return msgspec.structs.replace(self, parameters=None)
+        return msgspec.structs.replace(self, parameters=None, grammar=None)
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
@@ -140,6 +146,9 @@ def _check_call(call: Any, where: str) -> None:
         raise InvalidRequest(f"{where} must be an object, not {_kind(call)}", param=where)
     if not isinstance(call.get("id"), str) or not call["id"]:
         raise InvalidRequest(f"{where}.id must be a non-empty string", param=f"{where}.id")
+    if custom_tools.is_custom(call):
+        custom_tools.check_custom_call(call, where)
+        return
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise InvalidRequest(f"{where}.function.name must be a non-empty string", param=f"{where}.function.name")
@@ -158,23 +167,28 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
     checked: list[Tool] = []
     seen: set[str] = set()
     for i, tool in enumerate(tools):
-        where = f"tools[{i}]"
-        if tool.get("type") != "function":
-            raise InvalidRequest(f"{where}.type must be 'function'", param=f"{where}.type")
-        function = tool["function"]
+        where, kind = f"tools[{i}]", tool.get("type")
+        if kind not in ("function", "custom"):
+            raise InvalidRequest(f"{where}.type must be 'function' or 'custom'", param=f"{where}.type")
+        function = custom_tools.declared(tool)
         name = function["name"]
         if not name:
-            raise InvalidRequest(f"{where}.function.name must be a non-empty string", param=f"{where}.function.name")
+            raise InvalidRequest(f"{where}.{kind}.name must be a non-empty string", param=f"{where}.{kind}.name")
         if not _NAME.fullmatch(name) or name.startswith("functions."):
             # Some formats put the name into a call's id, as in "functions.NAME:0", and read it back from there.
             raise InvalidRequest(
-                f"{where}.function.name {name[:80]!r} must be 1 to 128 letters, digits, '_', '-' or '.', and must not "
+                f"{where}.{kind}.name {name[:80]!r} must be 1 to 128 letters, digits, '_', '-' or '.', and must not "
                 "begin with 'functions.'",
-                param=f"{where}.function.name",
+                param=f"{where}.{kind}.name",
             )
         if name in seen:
-            raise InvalidRequest(f"{where}.function.name {name} is declared twice", param=f"{where}.function.name")
+            raise InvalidRequest(f"{where}.{kind}.name {name} is declared twice", param=f"{where}.{kind}.name")
         seen.add(name)
+        if kind == "custom":
+            grammar = custom_tools.input_grammar(tool)
+            schema = custom_tools.parameters(grammar)
+            checked.append(Tool(name, function.get("description"), schema, custom=True, grammar=grammar))
+            continue
         parameters, strict = function.get("parameters"), function.get("strict")
         _check_type(strict, bool | None, "true, false or null", f"{where}.function.strict")
         if strict and parameters is not None and parameters.get("type", "object") != "object":
@@ -187,7 +201,6 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
 _FORMAT = "response_format"
 _FORMAT_TYPES = ("text", "json_object", "json_schema")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FORMAT_FIELDS = {"name", "description", "schema", "strict"}
 
 
 def check_response_format(requested: Any) -> ResponseFormat | None:
@@ -219,10 +232,6 @@ def check_response_format(requested: Any) -> ResponseFormat | None:
         raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, '_' or '-'", param=f"{where}.name")
     _check_type(declared.get("description"), str | None, "a string", f"{where}.description")
     _check_type(strict, bool | None, "true, false or null", f"{where}.strict")
-    # OpenAI allows a format without a schema. With `strict`, or with an unknown field that may be a misspelled
-    # `schema`, the schema is required.
-    if schema is None and not strict and declared.keys() <= _FORMAT_FIELDS:
-        return ResponseFormat({"type": "object"}, where)
     _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
     if strict is False:  # only the type of the JSON value is enforced
         schema = {key: schema[key] for key in ("type",) if key in schema}
@@ -243,6 +252,9 @@ def check_tool_types(tools: Any, where: str = "tools") -> None:
         at = f"{where}[{i}]"
         _check_type(tool, Mapping, "an object", at)
         kind = tool.get("type")
+        if kind == "custom":
+            custom_tools.check_custom(tool, at)
+            continue
         if "function" not in tool and kind != "function":
             _check_type(kind, str, "a string", f"{at}.type")
             continue
@@ -276,12 +288,12 @@ def check_renderable(messages: Any, tools: Any, options: Mapping[str, Any] | Non
         check_tool_types(tools)
     for field, items in (("messages", messages), ("tools", tools or ())):
         for i, item in enumerate(items):
-            _check_json(item, f"{field}[{i}]")
+            check_json(item, f"{field}[{i}]")
     for i, message in enumerate(messages):
         for field in _FAMILY_FIELDS:
             _check_type(message.get(field), str | None, "a string", f"messages[{i}].{field}")
     for option, value in (options or {}).items():
-        _check_json(value, f"chat_template_kwargs.{option}")
+        check_json(value, f"chat_template_kwargs.{option}")
 
 
 def deepest(messages: Any, tools: Any, options: Mapping[str, Any]) -> str:
@@ -308,7 +320,7 @@ _MAX_KEY_LENGTH = 64  # a longer key is not shown in a path
 _CONTAINERS = ("content", "tool_calls", "function", "tools")
 
 
-def _check_json(value: Any, where: str) -> None:
+def check_json(value: Any, where: str) -> None:
     """Raise `InvalidRequest` if JSON cannot hold `value`, naming the smallest field that is at fault."""
     fault = _json_fault(value)
     parents: list[Any] = []

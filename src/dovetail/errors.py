@@ -3,15 +3,24 @@
     DovetailError                 status  stage     who must act
     ├── InvalidRequest            400     request   the client: a field is wrong; `param` names it
     │   ├── UnknownModel          404     request   the client: no such model is served
+    │   ├── UnknownResponse       404     request   the client: no such response is stored
+    │   ├── UnknownRecording      404     request   the client: no such recording is in the folder
+    │   ├── UnknownPrevious       400     request   the client: previous_response_id names no stored response
     │   ├── ContextExceeded       400     request   the client: prompt and max_tokens do not fit
     │   ├── SchemaRefused         400     request   the client: a tool's schema cannot be enforced
-    │   └── PayloadTooLarge       413     request   the client: the body is larger than the limit
+    │   ├── PayloadTooLarge       413     request   the client: the body is larger than the limit
+    │   ├── WrongMediaType        415     request   the client: the body is not declared as JSON
+    │   └── ForeignHost           421     request   the client: the name that it calls this server by is not its own
     ├── Unauthorized              401     request   the client: no key, or a wrong one
+    ├── Forbidden                 403     request   the client: its key does not allow that
+    ├── RateLimited               429     request   the client, by trying later: a limit of its key is reached
     ├── RenderError               400     render    the client: the messages cannot be rendered
     ├── ReaderMisuse              500     parse     the reader's caller: it fed text after `finish`, for example
     ├── CheckpointError           500     load      the operator: files missing, wrong shapes, unknown architecture
     ├── PlanError                 500     plan      the operator: options that cannot work together
     ├── EngineError               500     complete  the operator: the engine failed
+    │   ├── EngineUnavailable     502     complete  the operator: the engine cannot be reached, or died within an answer
+    │   └── EngineTimeout         504     complete  the operator: the engine was silent for longer than a deadline
     └── EngineBusy                503     complete  the client, by trying later: the queue is full or the server stops
 
 The message tells that person what to do. It never contains a key or a prompt.
@@ -35,6 +44,7 @@ class DovetailError(Exception):
     `stage`: the step that failed: request, render, complete, parse, load or plan.
     `type`, `code`: stable words for programs, as in OpenAI's error object.
     `private`: the message is for the operator's log only; a client sees the kind of error without it.
+    `retry_after`: in how many seconds the client should try again; None if nobody knows.
     """
 
     status = 500
@@ -42,6 +52,7 @@ class DovetailError(Exception):
     type = "server_error"
     code: str | None = None
     private = False
+    retry_after: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -61,6 +72,20 @@ class UnknownModel(InvalidRequest):
     code = "model_not_found"
 
 
+class UnknownResponse(InvalidRequest):
+    status = 404
+    code = "response_not_found"
+
+
+class UnknownRecording(InvalidRequest):
+    status = 404
+    code = "recording_not_found"
+
+
+class UnknownPrevious(InvalidRequest):
+    code = "previous_response_not_found"
+
+
 class ContextExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
@@ -74,11 +99,35 @@ class PayloadTooLarge(InvalidRequest):
     code = "payload_too_large"
 
 
+class WrongMediaType(InvalidRequest):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ForeignHost(InvalidRequest):
+    status = 421
+    code = "foreign_host"
+
+
 class Unauthorized(DovetailError):
     status = 401
     stage = "request"
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class Forbidden(DovetailError):
+    status = 403
+    stage = "request"
+    type = "permission_error"
+    code = "permission_denied"
+
+
+class RateLimited(DovetailError):
+    status = 429
+    stage = "request"
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
 
 
 class RenderError(DovetailError):
@@ -104,7 +153,19 @@ class EngineError(DovetailError):
     stage = "complete"
 
 
+class EngineUnavailable(EngineError):
+    status = 502
+    code = "engine_unavailable"
+
+
+class EngineTimeout(EngineError):
+    status = 504
+    code = "engine_timeout"
+
+
 class EngineBusy(DovetailError):
+    """`status` is 503, or 429 where the engine itself answered with that."""
+
     status = 503
     stage = "complete"
     code = "engine_busy"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import uvicorn
 
@@ -19,8 +20,9 @@ from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.turn import Turn, TurnRunner
-from dovetail.gateway.turn_request import TurnRequest
+from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 
 MODEL = "scripted"
@@ -31,19 +33,28 @@ class ScriptedEngine:
 
     `sizes`: the sizes of the batches, over and over. It takes every token through the request's constraint first, so a
     script that the grammar forbids fails the test. It reports `cached` tokens for each prompt, and one forced draft
-    token for each batch; log probabilities are those of `logprob_of`. `before` is awaited before each batch, with its
-    number, and may wait or raise.
+    token for each batch; log probabilities are those of `logprob_of`. `refused`: the drafts of each batch that do not
+    stand, after those that do (None: the engine does not report the ids of drafts). `before` is awaited before each
+    batch, with its number, and may wait or raise.
 
     `seen`: the completions that it got. `running` and `freed`: how many sequences run, and the ids of those that ended.
     `sent`: how many batches were taken.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, context: int = 4096, draft_tokens: int = 3) -> None:
-        self.info = EngineInfo(context, tokenizer.vocab_size, (tokenizer.control["<|im_end|>"],), draft_tokens)
+        self.info = EngineInfo(
+            context,
+            tokenizer.vocab_size,
+            (tokenizer.control["<|im_end|>"],),
+            draft_tokens,
+            prompt_logprobs=True,
+            reports_steps=True,
+        )
         self.ids: tuple[int, ...] = ()
         self.scripts: list[tuple[int, ...]] = []
         self.sizes: Sequence[int] = (1,)
         self.cached = 0
+        self.refused: tuple[int, ...] | None = None
         self.before: Callable[[int], Awaitable[None]] | None = None
         self.seen: list[Completion] = []
         self.freed: list[str] = []
@@ -94,7 +105,19 @@ class ScriptedEngine:
                 logprobs=() if completion.logprobs is None else logprobs,
                 cached=self.cached if number == 1 else 0,
                 forced=1,
+                prompt_logprobs=self._scores(completion) if number == 1 else (),
+                drafts=self._drafts(completion, piece),
             )
+
+    def _drafts(self, completion: Completion, piece: tuple[int, ...]) -> tuple[int, ...] | None:
+        if self.refused is None or not completion.report_drafts:
+            return None
+        return (*piece[:-1], *self.refused)
+
+    def _scores(self, completion: Completion) -> tuple[TokenLogprob, ...]:
+        if completion.prompt_logprobs is None:
+            return ()
+        return tuple(self.logprob_of(token, completion.prompt_logprobs) for token in completion.prompt[1:])
 
     def logprob_of(self, token: int, top: int | None) -> TokenLogprob:
         """An arbitrary log probability, always the same for one token."""
@@ -102,9 +125,10 @@ class ScriptedEngine:
         return TokenLogprob(token, -token / 64, likeliest)
 
 
-def turn_request(body: dict[str, Any]) -> TurnRequest:
-    """The turn that a chat completion with this body asks for."""
-    return chat.turn_request(decode(json.dumps({"model": MODEL, **body}).encode()))
+def turn_request(body: dict[str, Any], **changes: Any) -> TurnRequest:
+    """The turn that a chat completion with this body asks for, with `changes`."""
+    request = chat.turn_request(decode(json.dumps({"model": MODEL, **body}).encode()))
+    return msgspec.structs.replace(request, **changes)
 
 
 def prepared(tokenizer: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any) -> Turn:
@@ -170,7 +194,9 @@ async def openai_client(
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
         serving(engine, tokenizer, settings) as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+        # Without TLS: to read the certificates for each test would take longer than most of them.
+        openai.DefaultAsyncHttpxClient(verify=False) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, http_client=http) as client,
     ):
         yield client
 
@@ -180,9 +206,11 @@ async def in_process(
     engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settings | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """The same app without a network, for responses that are read whole."""
-    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
+    app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL, metrics_tools=True))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://dovetail", headers={"content-type": "application/json"}
+    ) as client:
         yield client
 
 

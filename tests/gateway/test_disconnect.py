@@ -17,6 +17,7 @@ from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_
 
 pytestmark = pytest.mark.anyio
 
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 DEADLINE_S = 30  # only a test that hangs gets there
 
@@ -49,7 +50,7 @@ async def test_a_disconnect_frees_the_sequence(engine: ScriptedEngine, tok: Toke
         await until(lambda: engine.running == 0)
         metrics = (await client.get(f"{url}/metrics")).text
     assert engine.freed == [engine.seen[0].request_id]
-    assert 'dovetail_chat_completions_total{outcome="disconnected"} 1.0' in metrics
+    assert 'dovetail_requests_total{api="chat",outcome="disconnected"} 1.0' in metrics
 
 
 async def test_a_disconnect_before_the_body_is_no_error(
@@ -58,7 +59,7 @@ async def test_a_disconnect_before_the_body_is_no_error(
     async with serving(engine, tok) as url:
         port = int(url.rsplit(":", 1)[1])
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        writer.write(HEAD + b"content-length: 100\r\n\r\n{")
         await writer.drain()
         await asyncio.sleep(0.05)
         writer.close()
@@ -72,13 +73,14 @@ async def test_a_disconnect_before_the_body_is_no_error(
 async def test_a_slow_client_slows_the_engine_and_fills_no_buffer(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine = ScriptedEngine(tok, context=10**6)
     engine.ids = (*(tok.encode("word ") * 50_000), tok.control["<|im_end|>"])
+    engine.before = lambda number: asyncio.sleep(0)  # like a real engine, which lets other tasks run between two steps
     async with serving(engine, tok) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]), limit=2**10)
         # Small buffers at the client's end, so that the connection is full after little text.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = json.dumps(BODY | {"stream": True, "reasoning_effort": "none"}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
+        free = {"dovetail": {"strict": "off"}}
+        body = json.dumps(BODY | {"stream": True, "reasoning_effort": "none"} | free).encode()
+        writer.write(HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body))
         await until(lambda: engine.sent > 0)
         sent = -1
         while sent != engine.sent:  # until the engine stops, because nobody reads
@@ -105,7 +107,7 @@ async def test_a_busy_engine_is_503_even_for_a_stream(
             assert response.json()["error"]["code"] == "engine_busy"
             assert response.headers["retry-after"] == "1"
         metrics = (await client.get("/metrics")).text
-    assert 'dovetail_chat_completions_total{outcome="busy"} 2.0' in metrics
+    assert 'dovetail_requests_total{api="chat",outcome="busy"} 2.0' in metrics
     assert "dovetail_prompt_tokens_total 0.0" in metrics
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
@@ -134,5 +136,5 @@ async def test_an_engine_failure_midway_is_reported(
     assert at_once.status_code == 500 and at_once.json()["error"]["message"].startswith(message)
     assert "secret" not in streamed.text + at_once.text
     assert at_once.headers["x-request-id"] in caplog.text
-    assert 'dovetail_chat_completions_total{outcome="failed"} 2.0' in metrics
+    assert 'dovetail_requests_total{api="chat",outcome="failed"} 2.0' in metrics
     assert engine.running == 0

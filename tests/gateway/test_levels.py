@@ -15,7 +15,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.turn import Turn
+from dovetail.gateway.turn.turn import Turn
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
 from tests.gateway.families import OpensReasoning, ShowsMessageTools, WithOptions
@@ -48,7 +48,6 @@ def schema_format(schema: Any = PLACE, **fields: Any) -> dict[str, Any]:
 
 
 #: A `json_schema` without a schema, which OpenAI allows.
-NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "description": "A place", "strict": False}}
 
 
 def leveled(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
@@ -142,21 +141,6 @@ def test_keys_have_the_order_that_the_prompt_shows(tok: Tokenizer) -> None:
 def test_a_response_format_is_enforced_at_every_level(tok: Tokenizer, server: str, own: str | None) -> None:
     turn = leveled(tok, server=server, dovetail={"strict": own}, response_format=schema_format())
     assert takes(turn, tok, VALID) and not takes(turn, tok, INVALID) and not takes(turn, tok, "Paris.")
-
-
-@pytest.mark.parametrize("response_format", [NO_SCHEMA, schema_format(None), schema_format(None, strict=None)])
-async def test_a_format_without_a_schema_is_any_object(
-    engine: ScriptedEngine, tok: Tokenizer, response_format: Any
-) -> None:
-    turn = leveled(tok, response_format=response_format)
-    assert takes(turn, tok, VALID) and takes(turn, tok, "{}")
-    assert not takes(turn, tok, "[1]") and not takes(turn, tok, "Paris.")
-    engine.ids = ids_of(Message(VALID, "Hm."), tok)
-    async with in_process(engine, tok) as client:
-        body = {"model": MODEL, "messages": [USER], "response_format": response_format}
-        answer = await client.post("/v1/chat/completions", json=body)
-    assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": VALID, "reasoning_content": "Hm."}
-    assert "x-dovetail-unenforced" not in answer.headers
 
 
 def test_the_constraint_begins_where_reasoning_ends(tok: Tokenizer) -> None:

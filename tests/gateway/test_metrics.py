@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.conversation import Message
 from dovetail.gate import Reason
-from dovetail.gateway.metrics import Metrics
+from dovetail.gateway.telemetry.metrics import Metrics
+from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 
@@ -27,15 +28,15 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     steps = -(-len(engine.ids) // 3)
     async with in_process(engine, tok) as client:
         for stream in (True, False):
-            await client.post("/v1/chat/completions", json=BODY | {"stream": stream})
+            await client.post("/v1/chat/completions", json=BODY | {"stream": stream, "dovetail": {"strict": "off"}})
         await client.post("/v1/chat/completions", json=BODY | {"temperature": 3})
         for n in range(5):
             await client.post("/v1/chat/completions", json=BODY | {"model": f"m{n}"})
             await client.get(f"/nowhere/{n}")
         families = list(text_string_to_metric_families((await client.get("/metrics")).text))
     samples = {(s.name, *s.labels.values()): s.value for f in families for s in f.samples}
-    assert samples["dovetail_chat_completions_total", "stop"] == 2
-    assert samples["dovetail_chat_completions_total", "refused"] == 6
+    assert samples["dovetail_requests_total", "chat", "stop"] == 2
+    assert samples["dovetail_requests_total", "chat", "refused"] == 6
     assert samples["dovetail_http_responses_total", "404"] == 10
     assert samples["dovetail_prompt_tokens_total",] == 2 * len(engine.seen[0].prompt)
     assert samples["dovetail_completion_tokens_total",] == 2 * len(engine.ids)
@@ -43,18 +44,20 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     assert samples["dovetail_drafted_tokens_total",] == 2 * 3 * steps
     assert samples["dovetail_accepted_tokens_total",] == 2 * (len(engine.ids) - steps)
     assert samples["dovetail_forced_tokens_total",] == 2 * steps
-    assert samples["dovetail_time_to_first_token_seconds_count",] == 2
-    assert samples["dovetail_inter_token_seconds_count",] == 2 * (steps - 1)
+    assert samples["dovetail_time_to_first_token_seconds_count", "chat"] == 2
+    assert samples["dovetail_inter_token_seconds_count", "chat"] == 2 * (steps - 1)
     assert samples["dovetail_defects_total", "call_not_allowed"] == 2
     assert samples["dovetail_engine_running",] == 0
+    assert samples["dovetail_ready",] == 1
     assert samples["dovetail_engine_steps_total",] == 2 * steps
     assert {f.name: f.type for f in families}["dovetail_engine_steps"] == "counter"
     assert len({f.name for f in families}) == len(families)
     labels = {(key, value) for f in families for s in f.samples for key, value in s.labels.items() if key != "le"}
     assert labels == {
-        *(("outcome", outcome) for outcome in ("stop", "refused")),
+        *(("outcome", outcome) for outcome in OUTCOMES),
         *(("status", status) for status in ("200", "400", "404")),
         ("kind", "call_not_allowed"),
+        *(("api", api) for api in APIS),
     }
 
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
@@ -16,9 +16,11 @@ from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis import chat_response
 from dovetail.gateway.apis.chat_request import ChatRequest
-from dovetail.gateway.output import Step
-from dovetail.gateway.turn import Turn, TurnRunner
+from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.turn.turn import Turn
 from dovetail.tokens import Tokenizer
+from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, ids_of, turn_request
 
 REQUEST = ChatRequest(model=MODEL, messages=[])  # as much of one as a response needs
@@ -26,7 +28,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CALLS = (Call("functions.f:0", "f", '{"a": "é🌦\\n", "b": [1.50, {}]}'), Call("functions.f:1", "f", "{}"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, small_tokenizer: Tokenizer) -> None:
     tok = small_tokenizer
@@ -52,8 +54,30 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
 
     engine.sizes = (1,)
     _, one_by_one = run(engine, tok, stop)
+    if not stop:
+        assert reasoning_tokens(one_by_one) == reasoning_tokens(steps)
     # Token ids are not compared: the scripted engine does not cut them at a stop string.
     assert streamed(turn, one_by_one) == (message, finish)
+
+
+def reasoning_tokens(steps: list[Step]) -> int:
+    return sum(step.reasoning_tokens for step in steps)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 1, 2), (100,)])
+@pytest.mark.parametrize("reasoning", ["", "Let me see…"])
+def test_the_tokens_of_a_reasoning_block_are_counted(
+    small_tokenizer: Tokenizer, reasoning: str, sizes: tuple[int, ...]
+) -> None:
+    """The block is open, so they are those up to its closing marker."""
+    tok = small_tokenizer
+    engine = ScriptedEngine(tok)
+    engine.ids, engine.sizes = ids_of(Message("Words. ", reasoning, CALLS), tok), sizes
+    turn, steps = run(engine, tok, [])
+    block = engine.ids.index(tok.control["</think>"]) + 1
+    assert reasoning_tokens(steps) == block
+    usage = json.loads(chat_response.whole(REQUEST, turn, steps))["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": block}
 
 
 def run(

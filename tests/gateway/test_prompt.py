@@ -11,28 +11,33 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dovetail
+from dovetail.completion import EngineInfo
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.events import fold
 from dovetail.formats.answer_grammar import AnswerGrammar
-from dovetail.formats.base import Format
 from dovetail.formats.history import KINDS
 from dovetail.formats.kimi_k2 import KimiK25
-from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
-from dovetail.gateway.answer_grammar import can_follow
-from dovetail.gateway.prompt import render_prompt
-from dovetail.gateway.tools import DeclaredTools
-from dovetail.gateway.turn_request import Extension
+from dovetail.gateway.turn.prompt import render_prompt
+from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.turn.tools import DeclaredTools
+from dovetail.gateway.turn.turn_grammar import can_follow
+from dovetail.gateway.turn.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
 from tests.gateway.families import HidesTools, OpensReasoning, ShowsMessageTools, WithOptions
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared, turn_request
+from tests.reading.families import RENDERING
 
 pytestmark = pytest.mark.anyio
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def named(name: str, **schema: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **schema}}}
 
 
 def asking(*ids: str) -> dict[str, Any]:
@@ -65,8 +70,11 @@ async def test_repairs_are_in_the_message_the_header_the_metrics_and_the_trace(
         shown = (await client.get("/metrics")).text
     choice = (events_of(response.text)[-2] if stream else response.json())["choices"][0]
     repairs = choice["delta" if stream else "message"]["dovetail"]["repairs"]
-    assert repairs[0] == {"kind": "empty_content", "where": "messages[1].content", "detail": ""}
-    assert len(repairs) == 8
+    # Those of the last answer and its results are new.
+    assert repairs[0] == {"kind": "empty_content", "where": "messages[4].content", "detail": ""}
+    assert [repair["kind"] for repair in repairs] == ["empty_content", "call_id", "result_id"]
+    earlier = choice["delta" if stream else "message"]["dovetail"]["earlier_repairs"]
+    assert earlier == {"empty_content": 1, "call_id": 2, "result_id": 2}
     assert response.headers["x-dovetail-repairs"] == REPAIRED
     assert "x-dovetail-repairs" not in plain.headers
     counted = {
@@ -204,7 +212,7 @@ def allowed(mode: str) -> dict[str, Any]:
         (FORMAT, {"response_format": SCHEMA_FORMAT}, {"thinking": True, "response_format": SCHEMA_FORMAT}),
         (
             FORMAT,
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            {"response_format": {"type": "json_object"}},
             {"thinking": True, **OBJECT},
         ),
         (
@@ -248,14 +256,11 @@ def test_a_template_may_ignore_the_thinking_option(tok: Tokenizer) -> None:
     assert constraint is not None and constraint.advance(tok.control["</think>"])
 
 
-RENDERING = [name for name, family in FAMILIES.items() if family._render is not Format._render]
-
-
 @pytest.mark.parametrize("name", RENDERING)
 @pytest.mark.parametrize("thinking", [True, False])
 def test_user_text_does_not_decide_how_the_answer_is_read(name: str, thinking: bool) -> None:
     fmt = dovetail.format(name)
-    think, think_end = fmt._reader.think.strip(), fmt._reader.think_end.strip()
+    think, think_end = fmt.reader_type.think.strip(), fmt.reader_type.think_end.strip()
     usual = fmt.left_open(fmt.render([USER], thinking=thinking))
     assert usual is (thinking and fmt.reasoning == "opened")
     for text in (think, think_end, f"what is {think}?", think + think_end, think_end + think):
@@ -338,13 +343,9 @@ def test_a_format_that_cannot_render_the_probe_may_show_tools(tok: Tokenizer) ->
                 raise RenderError("too short")
             return super()._render(messages, *arguments, **options)
 
-    long = [USER, {"role": "assistant", "content": "a"}, {**USER, "tools": [TOOL]}]
+    long = [USER, {"role": "assistant", "content": "a"}, USER]
     assert prepared(tok, Choosy(), messages=long, tools=[TOOL]).choices[0].completion.constraint
-    assert prepared(tok, Choosy(), messages=long).choices[0].completion.constraint is None
-
-
-def named(name: str, **schema: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **schema}}}
+    assert not prepared(tok, Choosy(), messages=long).choices[0].completion.grammar_required
 
 
 def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
@@ -362,24 +363,43 @@ def test_tools_that_messages_declare_can_be_called(tok: Tokenizer) -> None:
             prepared(tok, ShowsMessageTools(), messages=messages, tool_choice=choice).choices[0].completion.constraint
         )
         assert chosen is not None
-        with pytest.raises(InvalidRequest) as refused:
-            prepared(tok, messages=messages, tool_choice=choice)  # KimiK25 does not show them
-        assert refused.value.param == "tool_choice"
-    assert prepared(tok, messages=messages).choices[0].completion.constraint is None
-    hidden = [{**USER, "tools": [named("g")]}]
-    assert prepared(tok, ShowsMessageTools(), messages=hidden).choices[0].completion.constraint is None
 
 
-def test_the_later_declaration_of_a_tool_counts(tok: Tokenizer) -> None:
-    later = {"role": "system", "content": "", "tools": [named("f", properties={"x": {"const": 1}}, required=["x"])]}
-    turn = prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL])
-    for arguments, fits in ("{}", False), ('{"x":1}', True):
-        ids = ids_of(Message(content="", calls=(Call("functions.f:0", "f", arguments),)), tok)
-        constraint = (
-            prepared(tok, ShowsMessageTools(), messages=[USER, later], tools=[TOOL]).choices[0].completion.constraint
-        )
-        assert constraint is not None and all(map(constraint.advance, ids)) is fits
-    assert turn.choices[0].completion.constraint is not None
+TWICE = [{"role": "system", "content": "", "tools": [named("g")]}] * 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "field"),
+    [
+        ([{**USER, "tools": [named("g")]}], None, "messages[0].tools"),
+        ([USER, {"role": "assistant", "content": "", "tools": [named("g")]}, USER], None, "messages[1].tools"),
+        ([{"role": "system", "content": "", "tools": [named("3d")]}], None, "messages[0].tools[0].function.name"),
+        ([{"role": "system", "content": "", "tools": [named("f")]}], [TOOL], "messages[0].tools[0].function.name"),
+        (TWICE, None, "messages[1].tools[0].function.name"),
+        ([{"role": "system", "content": "", "tools": [{"type": "bogus"}]}], None, "messages[0].tools[0].type"),
+        ([{"role": "system", "content": "", "tools": {"type": "function"}}], None, "messages[0].tools"),
+        ([{"role": "system", "content": "", "tools": [None]}], None, "messages[0].tools[0]"),
+    ],
+)
+def test_tools_of_messages_that_are_refused(tok: Tokenizer, messages: Any, tools: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        prepared(tok, ShowsMessageTools(), messages=[*messages, USER], tools=tools)
+    assert refused.value.param == field
+
+
+def test_a_format_that_does_not_know_tools_of_messages_refuses_them(tok: Tokenizer) -> None:
+    messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
+    with pytest.raises(InvalidRequest, match="use the field tools") as refused:
+        prepared(tok, messages=messages)
+    assert refused.value.param == "messages[0].tools"
+
+
+def test_kimi_k3_shows_no_content_beside_tools(tok: Tokenizer) -> None:
+    messages = [{"role": "system", "content": "Be kind.", "tools": [named("g")]}, USER]
+    request = turn_request({"messages": messages})
+    with pytest.raises(InvalidRequest, match="must be empty") as refused:
+        DeclaredTools(request, SHOWING["kimi_k3"])
+    assert refused.value.param == "messages[0].content"
 
 
 def test_an_error_in_a_messages_tools_names_the_message(tok: Tokenizer) -> None:
@@ -420,3 +440,58 @@ def test_a_format_that_has_no_grammar_names_the_tools(tok: Tokenizer) -> None:
     with pytest.raises(InvalidRequest, match="yet") as refused:
         prepared(tok, Unconstrained(), tools=[TOOL])
     assert refused.value.param == "tools"
+
+
+# -- what keeps a call from beginning --------------------------------------------------------------------------------
+
+
+def begins_a_call(tok: Tokenizer, **body: Any) -> bool:
+    """Whether the engine may open a section of calls at the beginning of the answer."""
+    constraint = prepared(tok, thinking=False, **body).choices[0].completion.constraint
+    return constraint is None or constraint.advance(tok.control["<|tool_calls_section_begin|>"])
+
+
+def test_without_tools_no_call_begins(tok: Tokenizer) -> None:
+    assert begins_a_call(tok, tools=[TOOL])
+    assert not begins_a_call(tok)
+    assert not begins_a_call(tok, tools=[])
+    for choice in ("none", "auto"):
+        assert not begins_a_call(tok, tool_choice=choice)
+    assert not begins_a_call(tok, tools=[TOOL], tool_choice="none")
+    last = {"role": "assistant", "content": "It"}
+    assert not begins_a_call(tok, messages=[USER, last], continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dovetail": {"strict": "off"}},
+        {"ignore_eos": True},
+        {"min_tokens": 2},
+        {"add_generation_prompt": False},
+    ],
+)
+def test_plain_text_is_not_constrained_where_that_would_change_more(tok: Tokenizer, body: dict[str, Any]) -> None:
+    assert prepared(tok, **body).choices[0].completion.constraint is None
+
+
+def test_plain_text_is_not_constrained_where_the_grammar_does_not_follow(tok: Tokenizer) -> None:
+    """A prompt that ends inside a reasoning block that the model is expected to open itself."""
+
+    class OpensBoth(OpensReasoning):
+        def left_open(self, prompt: Prompt) -> bool:
+            return True
+
+    assert prepared(tok, OpensBoth()).choices[0].completion.constraint is None
+    with pytest.raises(InvalidRequest, match="cannot be constrained yet"):
+        prepared(tok, OpensBoth(), tools=[TOOL])
+
+
+def test_the_ends_of_a_format_end_an_answer_that_the_engine_would_go_on_with(tok: Tokenizer) -> None:
+    """Also under a constraint, which knows the end of the turn from the format."""
+    engine = ScriptedEngine(tok)
+    engine.info = EngineInfo(4096, tok.vocab_size, (tok.control["[EOS]"],), 3)
+    runner = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
+    turn = runner.prepare(turn_request({"messages": [USER], "thinking": False}))
+    constraint = turn.choices[0].completion.constraint
+    assert constraint is not None and constraint.advance(tok.control["<|im_end|>"])

@@ -159,6 +159,7 @@ async def test_chunks_have_the_order_that_clients_expect(engine: ScriptedEngine,
         "completion_tokens": len(engine.ids),
         "total_tokens": len(engine.seen[0].prompt) + len(engine.ids),
         "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": engine.ids.index(tok.control["</think>"]) + 1},
         "speculation": {
             "steps": steps,
             "drafted": 3 * steps,
@@ -240,7 +241,7 @@ async def test_the_requests_fields_reach_the_engine(engine: ScriptedEngine, tok:
     assert penalised.sampling == penalties
     assert plain.sampling == Sampling(temperature=1, top_p=1, top_k=None, seed=None)
     assert plain.max_tokens == engine.info.context - len(plain.prompt)
-    assert plain.draft_tokens is None and plain.constraint is None
+    assert plain.draft_tokens is None and not plain.grammar_required
     assert sampled.sampling == Sampling(temperature=0, top_p=0.5, top_k=7, seed=3)
     assert (bounded.max_tokens, bounded.stop, bounded.draft_tokens) == (9, ("x",), 0)
     assert off.sampling.top_k is None
@@ -287,7 +288,7 @@ async def test_an_end_token_ends_the_answer_even_if_the_engine_goes_on(engine: S
     engine.ids = ids + ids_of(Message(content="and on"), tok)
     engine.sizes = (len(ids) + 2, 3)
     async with in_process(engine, tok) as client:
-        answer = (await post(client, logprobs=True)).json()
+        answer = (await post(client, logprobs=True, dovetail={"strict": "off"})).json()
     assert answer["choices"][0]["message"]["content"] == "done"
     assert len(answer["choices"][0]["logprobs"]["content"]) == len(ids)
     assert answer["usage"]["completion_tokens"] == len(ids)

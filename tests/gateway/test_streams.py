@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.gateway.streams import merge
+from dovetail.gateway.turn.streams import merge
 
 
 class Stream:

@@ -9,9 +9,10 @@ import httpx
 import pytest
 
 from dovetail.conversation import Call, Message
+from dovetail.errors import SchemaRefused
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
-from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
+from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared
 
 pytestmark = pytest.mark.anyio
 
@@ -173,3 +174,12 @@ def test_the_demo_pair_answers_with_all_of_them_at_once() -> None:
         deltas = [event["choices"][0]["delta"] for event in events_of(streamed.text)[:-1] if event["choices"]]
         pieces = [each["function"].get("arguments") or "" for it in deltas for each in it.get("tool_calls", ())]
         assert "".join(pieces) == made["function"]["arguments"]
+
+
+def test_patterns_that_are_too_large_together_are_not_checked(tok: Tokenizer) -> None:
+    """One request of 1.5 KB held everybody up for 6 seconds, and kept 0.5 GB."""
+    large = [tool(prop({"pattern": rf"^{i}\p{{L}}{{1,50}}$"}), name=f"f{i}") for i in range(20)]
+    turn = prepared(tok, tools=large, dovetail={"strict": "off"})
+    assert turn.unenforced == tuple(f"tools[{i}].function.parameters#" for i in range(1, 20))
+    with pytest.raises(SchemaRefused, match=r"tools\[1\].*patterns.*are too large together"):
+        prepared(tok, tools=[{**each, "function": {**each["function"], "strict": True}} for each in large])

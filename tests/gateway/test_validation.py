@@ -16,9 +16,10 @@ from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.gateway import Settings
-from dovetail.gateway.metrics import Metrics
-from dovetail.gateway.output import Step
-from dovetail.gateway.validation import AnswerSchemas, AnswerValidator, ValidatedCall
+from dovetail.gateway.telemetry.metrics import Metrics
+from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, ValidatedCall
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
@@ -164,11 +165,24 @@ async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok:
     assert last == f"{103 - len(shown)} more"
 
 
-def test_only_so_many_tools_have_a_label() -> None:
+def test_tools_have_no_names_in_metrics_unless_the_operator_wants_them() -> None:
     metrics = Metrics(dict)
+    for call in (ValidatedCall("secret_tool", None), ValidatedCall(None, "unknown_name")):
+        metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(
+            Step(0, [], (), 0, 0, None, calls=(call,))
+        )
+    text = metrics.text().decode()
+    assert "secret_tool" not in text
+    assert 'tool="declared"' in text and 'tool="other"' in text
+
+
+def test_only_so_many_tools_have_a_label() -> None:
+    metrics = Metrics(dict, tool_names=True)
     calls = [ValidatedCall(f"tool{i}", None) for i in range(1000)] + [ValidatedCall(None, "unknown_name")]
     for call in [*calls, calls[3]]:
-        metrics.request().step(Step(0, [], (), 0, 0, None, calls=(call,)))
+        metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(
+            Step(0, [], (), 0, 0, None, calls=(call,))
+        )
     families = text_string_to_metric_families(metrics.text().decode())
     counts = {s.labels["tool"]: s.value for f in families for s in f.samples if s.name == "dovetail_calls_total"}
     assert len(counts) == 65 and counts["tool3"] == 2 and "other" in counts
@@ -177,7 +191,7 @@ def test_only_so_many_tools_have_a_label() -> None:
 # -- retries ------------------------------------------------------------------------------------------------------
 
 GOOD, BAD = '{"tags": [1, 2]}', '{"tags": [1, 1]}'
-RETRYING = Settings(served_model_name=MODEL, retry_invalid=2)
+RETRYING = Settings(served_model_name=MODEL, retry_invalid=2, metrics_tools=True)
 
 
 class Attempts(ScriptedEngine):
@@ -332,7 +346,7 @@ async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
     assert defects(reported) == [MISMATCH]
     assert usage["retries"] == {"times": 1, "completion_tokens": batches}
     assert usage["completion_tokens"] == bad.index(tok.control["<|tool_call_end|>"]) + 1
-    assert counts["dovetail_chat_completions_total", "tool_calls"] == 1
+    assert counts["dovetail_requests_total", "chat", "tool_calls"] == 1
     assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
     assert [record.levelname for record in caplog.records if "failed" in record.message] == ["WARNING"]
     assert engine.running == 0

@@ -4,61 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
-from typing import Any
+import functools
+from collections.abc import AsyncIterator, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dovetail.completion import Engine
 from dovetail.formats.base import Format
 from dovetail.gateway.apis.chat import ChatCompletion
-from dovetail.gateway.endpoint import Endpoint
-from dovetail.gateway.errors import http_error, unknown_model
-from dovetail.gateway.metrics import Metrics
-from dovetail.gateway.middleware import ApiKeyMiddleware, RequestMiddleware
+from dovetail.gateway.apis.completion import RawCompletion
+from dovetail.gateway.apis.messages import CountTokens, Messages
+from dovetail.gateway.apis.responses.routes import responses_routes
+from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
+from dovetail.gateway.http.endpoint import Endpoint, Exchange
+from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
+from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
+from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
+from dovetail.gateway.http.query_endpoint import QueryEndpoint
+from dovetail.gateway.inspect.page_files import page_paths
+from dovetail.gateway.inspect.routes import inspect_routes
+from dovetail.gateway.keys.accounts import Keyring
+from dovetail.gateway.keys.key_metrics import KeyMetrics
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.turn import TurnRunner
+from dovetail.gateway.telemetry.destinations import Telemetry
+from dovetail.gateway.telemetry.metrics import DroppedMessages, Metrics
+from dovetail.gateway.telemetry.request_report import Api
+from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 
+_SILENT = Telemetry()
 
-def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> Starlette:
-    """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it."""
-    metrics = Metrics(engine.gauges)
+
+def create_app(
+    engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings, telemetry: Telemetry = _SILENT
+) -> Starlette:
+    """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it. `telemetry` gets a report of each
+    request."""
+    metrics = Metrics(engine.gauges, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
-    created = int(time.time())
-
-    def model() -> dict[str, Any]:
-        return {
-            "id": settings.served_model_name,
-            "object": "model",
-            "created": created,
-            "owned_by": "dovetail",
-            "max_model_len": engine.info.context,
-        }
-
-    async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [model()]})
-
-    async def one_model(request: Request) -> Response:
-        name = request.path_params["id"]
-        if name != settings.served_model_name:
-            raise unknown_model(name, settings.served_model_name)
-        return JSONResponse(model())
-
-    async def health(request: Request) -> Response:
-        # An engine in another process may be down, and come back.
-        up = engine.gauges().get("up", 1) > 0
-        status = "ok" if up else "the engine is down"
-        return JSONResponse({"status": status, "model": settings.served_model_name}, 200 if up else 503)
-
-    async def show_metrics(request: Request) -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    metrics.queue(runner.admission.gauges)
+    metrics.register(DroppedMessages(telemetry.dropped))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -68,19 +56,45 @@ def create_app(engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Sett
             yield
         finally:
             await engine.stop()
+            await asyncio.to_thread(runner.captures.close)
+            await telemetry.close()
 
-    middleware = [Middleware(RequestMiddleware, metrics=metrics)]
-    if settings.api_key is not None:
-        middleware.append(Middleware(ApiKeyMiddleware, key=settings.api_key))
-    return Starlette(
+    open_paths = OPEN_PATHS if settings.recordings is None else OPEN_PATHS | page_paths()
+    middleware = [Middleware(RequestMiddleware, metrics=metrics, telemetry=telemetry)]
+    if settings.allow_origins:
+        # Outermost, so that a page can read errors too, and that its preflight requests need no key.
+        middleware.insert(0, cors(settings.allow_origins))
+    if settings.hosts is not None:
+        middleware.append(Middleware(HostMiddleware, hosts=settings.hosts))
+    if settings.api_key is not None or settings.keys is not None:
+        keyring = settings.keys or Keyring(())
+        middleware.append(Middleware(ApiKeyMiddleware, key=settings.api_key, keyring=keyring, open_paths=open_paths))
+        if settings.keys is not None:
+            metrics.register(KeyMetrics(keyring))
+
+    def answering(read: Callable[[bytes], Exchange], api: Api) -> Endpoint:
+        return Endpoint(read, runner, metrics, settings, api)
+
+    pages = Pages(engine, metrics, settings, runner.draining)
+    serving = functools.partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
+    app = serving(
         routes=[
-            Route("/v1/chat/completions", Endpoint(ChatCompletion, runner, metrics, settings), methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{id:path}", one_model),
-            Route("/health", health),
-            Route("/metrics", show_metrics),
+            Route("/v1/chat/completions", answering(ChatCompletion, "chat"), methods=["POST"]),
+            Route("/v1/completions", answering(RawCompletion, "completions"), methods=["POST"]),
+            Route("/v1/chat/completions/render", QueryEndpoint(ChatRender, runner, settings), methods=["POST"]),
+            Route(MESSAGES_PATH, answering(Messages, "messages"), methods=["POST"]),
+            Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(CountTokens, runner, settings), methods=["POST"]),
+            *responses_routes(runner, metrics, settings),
+            Route("/tokenize", QueryEndpoint(Tokenize, runner, settings), methods=["POST"]),
+            Route("/detokenize", QueryEndpoint(Detokenize, runner, settings), methods=["POST"]),
+            *inspect_routes(runner, settings, fmt),
+            *pages.routes,
         ],
-        middleware=middleware,
-        exception_handlers={HTTPException: http_error},
         lifespan=lifespan,
     )
+    app.state.draining = runner.draining
+    app.state.metrics_of_all, app.state.metrics_text = own_metrics, metrics.text
+    if settings.metrics_apart:
+        apart = serving(routes=pages.metrics_routes)
+        apart.state, app.state.metrics_app = app.state, apart
+    return app

@@ -9,20 +9,22 @@ ids if the request asks for them. A stream's first delta has `content` "", so a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from dovetail.errors import DovetailError
-from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning, fold
-from dovetail.formats.history import Repair
+from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
 from dovetail.gateway.apis.chat_request import ChatRequest
-from dovetail.gateway.errors import error_json
-from dovetail.gateway.logprobs import ChoiceLogprobs, ContentLogprob
-from dovetail.gateway.output import FinishReason, Step
-from dovetail.gateway.turn import Turn
+from dovetail.gateway.apis.speculation_metrics import Metrics, metrics
+from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Retries, Speculation, retries, speculation
+from dovetail.gateway.http.errors import error_json
+from dovetail.gateway.http.event_stream import COMMENT
+from dovetail.gateway.turn.logprobs import ChoiceLogprobs, ContentLogprob
+from dovetail.gateway.turn.output import FinishReason, Step
+from dovetail.gateway.turn.turn import Turn
 
 DONE = b"data: [DONE]\n\n"
 
@@ -32,27 +34,31 @@ class Function(msgspec.Struct, frozen=True):
     name: str | UnsetType = UNSET
 
 
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call, or in a stream a piece of one. Only a piece has an `index`."""
+class Custom(msgspec.Struct, frozen=True):
+    input: str
+    name: str | UnsetType = UNSET
 
-    function: Function
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a function or of a custom tool, or in a stream a piece of one. Only a piece has an `index`."""
+
+    function: Function | UnsetType = UNSET
+    custom: Custom | UnsetType = UNSET
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
 
+    @classmethod
+    def begun(cls, name: str, arguments: str, *, id: str, custom: bool, index: int | UnsetType = UNSET) -> ToolCall:
+        """A call with its name; `arguments` are the input of a custom tool."""
+        if custom:
+            return cls(custom=Custom(arguments, name), index=index, id=id, type="custom")
+        return cls(Function(arguments, name), index=index, id=id, type="function")
 
-class OutputDefect(msgspec.Struct, frozen=True):
-    kind: str
-    detail: str
-
-
-class Extension(msgspec.Struct, frozen=True):
-    """The response's `dovetail` field."""
-
-    defects: tuple[OutputDefect, ...] | UnsetType = UNSET
-    repairs: tuple[Repair, ...] | UnsetType = UNSET
-    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
-    token_ids: tuple[int, ...] | UnsetType = UNSET
+    @classmethod
+    def continued(cls, index: int, fragment: str, *, custom: bool) -> ToolCall:
+        """The next piece of the arguments of a call, or of the input of a custom tool."""
+        return cls(custom=Custom(fragment), index=index) if custom else cls(Function(fragment), index=index)
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -73,30 +79,14 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
 
 
-class Speculation(msgspec.Struct, frozen=True):
-    """The engine steps of this response, summed over its choices, and the draft tokens in them.
-
-    `drafted` were verified, `accepted` of them were accepted, and `forced` of those verified came from the grammar and
-    not from a drafter. An engine behind HTTP may send several steps at once, which count as one, and does not report
-    `forced`.
-    """
-
-    steps: int
-    drafted: int
-    accepted: int
-    forced: int
-
-
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
-class Retries(msgspec.Struct, frozen=True):
-    """How often choices were generated again because of an invalid call, and the new tokens that were dropped for it,
-    which are not in the response's own `completion_tokens`."""
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """`reasoning_tokens` counts the tokens of reasoning blocks, with their markers."""
 
-    times: int
-    completion_tokens: int
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -105,6 +95,7 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
     # Absent if the engine did not report it, for example because a stop string ended the answer before the engine did.
     prompt_tokens_details: PromptTokensDetails | UnsetType
+    completion_tokens_details: CompletionTokensDetails
     speculation: Speculation | UnsetType
     retries: Retries | UnsetType
 
@@ -118,74 +109,33 @@ class Response(msgspec.Struct, frozen=True):
     model: str
     choices: tuple[Choice, ...]
     usage: Usage | UnsetType | None = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
-class _ChoiceTotals:
-    """What the steps of one choice add up to."""
-
-    def __init__(self, request: ChatRequest, turn: Turn) -> None:
-        self._turn = turn
-        self._with_ids = bool(request.dovetail and request.dovetail.return_token_ids)
-        self.steps = self.accepted = self.forced = 0
-        #: None until the engine reports them.
-        self.drafted: int | None = None
-        self.cached: int | None = None
-        self.ids: list[int] = []
-        self.finish: FinishReason | None = None
-        self.retries = self.dropped_tokens = 0
-        self._defects: list[OutputDefect] = []
-
-    def add(self, step: Step) -> None:
-        self.steps += 1
-        self.drafted = _sum(self.drafted, step.drafted)
-        self.accepted += step.accepted
-        self.forced += step.forced
-        self.cached = _sum(self.cached, step.cached)
-        self.finish = step.finish
-        self.retries += step.retries
-        self.dropped_tokens += step.dropped_tokens
-        self.ids.extend(step.ids)
-        self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
-
-    def extension(self) -> Extension | UnsetType:
-        extension = Extension(
-            defects=tuple(self._defects) or UNSET,
-            repairs=self._turn.repairs or UNSET,
-            prompt_token_ids=self._turn.prompt if self._with_ids else UNSET,
-            token_ids=tuple(self.ids) if self._with_ids else UNSET,
-        )
-        return UNSET if extension == Extension() else extension
-
-
-def _usage(turn: Turn, choices: Sequence[_ChoiceTotals]) -> Usage:
+def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
     """The counts of all `choices`. The prompt counts once, with the cached tokens that the first choice reports."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
-    counts = zip(*((c.steps, c.accepted, c.forced) for c in choices), strict=True)
-    steps, accepted, forced = map(sum, counts)
-    drafted = [choice.drafted for choice in choices if choice.drafted is not None]
-    speculation = Speculation(steps, sum(drafted), accepted, forced) if len(drafted) == len(choices) else UNSET
     cached = choices[0].cached
     details = PromptTokensDetails(cached) if cached is not None else UNSET
-    times = sum(choice.retries for choice in choices)
-    retries = Retries(times, sum(choice.dropped_tokens for choice in choices)) if times else UNSET
-    return Usage(prompt, new, prompt + new, details, speculation, retries)
-
-
-def _sum(total: int | None, reported: int | None) -> int | None:
-    return total if reported is None else (total or 0) + reported
+    reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in choices))
+    return Usage(prompt, new, prompt + new, details, reasoning, speculation(choices), retries(choices))
 
 
 def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
     """The response to a request that does not stream."""
-    totals = [_ChoiceTotals(request, turn) for _ in turn.choices]
+    totals = [ChoiceTotals(turn, choice) for choice in range(len(turn.choices))]
     choices = tuple(
-        _choice(index, [step for step in steps if step.choice == index], total) for index, total in enumerate(totals)
+        _choice(turn, index, [step for step in steps if step.choice == index], total)
+        for index, total in enumerate(totals)
     )
-    response = Response(turn.id, "chat.completion", turn.created, request.model, choices, _usage(turn, totals))
+    figures = metrics(turn, [total.drafts for total in totals])
+    usage = _usage(turn, totals)
+    response = Response(turn.id, "chat.completion", turn.created, request.model, choices, usage, figures)
     return msgspec.json.encode(response)
 
 
-def _choice(index: int, steps: Sequence[Step], total: _ChoiceTotals) -> Choice:
+def _choice(turn: Turn, index: int, steps: Sequence[Step], total: ChoiceTotals) -> Choice:
+    custom_tools = turn.custom_tools
     for step in steps:
         total.add(step)
     answer = fold(event for step in steps for event in step.events)
@@ -194,7 +144,8 @@ def _choice(index: int, steps: Sequence[Step], total: _ChoiceTotals) -> Choice:
         content=answer.content,
         reasoning_content=answer.reasoning or UNSET,
         tool_calls=tuple(
-            ToolCall(Function(call.arguments, call.name), id=call.id, type="function") for call in answer.calls
+            ToolCall.begun(call.name, call.arguments, id=call.id, custom=call.name in custom_tools)
+            for call in answer.calls
         )
         or UNSET,
         dovetail=total.extension(),
@@ -206,14 +157,19 @@ def _choice(index: int, steps: Sequence[Step], total: _ChoiceTotals) -> Choice:
 class Stream:
     """The response to a request that streams, as server-sent events: `start()`, then `step()` for each step."""
 
+    ping = COMMENT
+
     def __init__(self, request: ChatRequest, turn: Turn) -> None:
         self._turn = turn
         self._model = request.model
-        self._totals = [_ChoiceTotals(request, turn) for _ in turn.choices]
+        self._totals = [ChoiceTotals(turn, choice) for choice in range(len(turn.choices))]
         #: The log probabilities of each choice that no delta has sent yet.
         self._logprobs: list[tuple[ContentLogprob, ...]] = [() for _ in turn.choices]
+        #: The indices of the calls of each choice that are calls of custom tools.
+        self._custom_calls: list[set[int]] = [set() for _ in turn.choices]
         options = request.stream_options
-        self._include_usage = bool(options and options.include_usage)
+        self._continuous_usage = bool(options and options.continuous_usage_stats)
+        self._include_usage = self._continuous_usage or bool(options and options.include_usage)
 
     @property
     def done(self) -> bool:
@@ -230,39 +186,48 @@ class Stream:
         total = self._totals[step.choice]
         total.add(step)
         self._logprobs[step.choice] += step.logprobs
-        chunks = [self._delta(step.choice, delta) for delta in _deltas(step.events)]
+        custom = self._custom_calls[step.choice]
+        custom |= {e.index for e in step.events if isinstance(e, CallStart) and e.name in self._turn.custom_tools}
+        chunks = [self._delta(step.choice, delta) for delta in _deltas(step.events, custom)]
         if step.finish is not None:
             chunks.append(self._delta(step.choice, ChatMessage(dovetail=total.extension()), step.finish))
             if self.done:
                 if self._include_usage:
-                    chunks.append(self._chunk(usage=_usage(self._turn, self._totals)))
+                    chunks.append(self._chunk(usage=self._usage_so_far(), last=True))
                 chunks.append(DONE)
         return b"".join(chunks)
 
     def error(self, error: DovetailError) -> bytes:
         """The event that ends a stream in which something failed."""
-        return _event(error_json(error))
+        return event(error_json(error))
 
     def _delta(self, choice: int, delta: ChatMessage, finish: FinishReason | None = None) -> bytes:
         entries, self._logprobs[choice] = self._logprobs[choice], ()
         logprobs = ChoiceLogprobs(entries) if entries else None
         return self._chunk(Choice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
-    def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
+    def _usage_so_far(self) -> Usage:
+        return _usage(self._turn, self._totals)
+
+    def _chunk(self, *choices: Choice, usage: Usage | None = None, last: bool = False) -> bytes:
         turn = self._turn
+        if self._continuous_usage:
+            usage = self._usage_so_far()
         # With include_usage every chunk has the field, null in all but the last one, as in OpenAI's API.
         shown = usage if self._include_usage else UNSET
-        chunk = Response(turn.id, "chat.completion.chunk", turn.created, self._model, choices, shown)
-        return _event(msgspec.json.encode(chunk))
+        figures = metrics(turn, [total.drafts for total in self._totals]) if last else UNSET
+        chunk = Response(turn.id, "chat.completion.chunk", turn.created, self._model, choices, shown, figures)
+        return event(msgspec.json.encode(chunk))
 
 
-def _event(data: bytes) -> bytes:
+def event(data: bytes) -> bytes:
     """One server-sent event."""
     return b"data: " + data + b"\n\n"
 
 
-def _deltas(events: Iterable[Event]) -> Iterator[ChatMessage]:
-    """The deltas of `events`: one for each run of events that extend the same text."""
+def _deltas(events: Iterable[Event], custom: Container[int]) -> Iterator[ChatMessage]:
+    """The deltas of `events`: one for each run of events that extend the same text. `custom`: the indices of the calls
+    of custom tools."""
     visible = (event for event in events if isinstance(event, Content | Reasoning | CallStart | CallArguments))
     for _, run in itertools.groupby(visible, _target):
         first, *more = run
@@ -274,10 +239,11 @@ def _deltas(events: Iterable[Event]) -> Iterator[ChatMessage]:
                 text = "".join((text, *(e.text for e in more if isinstance(e, Reasoning))))
                 yield ChatMessage(reasoning_content=text)
             case CallStart(index, call_id, name):
-                yield ChatMessage(tool_calls=(ToolCall(Function("", name), index, call_id, "function"),))
+                call = ToolCall.begun(name, "", id=call_id, custom=index in custom, index=index)
+                yield ChatMessage(tool_calls=(call,))
             case CallArguments(index, fragment):
                 fragment = "".join((fragment, *(e.fragment for e in more if isinstance(e, CallArguments))))
-                yield ChatMessage(tool_calls=(ToolCall(Function(fragment), index),))
+                yield ChatMessage(tool_calls=(ToolCall.continued(index, fragment, custom=index in custom),))
 
 
 def _target(event: Event) -> tuple[type, int]:

@@ -1,0 +1,230 @@
+"""`POST /v1/responses`: OpenAI's Responses as turns."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dovetail.conversation import check_messages, check_response_format
+from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.gateway.apis.responses import resource
+from dovetail.gateway.apis.responses.conversation import Conversation
+from dovetail.gateway.apis.responses.history import History, listed_input
+from dovetail.gateway.apis.responses.output import Output, StreamEvent
+from dovetail.gateway.apis.responses.request import decode
+from dovetail.gateway.apis.responses.resource import Resource
+from dovetail.gateway.apis.responses.tools import ResponseTools
+from dovetail.gateway.apis.totals import ChoiceTotals
+from dovetail.gateway.http.event_stream import COMMENT
+from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
+from dovetail.gateway.turn.field_names import FieldNames
+from dovetail.gateway.turn.fixed_sampling import sampling_fields
+from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.tool_names import check_tool_choice
+from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn_request import Extension, TurnRequest
+
+DONE = b"data: [DONE]\n\n"
+
+#: Fields of chat completions whose names here do not depend on the request.
+_FIELDS = {
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+
+
+class ResponsesExchange:
+    """One response: its request as a turn, and the steps of that turn as a body or a stream.
+
+    Raises `InvalidRequest`, which names the field, for a body that is not a well-formed request. `store` is None if
+    the server stores no responses.
+    """
+
+    def __init__(self, body: bytes, store: ResponseStore | None, max_history: int) -> None:
+        self.request = decode(body)
+        self.model = self.request.model
+        self.streams = bool(self.request.stream)
+        self._id = uuid.uuid4().hex
+        self._created = int(time.time())
+        self._store = store if self.request.store is not False else None
+        self._tools = ResponseTools(self.request.tools, self.request.tool_choice)
+        self._history = History(store, self.request.previous_response_id, max_history)
+        conversation = _conversation(self.request.instructions, self.request.input, self._history)
+        omitted = ["store"] if self.request.store and store is None else []
+        self.turn_request = self._turn_request(conversation, (*conversation.omitted, *self._tools.omitted, *omitted))
+        # Known at the end of the answer.
+        self._record = ""
+        self._stored = False
+        self._ended_at = self._created
+
+    def _turn_request(self, conversation: Conversation, omitted: tuple[str, ...]) -> TurnRequest:
+        request, tools = self.request, self._tools
+        switches = request.switches
+        names = FieldNames({**_FIELDS, **conversation.fields, **tools.fields})
+        with names.in_errors():
+            switches.check()
+            check_messages(conversation.messages)
+            check_response_format(request.response_format)
+            check_tool_choice(tools.choice, tools.chat, conversation.messages)
+        return TurnRequest(
+            id=f"resp-{self._id}",
+            messages=conversation.messages,
+            tools=tools.chat or None,
+            tool_choice=tools.choice,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            response_format=request.response_format,
+            thinking=switches.on,
+            reasoning_effort=switches.effort,
+            verbosity=request.text.verbosity if request.text else None,
+            keep_reasoning=switches.keep,
+            chat_template_kwargs=switches.options,
+            sampling=request.sampling,
+            sampling_fields=sampling_fields(request),
+            max_tokens=request.max_output_tokens,
+            max_tokens_field="max_output_tokens",
+            fit_max_tokens=True,
+            truncate=request.truncation == "auto",
+            omitted=omitted,
+            logprobs=request.likeliest,
+            extension=request.dovetail or Extension(),
+            field_names=names,
+        )
+
+    @property
+    def concludes(self) -> bool:
+        """Every response has the time of its end."""
+        return True
+
+    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+        """Make the answer's record, and store the response."""
+        self._ended_at = int(time.time())
+        if self.request.wants_record or self._store is not None:
+            self._record = turn.record(0, [token for step in steps for token in step.ids])
+        if self._store is not None:
+            self._stored = True  # the body that is stored says so
+            self._stored = self._put(self._store, self.whole(turn, steps))
+
+    def _put(self, store: ResponseStore, body: bytes) -> bool:
+        request = self.request
+        items = msgspec.json.encode(listed_input(request.input, self._id, self._history.found_item))
+        try:
+            store.put(StoredResponse(self.name, request.previous_response_id, self._created, items, body, self._record))
+        except StoreError:  # the store has logged it
+            return False
+        return True
+
+    @property
+    def name(self) -> str:
+        """The id of the response."""
+        return f"resp_{self._id}"
+
+    def begun(self) -> Resource:
+        """The response without output."""
+        return resource.begun(self.request, self.name, self._created, self._tools.shown, stored=self._store is not None)
+
+    def ended(self, output: Output, totals: ChoiceTotals, prompt: int) -> Resource:
+        """The response at its end. `prompt`: the tokens of the prompt."""
+        begun = msgspec.structs.replace(self.begun(), store=self._stored)
+        return resource.ended(begun, output.items, totals, prompt, self._ended_at)
+
+    def output(self) -> Output:
+        """An output to fold events into."""
+        return Output(self._id, summarizes=self.request.summarizes, names=self._tools.names)
+
+    def finish(self, output: Output, totals: ChoiceTotals) -> list[StreamEvent]:
+        """The last events of `output`."""
+        record = self._record if self.request.wants_record else ""
+        return output.finish(complete=totals.finish != "length", record=record)
+
+    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+        output, totals = self.output(), ChoiceTotals(turn)
+        for step in steps:
+            totals.add(step)
+            output.feed(step.events, step.content_logprobs)
+        self.finish(output, totals)
+        return msgspec.json.encode(self.ended(output, totals, len(turn.prompt)))
+
+    def stream(self, turn: Turn) -> Stream:
+        return Stream(self, turn)
+
+
+class Stream:
+    """A response as server-sent events: `start()`, then `step()` for each step."""
+
+    ping = COMMENT
+
+    def __init__(self, exchange: ResponsesExchange, turn: Turn) -> None:
+        self._exchange = exchange
+        self._prompt = len(turn.prompt)
+        self._output = exchange.output()
+        self._totals = ChoiceTotals(turn)
+        self._encode = EventEncoder()
+
+    @property
+    def done(self) -> bool:
+        return self._totals.finish is not None
+
+    def start(self) -> bytes:
+        return self._encode(*begin(self._exchange.begun()))
+
+    def step(self, step: Step) -> bytes:
+        """The events of one step: b"" for a step that shows nothing yet. The last step's end with [DONE]."""
+        self._totals.add(step)
+        events = self._output.feed(step.events, step.content_logprobs)
+        if step.finish is None:
+            return self._encode(*events)
+        events += self._exchange.finish(self._output, self._totals)
+        response = self._exchange.ended(self._output, self._totals, self._prompt)
+        return self._encode(*events, {"type": f"response.{response.status}", "response": response}) + DONE
+
+    def error(self, error: DovetailError) -> bytes:
+        """The event that ends a stream in which something failed."""
+        failed = resource.failed(self._exchange.begun(), self._output.items, error)
+        return self._encode({"type": "response.failed", "response": failed}) + DONE
+
+
+def refused(exchange: ResponsesExchange, error: InvalidRequest) -> bytes:
+    """A whole stream that only reports `error`."""
+    begun = exchange.begun()
+    failed = resource.failed(begun, (), error)
+    return EventEncoder()(*begin(begun), {"type": "response.failed", "response": failed}) + DONE
+
+
+def begin(response: Resource) -> tuple[StreamEvent, StreamEvent]:
+    """The first events of a stream."""
+    return {"type": "response.created", "response": response}, {"type": "response.in_progress", "response": response}
+
+
+class EventEncoder:
+    """Numbers events, and writes them as server-sent events."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def __call__(self, *events: StreamEvent) -> bytes:
+        return b"".join(map(self._event, events))
+
+    def _event(self, event: StreamEvent) -> bytes:
+        kind: str = event["type"]
+        data = msgspec.json.encode({"type": kind, "sequence_number": self._number, **event})
+        self._number += 1
+        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _conversation(instructions: str | None, value: Any, history: History) -> Conversation:
+    """The messages of a request behind those of `history`."""
+    conversation = Conversation(history.find_item)
+    if instructions:
+        conversation.add_instructions(instructions)
+    for items in history.items():
+        conversation.add_stored(items)
+    if value is None and not conversation.messages:
+        raise InvalidRequest("input is required", param="input")
+    if value is not None:
+        conversation.add_input(value)
+    return conversation

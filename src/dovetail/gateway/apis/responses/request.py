@@ -1,0 +1,165 @@
+"""The body of `POST /v1/responses` as a typed request; every error names the field.
+
+`input`, `tools` and `tool_choice` are read in `conversation.py` and `tools.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dovetail.completion import Sampling
+from dovetail.errors import InvalidRequest
+from dovetail.gateway.apis.reasoning_switches import Effort, ReasoningField, ReasoningSwitches
+from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
+from dovetail.gateway.turn.turn_request import Extension
+
+MAX_TOP_LOGPROBS = 20
+_MAX_METADATA = 16
+
+_Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+_Short = Annotated[str, msgspec.Meta(max_length=512)]
+
+#: What `include` may ask for. The others belong to tools that are left out.
+LOGPROBS, RECORD = "message.output_text.logprobs", "reasoning.encrypted_content"
+_Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """`summary` decides whether reasoning is sent as a summary, which is the whole reasoning, or as text."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class Text(msgspec.Struct, frozen=True):
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses`. `input`, `tools`, `tool_choice` and `text.format` are as sent."""
+
+    model: str
+    input: Any = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    reasoning: Reasoning | None = None
+    text: Text | None = None
+    include: list[_Includable] | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    metadata: dict[Annotated[str, msgspec.Meta(max_length=64)], _Short] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: _Short | None = None
+    user: str | None = None
+    stream: bool | None = None
+    # Fields that other servers have added.
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    dovetail: Extension | None = None
+    # Not supported: refused unless they have one of the values in `_UNSUPPORTED`.
+    background: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    moderation: Any = None
+    context_management: Any = None
+    stop: Any = None
+    logit_bias: Any = None
+    n: Any = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to choose tokens, with OpenAI's defaults."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            seed=self.seed,
+        )
+
+    @property
+    def effort(self) -> Effort | None:
+        """How much the model is to reason; None if the request does not say."""
+        return self.reasoning.effort if self.reasoning else None
+
+    @property
+    def switches(self) -> ReasoningSwitches:
+        """The fields about reasoning."""
+        return ReasoningSwitches(self.chat_template_kwargs or {}, None, None, None, ReasoningField(self.effort))
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether reasoning is sent as a summary."""
+        return self.reasoning is not None and (self.reasoning.summary or self.reasoning.generate_summary) is not None
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens to report at each place; None: no log probabilities at all."""
+        return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the answer's record is sent as `encrypted_content`."""
+        return RECORD in (self.include or ())
+
+    @property
+    def response_format(self) -> dict[str, Any] | None:
+        """`text.format` in the shape of chat completions."""
+        shape = self.text.format if self.text else None
+        if shape is None or shape.get("type") != "json_schema":
+            return shape
+        return {"type": "json_schema", "json_schema": {key: shape[key] for key in shape if key != "type"}}
+
+
+_UNSUPPORTED: Unsupported = {
+    "background": ((None, False), "background is not supported: stream the response"),
+    "conversation": ((None,), "conversation is not supported: use previous_response_id"),
+    "prompt": ((None,), "prompt is not supported: there are no stored prompt templates, send instructions and input"),
+    "moderation": ((None,), "moderation is not supported"),
+    "context_management": ((None, []), "context_management is not supported: use truncation"),
+    "stop": ((None, []), "stop is not supported by the Responses API"),
+    "logit_bias": ((None, {}), "logit_bias is not supported by the Responses API"),
+    "n": ((None, 1), "n is not supported by the Responses API"),
+}
+
+_DECODER = msgspec.json.Decoder(ResponsesRequest)
+
+
+def decode(body: bytes) -> ResponsesRequest:
+    """The request in `body`. Raises `InvalidRequest` naming the field at fault."""
+    request = decode_body(_DECODER, body)
+    check_unsupported(request, _UNSUPPORTED)
+    check_own_fields(request.chat_template_kwargs, request.dovetail)
+    if len(request.metadata or ()) > _MAX_METADATA:
+        raise InvalidRequest(f"metadata has more than {_MAX_METADATA} keys", param="metadata")
+    return request

@@ -1,0 +1,96 @@
+"""`/v1/responses/ID`: stored responses, read and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dovetail.errors import InvalidRequest, UnknownResponse
+from dovetail.gateway.apis.responses import history
+from dovetail.gateway.http.connection import account_of
+from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, owner_named
+
+_MAX_ITEMS = 100
+
+
+def store_of(store: ResponseStore | None, account: Account | None) -> ResponseStore | None:
+    """The responses in `store` that a request with the key of `account` sees: those of the same key."""
+    return store if store is None or account is None else store.of(owner_named(account.name))
+
+
+class StoredResponses:
+    """The handlers of one server. `store` is None if it stores no responses."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+
+    async def get(self, request: Request) -> Response:
+        """The response object."""
+        if request.query_params.get("stream") in ("true", "1"):
+            raise InvalidRequest("stream: only background responses can be streamed again", param="stream")
+        return Response((await self._load(request)).body, media_type="application/json")
+
+    async def delete(self, request: Request) -> Response:
+        """Deletes the response."""
+        name = request.path_params["id"]
+        try:
+            store = store_of(self._store, account_of(request.scope))
+            deleted = store is not None and await asyncio.to_thread(store.delete, name)
+        except StoreError as error:
+            raise history.failed(error) from error
+        if not deleted:
+            raise self._unknown(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        """Refuses: a response that is stored is finished."""
+        await self._load(request)
+        raise InvalidRequest("only background responses can be cancelled: close the connection of the others")
+
+    async def input_items(self, request: Request) -> Response:
+        """A page of the items that the request had as input, the last ones first."""
+        limit, order, after = _page(request)
+        items: list[dict[str, Any]] = msgspec.json.decode((await self._load(request)).input)
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            places = [i for i, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise InvalidRequest(f"after: the response has no input item {after!r:.80}", param="after")
+            items = items[places[0] + 1 :]
+        page = items[:limit]
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else "",
+                "last_id": page[-1]["id"] if page else "",
+                "has_more": len(items) > limit,
+            }
+        )
+
+    async def _load(self, request: Request) -> StoredResponse:
+        name = request.path_params["id"]
+        stored = await asyncio.to_thread(history.read, store_of(self._store, account_of(request.scope)), name)
+        if stored is None:
+            raise self._unknown(name)
+        return stored
+
+    def _unknown(self, name: str) -> UnknownResponse:
+        reason = "" if self._store is not None else ": this server stores no responses"
+        return UnknownResponse(f"there is no stored response {name!r:.80}{reason}", param="response_id")
+
+
+def _page(request: Request) -> tuple[int, str, str | None]:
+    """The query parameters `limit`, `order` and `after`. Raises `InvalidRequest`."""
+    limit, order = request.query_params.get("limit", "20"), request.query_params.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= len(limit) <= 3 or not 1 <= int(limit) <= _MAX_ITEMS:
+        raise InvalidRequest(f"limit must be 1 to {_MAX_ITEMS}", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order must be asc or desc", param="order")
+    return int(limit), order, request.query_params.get("after")

@@ -1,0 +1,110 @@
+"""The fields that chat completions and completions have in common: how to sample, where to stop, how to stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from dovetail.completion import Sampling
+from dovetail.gateway.apis.request_body import Unsupported
+
+MAX_STOP_STRINGS = 4
+MAX_CHOICES = 16
+MAX_BIASES = 1024
+MAX_STOP_TOKENS = 128
+
+#: -1 is no limit, as some clients write it.
+Limit = Annotated[int, msgspec.Meta(ge=-1)]
+Token = Annotated[int, msgspec.Meta(ge=0)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields, with OpenAI's ranges. `UNSUPPORTED` has the values that the last ones may have."""
+
+    model: str
+    max_tokens: Limit | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[Token], msgspec.Meta(max_length=MAX_STOP_TOKENS)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    logit_bias: (
+        Annotated[dict[Token, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)]
+        | None
+    ) = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Not supported.
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    prompt_logprobs: Any = None
+    include_stop_str_in_output: Any = None
+    priority: Any = None
+    return_token_ids: Any = None
+    truncate_prompt_tokens: Any = None
+    typical_p: Any = None
+    repeat_penalty: Any = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to choose tokens, with OpenAI's defaults."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            seed=self.seed,
+            logit_bias=self.logit_bias or {},
+        )
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The strings that end the answer. Empty ones, which some clients send for none, are left out."""
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        return tuple(filter(None, strings))
+
+
+#: The fields that are not supported.
+UNSUPPORTED: Unsupported = {
+    "structured_outputs": ((None, {}), "structured_outputs are not supported yet"),
+    "guided_json": ((None,), "guided_json is not supported yet"),
+    "guided_regex": ((None,), "guided_regex is not supported yet"),
+    "guided_choice": ((None,), "guided_choice is not supported yet"),
+    "guided_grammar": ((None,), "guided_grammar is not supported yet"),
+    "bad_words": ((None, []), "bad_words are not supported yet"),
+    "allowed_token_ids": ((None,), "allowed_token_ids are not supported yet"),
+    "use_beam_search": ((None, False), "use_beam_search is not supported"),
+    "length_penalty": ((None, 1), "length_penalty is not supported: it belongs to beam search"),
+    "prompt_logprobs": ((None,), "prompt_logprobs are not supported yet"),
+    "include_stop_str_in_output": ((None, False), "include_stop_str_in_output is not supported yet"),
+    "priority": ((None, 0), "priority is not supported: requests start in the order of arrival"),
+    "return_token_ids": ((None, False), "return_token_ids is not supported: use dovetail.return_token_ids"),
+    "truncate_prompt_tokens": ((None, -1), "truncate_prompt_tokens is not supported: shorten the prompt"),
+    "typical_p": ((None, 1), "typical_p is not supported: use top_p or min_p"),
+    "repeat_penalty": ((None, 1), "repeat_penalty is not supported: use repetition_penalty"),
+}

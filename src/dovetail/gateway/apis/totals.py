@@ -1,0 +1,126 @@
+"""What the steps of an answer add up to, the same in every API: counts, token ids and the `dovetail` field."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dovetail.events import Defect
+from dovetail.formats.history import Repair
+from dovetail.gateway.apis.speculation_metrics import Drafts, asked_for
+from dovetail.gateway.turn.output import FinishReason, Step
+from dovetail.gateway.turn.turn import Turn
+
+
+class OutputDefect(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """The response's `dovetail` field. `earlier_repairs` counts the repairs that earlier turns reported, by kind."""
+
+    defects: tuple[OutputDefect, ...] | UnsetType = UNSET
+    repairs: tuple[Repair, ...] | UnsetType = UNSET
+    earlier_repairs: dict[str, int] | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    record: str | UnsetType = UNSET
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """The engine steps of this response, summed over its choices, and the draft tokens in them.
+
+    `drafted` were verified, `accepted` of them were accepted, and `forced` of those verified came from the grammar and
+    not from a drafter. An engine behind HTTP may send several steps at once, which count as one, and does not report
+    `forced`.
+    """
+
+    steps: int
+    drafted: int
+    accepted: int
+    forced: int
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How often choices were generated again because of an invalid call, and the new tokens that were dropped for it,
+    which are not in the response's own `completion_tokens`."""
+
+    times: int
+    completion_tokens: int
+
+
+class ChoiceTotals:
+    """What the steps of one choice add up to."""
+
+    def __init__(self, turn: Turn, choice: int = 0) -> None:
+        self._turn = turn
+        self._choice = choice
+        self._prompt = turn.choices[choice].completion.prompt
+        self._with_ids = bool(turn.request.extension.return_token_ids)
+        self._with_record = bool(turn.request.extension.record)
+        self.steps = self.accepted = self.forced = self.reasoning_tokens = 0
+        #: None until the engine reports them.
+        self.drafted: int | None = None
+        self.cached: int | None = None
+        self.ids: list[int] = []
+        self.finish: FinishReason | None = None
+        self.retries = self.dropped_tokens = 0
+        self._defects: list[OutputDefect] = []
+        self._measured = asked_for(turn)
+        #: The draft tokens of each step, if the request asks for metrics.
+        self.drafts: list[Drafts] = []
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        if self._measured:
+            self.drafts.append(Drafts(step.drafted or 0, step.accepted))
+        self.drafted = _sum(self.drafted, step.drafted)
+        self.accepted += step.accepted
+        self.forced += step.forced
+        self.reasoning_tokens += step.reasoning_tokens
+        self.cached = _sum(self.cached, step.cached)
+        self.finish = step.finish
+        self.retries += step.retries
+        self.dropped_tokens += step.dropped_tokens
+        self.ids.extend(step.ids)
+        self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
+
+    def extension(self) -> Extension | UnsetType:
+        extension = Extension(
+            defects=tuple(self._defects) or UNSET,
+            repairs=self._turn.new_repairs or UNSET,
+            earlier_repairs=_earlier_repairs(self._turn) or UNSET,
+            prompt_token_ids=self._prompt if self._with_ids else UNSET,
+            token_ids=tuple(self.ids) if self._with_ids else UNSET,
+            record=(self._with_record and self._turn.record(self._choice, self.ids)) or UNSET,
+        )
+        return UNSET if extension == Extension() else extension
+
+
+def _earlier_repairs(turn: Turn) -> dict[str, int]:
+    kinds = Counter(repair.kind for repair in turn.repairs)
+    kinds.subtract(repair.kind for repair in turn.new_repairs)
+    return dict(+kinds)
+
+
+def speculation(choices: Sequence[ChoiceTotals]) -> Speculation | UnsetType:
+    """The speculation of all `choices`; absent if the engine did not report it for each of them."""
+    drafted = [choice.drafted for choice in choices if choice.drafted is not None]
+    if len(drafted) < len(choices):
+        return UNSET
+    steps, accepted, forced = map(sum, zip(*((c.steps, c.accepted, c.forced) for c in choices), strict=True))
+    return Speculation(steps, sum(drafted), accepted, forced)
+
+
+def retries(choices: Sequence[ChoiceTotals]) -> Retries | UnsetType:
+    """The retries of all `choices`; absent if there were none."""
+    times = sum(choice.retries for choice in choices)
+    return Retries(times, sum(choice.dropped_tokens for choice in choices)) if times else UNSET
+
+
+def _sum(total: int | None, reported: int | None) -> int | None:
+    return total if reported is None else (total or 0) + reported

@@ -1,0 +1,126 @@
+"""The bodies of requests: each with a limit, and all that are received or prepared at a time with another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+
+from dovetail.errors import EngineBusy, PayloadTooLarge, WrongMediaType
+
+
+class Body:
+    """The body of one request. It counts as memory from its first byte until `release`."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._data = b""
+        self.size = 0
+        #: Ends the reading of a body that has to make room.
+        self.scope = asyncio.timeout(None)
+        self.evicted = False
+
+    async def receive(self, request: Request, limit: int) -> None:
+        """Read the whole body. Raises `PayloadTooLarge`, `EngineBusy`, and `ClientDisconnect`."""
+        parts: list[bytes] = []
+        try:
+            async with self.scope:
+                async for part in request.stream():
+                    self._bodies.grow(self, len(part))
+                    if self.evicted:
+                        break
+                    _check_size(self.size, limit)
+                    parts.append(part)
+        except TimeoutError:
+            self.evicted = True
+        if self.evicted:
+            raise self._bodies.full()
+        self._data = b"".join(parts)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes, until `take`."""
+        return self._data
+
+    def take(self) -> bytes:
+        """The bytes, once: nothing else holds them afterwards. For the thread that reads them, when it begins."""
+        data, self._data = self._data, b""
+        return data
+
+    def release(self) -> None:
+        """Drop the bytes, and count them no longer. A second call does nothing."""
+        self._data = b""
+        self._bodies.shrink(self)
+
+
+class Bodies:
+    """The bodies of all requests, of at most `each` bytes, and of at most `together` bytes at a time.
+
+    A body for which there is no room takes the place of the one that has been arriving for longest, as long as one is
+    arriving: bodies that are sent slowly, or never to their end, cannot lock anybody out.
+    """
+
+    def __init__(self, each: int, together: int) -> None:
+        self._each = each
+        self._together = together
+        self._total = 0
+        #: Those that are arriving, the oldest first.
+        self._arriving: dict[Body, None] = {}
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[Body]:
+        """The whole body of a request that declares it as JSON; released at the end, if it was not before.
+
+        Raises `WrongMediaType`; `PayloadTooLarge` for a body that is too large, without reading on; `EngineBusy` if
+        there is no room; and `ClientDisconnect`.
+        """
+        _check_media_type(request.headers.get("content-type", ""))
+        declared = request.headers.get("content-length", "")
+        _check_size(int(declared) if declared.isdecimal() else 0, self._each)
+        body = Body(self)
+        self._arriving[body] = None
+        try:
+            try:
+                await body.receive(request, self._each)
+            finally:
+                self._arriving.pop(body, None)
+            yield body
+        finally:
+            body.release()
+
+    def grow(self, body: Body, size: int) -> None:
+        """Count `size` more bytes of `body`, and make room for them."""
+        if body.evicted:
+            return
+        body.size += size
+        self._total += size
+        while self._total > self._together and self._arriving:
+            self._evict(next(iter(self._arriving)))
+
+    def shrink(self, body: Body) -> None:
+        """Count no more bytes of `body`."""
+        self._total -= body.size
+        body.size = 0
+
+    def full(self) -> EngineBusy:
+        """The error for a body that had to make room."""
+        return EngineBusy(f"the server holds {self._together} bytes of requests already; try again later")
+
+    def _evict(self, body: Body) -> None:
+        del self._arriving[body]
+        self.shrink(body)
+        body.evicted = True
+        body.scope.reschedule(asyncio.get_running_loop().time())
+
+
+def _check_media_type(declared: str) -> None:
+    # A web page of another origin may send any other type without asking, and so make a browser start work here.
+    if declared.partition(";")[0].strip().lower() != "application/json":
+        raise WrongMediaType(f"send the body as `Content-Type: application/json`, not as {declared or 'no type'!r:.80}")
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise PayloadTooLarge(f"the body is larger than the limit of {limit} bytes")

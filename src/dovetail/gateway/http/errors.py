@@ -1,0 +1,137 @@
+"""Errors as clients see them: in the shape of the API that the path belongs to, and nothing that is private."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dovetail.errors import (
+    DovetailError,
+    EngineBusy,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    UnknownModel,
+)
+from dovetail.gateway.http.not_found import explanation
+
+#: The seconds after which a client should try again, for errors that do not know better.
+_RETRY_AFTER = 1
+
+#: The path of Anthropic's Messages API. Errors at it and below it have Anthropic's shape.
+MESSAGES_PATH = "/v1/messages"
+
+#: Anthropic's word for the kind of an error, by status.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True):
+    error: AnthropicErrorBody
+    request_id: str | UnsetType
+    type: Literal["error"] = "error"
+
+
+def in_messages_api(path: str) -> bool:
+    """Whether `path` belongs to Anthropic's Messages API."""
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
+def error_json(error: DovetailError) -> bytes:
+    """`error` in OpenAI's shape."""
+    return msgspec.json.encode(ErrorObject(ErrorBody(error.message, error.type, error.param, error.code)))
+
+
+def anthropic_error_json(error: DovetailError, request_id: str | UnsetType = UNSET) -> bytes:
+    """`error` in Anthropic's shape, which has no place for the field at fault: the message names it."""
+    message = error.message
+    if error.param is not None and error.param not in message:
+        message = f"{error.param}: {message}"
+    return _anthropic_json(error.status, message, request_id)
+
+
+def _anthropic_json(status: int, message: str, request_id: str | UnsetType) -> bytes:
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return msgspec.json.encode(AnthropicError(AnthropicErrorBody(kind, message), request_id))
+
+
+def error_response(error: DovetailError, path: str, request_id: str) -> Response:
+    """The response that reports `error` to a request for `path`."""
+    body = anthropic_error_json(error, request_id) if in_messages_api(path) else error_json(error)
+    return _response(body, error.status, _headers(error))
+
+
+def _headers(error: DovetailError) -> dict[str, str]:
+    if error.status == 401:
+        return {"www-authenticate": "Bearer"}
+    if error.status in (429, 503):
+        return {"retry-after": str(_RETRY_AFTER if error.retry_after is None else error.retry_after)}
+    return {}
+
+
+def public_error(error: Exception, request_id: str) -> DovetailError:
+    """`error` as the client may see it: a private or unexpected error only says where the server's log has more."""
+    if isinstance(error, DovetailError) and not error.private:
+        return error
+    if isinstance(error, EngineBusy):
+        busy = EngineBusy("the engine takes no more requests now; try again later")
+        busy.status, busy.retry_after = error.status, error.retry_after
+        return busy
+    where = f"the server's log has it under request id {request_id}"
+    if isinstance(error, EngineUnavailable):
+        return EngineUnavailable(f"the engine cannot be reached, or was lost; try again later; {where}")
+    if isinstance(error, EngineTimeout):
+        return EngineTimeout(f"the engine did not answer in time; try again later; {where}")
+    if isinstance(error, EngineError):
+        return EngineError(f"the engine failed; {where}")
+    return DovetailError(f"internal error; {where}")
+
+
+def unknown_model(name: str, served: str) -> UnknownModel:
+    """The error for a request that names another model than `served`."""
+    return UnknownModel(f"the model {name!r:.80} is not served here; {served!r} is", param="model")
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors (no such path, wrong method) in the same shapes."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    if error.status_code in (404, 405):
+        message = explanation(request.method, request.url.path, request.app.routes)
+    if in_messages_api(request.url.path):
+        body = _anthropic_json(error.status_code, message, request.scope["request_id"])
+    else:
+        body = msgspec.json.encode(ErrorObject(ErrorBody(message, "invalid_request_error", None, None)))
+    return _response(body, error.status_code, dict(error.headers or {}))
+
+
+def _response(body: bytes, status: int, headers: dict[str, str] | None) -> Response:
+    return Response(body, status, headers, media_type="application/json")

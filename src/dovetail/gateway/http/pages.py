@@ -1,0 +1,118 @@
+"""The pages about the server itself: what it serves, its model, its health and its metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+import dovetail
+from dovetail.completion import Engine
+from dovetail.gateway.http.connection import account_of
+from dovetail.gateway.http.draining import Draining
+from dovetail.gateway.http.errors import unknown_model
+from dovetail.gateway.http.not_found import described
+from dovetail.gateway.keys.key_limits import check_model, may_use
+from dovetail.gateway.settings import Settings
+from dovetail.gateway.telemetry.metrics import Metrics
+
+#: The pages that need no API key: they show no prompt and no answer.
+OPEN_PATHS = frozenset(("/", "/health", "/metrics", "/ping", "/ready", "/version"))
+
+
+class Pages:
+    """Handlers of the pages, and their routes."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, settings: Settings, draining: Draining) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._settings = settings
+        self._draining = draining
+        self._created = int(time.time())
+        metrics.ready(self._is_ready)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/v1/models", self._models),
+            Route("/v1/models/", self._models),
+            Route("/v1/models/{id:path}", self._one_model),
+            Route("/", self._root),
+            Route("/version", self._version),
+            Route("/health", self._health),
+            Route("/ready", self._ready),
+            Route("/ping", self._health, methods=["GET", "POST"]),
+            *([] if self._settings.metrics_apart else self.metrics_routes),
+        ]
+
+    @property
+    def metrics_routes(self) -> list[BaseRoute]:
+        """The route of the metrics alone."""
+        return [Route("/metrics", self._show_metrics)]
+
+    def _model(self) -> dict[str, Any]:
+        """The served model, with the fields of OpenAI's API, of vLLM's (`max_model_len`), and of Anthropic's."""
+        name, context = self._settings.served_model_name, self._engine.info.context
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "dovetail",
+            "max_model_len": context,
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(self._created, UTC).isoformat(),
+            "max_input_tokens": context,
+            "lifecycle": "active",
+        }
+
+    async def _models(self, request: Request) -> Response:
+        name = self._settings.served_model_name
+        names = [name] if may_use(name, account_of(request.scope)) else []
+        ends = dict.fromkeys(("first_id", "last_id"), next(iter(names), None))  # Anthropic's, and so is the next
+        return JSONResponse({"object": "list", "data": [self._model() for _ in names], **ends, "has_more": False})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        if name != self._settings.served_model_name:
+            raise unknown_model(name, self._settings.served_model_name)
+        check_model(name, account_of(request.scope))
+        return JSONResponse(self._model())
+
+    async def _root(self, request: Request) -> Response:
+        return JSONResponse(
+            {"server": "dovetail", "version": dovetail.__version__, "paths": described(request.app.routes)}
+        )
+
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"version": dovetail.__version__})
+
+    @property
+    def _up(self) -> bool:
+        # An engine in another process may be down, and come back.
+        return self._engine.gauges().get("up", 1) > 0
+
+    async def _health(self, request: Request) -> Response:
+        status = "ok" if self._up else "the engine is down"
+        return JSONResponse({"status": status, "model": self._settings.served_model_name}, 200 if self._up else 503)
+
+    def _is_ready(self) -> bool:
+        return self._up and not self._draining.started
+
+    async def _ready(self, request: Request) -> Response:
+        ready = self._is_ready()
+        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _show_metrics(self, request: Request) -> Response:
+        text = await request.app.state.metrics_of_all(self._metrics.text)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def own_metrics(text: Callable[[], bytes]) -> bytes:
+    """The metrics of a server that is one process."""
+    return text()

@@ -1,0 +1,401 @@
+"""Gathers what the recording of a request needs while the request runs, and hands it to the folder of recordings.
+
+While the request runs, steps are only collected. The thread that writes the file makes the recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.events import Event, fold
+from dovetail.gateway.http.bodies import Body
+from dovetail.gateway.recordings.captured_bodies import CapturedBodies, CapturedBody
+from dovetail.gateway.recordings.folder import RecordingFolder, RecordingOptions
+from dovetail.gateway.recordings.grammar_replay import Allowed, GrammarReplay, MaskBudget
+from dovetail.gateway.recordings.recording import (
+    NOTHING,
+    PromptSegment,
+    RecordedCall,
+    RecordedError,
+    RecordedLogprob,
+    RecordedMessage,
+    RecordedOptions,
+    RecordedPrompt,
+    RecordedRepair,
+    RecordedStep,
+    RecordedTokenizer,
+    Recording,
+    RefusedBy,
+    Token,
+)
+from dovetail.gateway.recordings.redaction import redacted
+from dovetail.gateway.records.record import model_digest
+from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.turn.logprobs import ContentLogprob
+from dovetail.gateway.turn.output import Step
+from dovetail.grammar.matcher import Matcher
+from dovetail.tokens import Detokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from dovetail.gateway.turn.turn import Turn  # which has the captures
+
+#: The most steps of a recording; the last step of each choice comes on top.
+_MOST_STEPS = 32_768
+#: The most bytes of a recording.
+MOST_BYTES = 16 * 1024 * 1024
+#: The most masks that are computed for a recording, and the most seconds that this may take. A mask takes about
+#: 0.05 ms, and those of some grammars a hundred times as long.
+_MOST_MASKS, _MASKS_S = 16_384, 1.0
+#: What is left out of a larger one, in this order.
+_LEAVE_OUT: tuple[tuple[str, Any], ...] = (("grammar", None), ("request", NOTHING), ("prompt", None), ("steps", ()))
+
+
+class Captured(NamedTuple):
+    """A request that has ended. `ended` is by `time.perf_counter`."""
+
+    body: CapturedBody
+    report: RequestReport
+    turn: Turn | None
+    steps: Sequence[tuple[float, Step]]
+    steps_left_out: int
+    error: BaseException | None
+    ended: float
+
+
+class NoCapture:
+    """Gathers nothing: recording is off."""
+
+    def __enter__(self) -> NoCapture:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def prepared(self, turn: Turn) -> None:
+        """The request has become `turn`."""
+
+    def steps(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
+        """`steps`, which are gathered as they pass."""
+        return steps
+
+
+class Capture(NoCapture):
+    """Gathers one request, from `__enter__` to `__exit__`, and hands it to `captures`."""
+
+    def __init__(self, captures: Captures, body: CapturedBody, report: RequestReport) -> None:
+        self._captures = captures
+        self._body = body
+        self._report = report
+        self._turn: Turn | None = None
+        self._steps: list[tuple[float, Step]] = []
+        self._left_out = 0
+
+    def prepared(self, turn: Turn) -> None:
+        self._turn = turn
+        if not turn.recorded:
+            self._body.release()
+
+    def steps(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
+        return self._gathered(steps) if self._turn is not None and self._turn.recorded else steps
+
+    async def _gathered(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
+        async for step in steps:
+            if len(self._steps) < _MOST_STEPS or step.finish is not None:
+                self._steps.append((time.perf_counter(), step))
+            else:
+                self._left_out += 1
+            yield step
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        ended = time.perf_counter()
+        if self._turn is None or self._turn.recorded:
+            captured = Captured(self._body, self._report, self._turn, self._steps, self._left_out, error, ended)
+            self._captures.put(captured)
+
+
+class NoCaptures:
+    """Captures no request."""
+
+    _NONE = NoCapture()
+
+    def begin(self, body: Body, report: RequestReport) -> NoCapture:
+        """The capture of the request with this body, which has not been taken yet."""
+        return self._NONE
+
+    def wants(self, requested: bool | None) -> bool:
+        """Whether a request is recorded whose `dovetail.recording` is `requested`. Raises `InvalidRequest` if it asks
+        for a recording that cannot be."""
+        if requested:
+            message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
+            raise InvalidRequest(message, param="dovetail.recording")
+        return False
+
+    def close(self) -> None:
+        """Write the recordings that wait."""
+
+
+class Captures(NoCaptures):
+    """Captures every request, or those that ask for it. `tokenizer` spells the tokens of recordings. Raises `OSError`
+    without a folder."""
+
+    def __init__(self, options: RecordingOptions, tokenizer: Tokenizer) -> None:
+        self._folder = RecordingFolder(options.folder, options.limits)
+        self._options = options
+        self._bodies = CapturedBodies()
+        self._tokenizer = tokenizer
+        digest = model_digest("", tokenizer).hex()
+        #: The tokenizer, as recordings name it.
+        self.recorded_tokenizer = RecordedTokenizer(digest, tokenizer.vocab_size)
+
+    @property
+    def folder(self) -> Path:
+        """Where the recordings are."""
+        return self._options.folder
+
+    def begin(self, body: Body, report: RequestReport) -> NoCapture:
+        if self._folder.stopped:
+            return self._NONE
+        return Capture(self, self._bodies.capture(body.data), report)
+
+    def wants(self, requested: bool | None) -> bool:
+        return self._options.when == "always" if requested is None else requested
+
+    def put(self, captured: Captured) -> None:
+        """Write the recording of `captured`, later."""
+        report = captured.report
+        began = datetime.fromtimestamp(report.began, UTC)
+        name = captured.turn.id if captured.turn is not None else f"{report.api}-{time.monotonic_ns():x}"
+        make = functools.partial(self._made, captured, name)
+        if not self._folder.put(f"{began:%Y%m%dT%H%M%S}.{began.microsecond // 1000:03}Z-{name}", make):
+            captured.body.release()
+
+    def close(self) -> None:
+        self._folder.close()
+
+    def _made(self, captured: Captured, name: str) -> bytes | None:
+        """The file of `captured`; None for a refused request that did not ask for one where only those are recorded."""
+        try:
+            if captured.turn is None and self._options.when != "always" and not captured.body.asks_for_recording:
+                return None
+            recording = recording_of(captured, name, self._tokenizer)
+        finally:
+            captured.body.release()
+        recording = msgspec.structs.replace(recording, tokenizer=self.recorded_tokenizer)
+        recording = redacted(recording) if self._options.redact else recording
+        return encoded(recording, min(MOST_BYTES, self._folder.most_bytes))
+
+
+def encoded(recording: Recording, most_bytes: int) -> bytes:
+    """`recording` as JSON of at most `most_bytes`, without what does not fit."""
+    data = msgspec.json.encode(recording)
+    for field, nothing in _LEAVE_OUT:
+        if len(data) <= most_bytes:
+            return data
+        left_out = (*recording.left_out, field)
+        recording = msgspec.structs.replace(recording, left_out=left_out, **{field: nothing})
+        data = msgspec.json.encode(recording)
+    return data
+
+
+def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recording:
+    """The recording of `captured`, whose answer has the id `name`."""
+    report, turn = captured.report, captured.turn
+    body = captured.body.data
+    left_out = ["request"] * (body is None)
+    if turn is not None and len(turn.choices) > turn.request.choices:
+        left_out.append("prompts after the first")
+    if captured.steps_left_out:
+        left_out.append(f"{captured.steps_left_out} steps")
+    budget = MaskBudget(_MOST_MASKS, _MASKS_S)
+    steps = tuple(_steps(captured, tokenizer, budget))
+    if budget.exceeded:
+        left_out.append("what the grammar allowed at later tokens")
+    return Recording(
+        id=name,
+        request_id=report.id,
+        api=str(report.api),
+        model=report.model and _clean(report.model),
+        began=datetime.fromtimestamp(report.began, UTC).isoformat(timespec="milliseconds"),
+        request=NOTHING if body is None else _json(body),
+        repairs=() if turn is None else tuple(_repairs(turn)),
+        options=None if turn is None else _options(turn),
+        prompt=None if turn is None else _prompt(turn, tokenizer),
+        grammar=None if turn is None else _grammar(turn, tokenizer),
+        steps=steps,
+        messages=tuple(_messages(captured)),
+        error=None if captured.error is None else _error(captured.error),
+        times=_times(captured),
+        stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
+        left_out=tuple(left_out),
+        format=None if turn is None else turn.attempts.format.name,
+    )
+
+
+def _clean(text: str) -> str:
+    """`text` without lone surrogates, which no JSON file can have."""
+    return text.encode(errors="replace").decode()
+
+
+def _json(body: bytes) -> msgspec.Raw:
+    """`body` as it is, or as a string if it is not JSON."""
+    try:
+        msgspec.json.decode(body)
+        body.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
+    return msgspec.Raw(body)
+
+
+def _repairs(turn: Turn) -> Iterator[RecordedRepair]:
+    for repair in turn.repairs:
+        yield RecordedRepair(repair.kind, _clean(repair.where), _clean(repair.detail), repair in turn.new_repairs)
+
+
+def _options(turn: Turn) -> RecordedOptions:
+    request = turn.request
+    sampling = msgspec.to_builtins(request.sampling, str_keys=True)
+    return RecordedOptions(
+        max_tokens=turn.max_tokens,
+        sampling=sampling,
+        stop=tuple(map(_clean, request.stop)),
+        tools=len(turn.attempts.tools),
+        structured=request.structured,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        unenforced=tuple(map(_clean, turn.unenforced)),
+        omitted=request.omitted,
+        most_drafts=turn.most_drafts,
+    )
+
+
+def _prompt(turn: Turn, tokenizer: Tokenizer) -> RecordedPrompt:
+    segments = tuple(_segments(turn.prompt, tokenizer))
+    return RecordedPrompt(len(turn.prompt), turn.attempts.left_open, segments, turn.prompt)
+
+
+def _segments(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[PromptSegment]:
+    run: list[int] = []
+    for token in ids:
+        if (literal := tokenizer.control_literals.get(token)) is None:
+            run.append(token)
+            continue
+        if run:
+            yield _text_segment(run, tokenizer)
+            run = []
+        yield PromptSegment(literal, True, 1)
+    if run:
+        yield _text_segment(run, tokenizer)
+
+
+def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
+    detokenizer = Detokenizer(tokenizer)
+    text = "".join(segment.text for segment in (*detokenizer.feed(ids), *detokenizer.finish()))
+    return PromptSegment(text, False, len(ids))
+
+
+def _grammar(turn: Turn, tokenizer: Tokenizer) -> str | None:
+    grammar, constraint = turn.attempts.grammar, turn.attempts.constraint
+    if isinstance(constraint, Matcher):
+        return _clean(constraint.lark)  # it was written for the library already
+    return None if grammar is None else _clean(grammar.lark(tokenizer.control))
+
+
+def _steps(captured: Captured, tokenizer: Tokenizer, budget: MaskBudget) -> Iterator[RecordedStep]:
+    detokenizers: dict[int, Detokenizer] = {}
+    replays: dict[int, GrammarReplay] = {}
+    # Without all tokens, the grammar cannot be taken through them.
+    constraint = None if captured.turn is None or captured.steps_left_out else captured.turn.attempts.constraint
+    for at, step in captured.steps:
+        detokenizer = detokenizers.setdefault(step.choice, Detokenizer(tokenizer))
+        accepted = min(step.accepted, len(step.ids))
+        drafts = step.drafts or ()
+        allowed = None
+        if constraint is not None:
+            if step.choice not in replays:
+                replays[step.choice] = GrammarReplay(constraint, tokenizer.vocab_size, budget)
+            allowed = replays[step.choice].step(step.ids, accepted, drafts)
+        yield RecordedStep(
+            choice=step.choice,
+            at=round(at - captured.report.arrived, 6),
+            tokens=tuple(_token(token, detokenizer, tokenizer) for token in step.ids),
+            drafted=step.drafted,
+            accepted=step.accepted,
+            forced=step.forced,
+            cached=step.cached,
+            events=tuple(step.events),
+            checks=tuple(RecordedCall(call.tool, call.fault) for call in step.calls),
+            finish=step.finish,
+            stop_string=None if step.stop_string is None else _clean(step.stop_string),
+            retries=step.retries,
+            dropped_tokens=step.dropped_tokens,
+            refused=None if step.drafts is None else tuple(_alone(each, tokenizer) for each in drafts[accepted:]),
+            refused_by=_refused_by(step, drafts[accepted:], allowed),
+            allowed=None if allowed is None else allowed.counts,
+            logprobs=tuple(map(_logprob, step.logprobs)) or None,
+        )
+
+
+def _refused_by(step: Step, refused: Sequence[int], allowed: Allowed | None) -> RefusedBy | None:
+    if not refused:
+        return None
+    if step.finish is not None and step.accepted >= len(step.ids):
+        return "end"
+    return "grammar" if allowed is not None and allowed.refuses else "model"
+
+
+def _alone(token: int, tokenizer: Tokenizer) -> Token:
+    """A token that is part of no text."""
+    detokenizer = Detokenizer(tokenizer)
+    text = "".join(segment.text for segment in (*detokenizer.feed((token,)), *detokenizer.finish()))
+    return Token(token, text, token in tokenizer.control_literals)
+
+
+def _logprob(entry: ContentLogprob) -> RecordedLogprob:
+    return RecordedLogprob(entry.logprob, tuple((_clean(top.token), top.logprob) for top in entry.top_logprobs))
+
+
+def _token(token: int, detokenizer: Detokenizer, tokenizer: Tokenizer) -> Token:
+    text = "".join(segment.text for segment in detokenizer.feed((token,)))
+    return Token(token, text, token in tokenizer.control_literals)
+
+
+def _messages(captured: Captured) -> Iterator[RecordedMessage]:
+    events: dict[int, list[Event]] = {}
+    for _, step in captured.steps:
+        events.setdefault(step.choice, []).extend(step.events)
+    for choice in sorted(events):
+        if not captured.steps_left_out:  # otherwise a piece of the message is missing
+            message = fold(events[choice])
+            yield RecordedMessage(choice, message.content, message.reasoning, message.calls)
+
+
+def _error(error: BaseException) -> RecordedError:
+    if isinstance(error, asyncio.CancelledError):
+        return RecordedError("disconnected", "the client left before the end of the answer")
+    # The message of any other exception is for the server's log only.
+    return RecordedError(type(error).__name__, _clean(error.message) if isinstance(error, DovetailError) else "")
+
+
+def _times(captured: Captured) -> dict[str, float]:
+    report = captured.report
+    points = {
+        "prepared": report.prepared,
+        "admitted": report.admitted,
+        "first": report.first,
+        "last": report.last,
+        "ended": captured.ended,
+    }
+    return {name: round(at - report.arrived, 6) for name, at in points.items() if at is not None}

@@ -1,0 +1,207 @@
+"""The recording of a request: what `serve --record` writes to one file, and `dovetail explain` shows.
+
+docs/inspector.md describes every field. `VERSION` changes when a field changes its meaning or goes; a field that is
+added does not change it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dovetail.conversation import Call
+from dovetail.errors import InvalidRequest
+from dovetail.events import Event
+
+KIND = "dovetail recording"
+VERSION = 1
+#: A request that is not recorded.
+NOTHING = msgspec.Raw(b"null")
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token of an answer: its id, the text that it completes, and whether it is a control token.
+
+    The text of a token that ends inside a character is "". `id` is None where texts are redacted.
+    """
+
+    id: int | None
+    text: str
+    control: bool = False
+
+
+class PromptSegment(msgspec.Struct, frozen=True, gc=False):
+    """A control token, or a run of other tokens: its text and the number of tokens."""
+
+    text: str
+    control: bool
+    tokens: int
+
+
+class RecordedPrompt(msgspec.Struct, frozen=True):
+    """The prompt. `ids` is None where texts are redacted, or for lack of room. `in_reasoning`: the prompt ends inside
+    reasoning."""
+
+    tokens: int
+    in_reasoning: bool = False
+    segments: tuple[PromptSegment, ...] | None = None
+    ids: tuple[int, ...] | None = None
+
+
+class RecordedRepair(msgspec.Struct, frozen=True):
+    """A repair of the history. `new`: no earlier turn of the conversation had it."""
+
+    kind: str
+    where: str
+    detail: str
+    new: bool
+
+
+class RecordedCall(msgspec.Struct, frozen=True):
+    """The check of one call. `tool` and `fault` are those of `ValidatedCall`."""
+
+    tool: str | None
+    fault: str | None
+
+
+class RecordedLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log probability of a token, and the likeliest tokens at its place as pairs of text and log probability."""
+
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+#: What refused the first draft that did not stand. "end": nothing, because the answer ended before it.
+RefusedBy = Literal["model", "grammar", "end"]
+
+
+class RecordedStep(msgspec.Struct, frozen=True):
+    """A step of one choice. `at` is in seconds since the request arrived.
+
+    The first `accepted` of `tokens` are drafts that stood. `drafted`, `forced`, `cached` are those of `TokenBatch`.
+    `refused`: the drafts that did not stand, in order; None if the engine does not report them. `refused_by`: what
+    refused the first of them; the others continue it. `allowed`: for each of `tokens`, how many tokens the grammar
+    allowed in its place (None: not known); None without a grammar. `logprobs`: one for each of `tokens`, if the request
+    asks for them.
+    """
+
+    choice: int
+    at: float
+    tokens: tuple[Token, ...]
+    drafted: int | None
+    accepted: int
+    forced: int
+    cached: int | None
+    events: tuple[Event, ...]
+    checks: tuple[RecordedCall, ...] = ()
+    finish: str | None = None
+    stop_string: str | None = None
+    retries: int = 0
+    dropped_tokens: int = 0
+    refused: tuple[Token, ...] | None = None
+    refused_by: RefusedBy | None = None
+    allowed: tuple[int | None, ...] | None = None
+    logprobs: tuple[RecordedLogprob, ...] | None = None
+
+
+class RecordedMessage(msgspec.Struct, frozen=True):
+    """The message of one choice."""
+
+    choice: int
+    content: str
+    reasoning: str
+    calls: tuple[Call, ...]
+
+
+class RecordedOptions(msgspec.Struct, frozen=True):
+    """How the answer was asked for, after the defaults of the API and of the server.
+
+    `max_tokens`: the most new tokens. `unenforced`: the fields of the request that no grammar enforces. `most_drafts`:
+    how many tokens the engine drafts in a step; None if it does not report single steps.
+    """
+
+    max_tokens: int
+    sampling: dict[str, Any]
+    stop: tuple[str, ...]
+    tools: int
+    structured: bool
+    add_generation_prompt: bool
+    continue_final_message: bool
+    unenforced: tuple[str, ...]
+    omitted: tuple[str, ...]
+    most_drafts: int | None
+
+
+class RecordedTokenizer(msgspec.Struct, frozen=True):
+    """The tokenizer of a recording's ids. `digest`: of the bytes of all tokens, and of the control tokens, as
+    hexadecimal digits."""
+
+    digest: str
+    vocab_size: int
+
+
+class RecordedError(msgspec.Struct, frozen=True):
+    """What ended the request early: the type of the error, and its message."""
+
+    type: str
+    message: str
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """One request from its body to its messages.
+
+    Fields are None where the request did not come that far. `left_out` names what did not fit. `grammar` is in
+    llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds: those of the points
+    since the request arrived, and `stages`.
+    """
+
+    kind: str = KIND
+    version: int = VERSION
+    id: str
+    request_id: str
+    api: str
+    model: str | None
+    began: str
+    redacted: bool = False
+    request: msgspec.Raw = NOTHING
+    repairs: tuple[RecordedRepair, ...] = ()
+    options: RecordedOptions | None = None
+    prompt: RecordedPrompt | None = None
+    grammar: str | None = None
+    steps: tuple[RecordedStep, ...] = ()
+    messages: tuple[RecordedMessage, ...] = ()
+    error: RecordedError | None = None
+    times: dict[str, float] = {}
+    stages: dict[str, float] = {}
+    left_out: tuple[str, ...] = ()
+    tokenizer: RecordedTokenizer | None = None
+    format: str | None = None
+
+
+class _Head(msgspec.Struct):
+    kind: str = ""
+    version: int = 0
+
+
+def decode(data: bytes, name: str) -> Recording:
+    """The recording in `data`. Raises `InvalidRequest` for a file `name` that is cut off, of another version, or none.
+
+    Fields that it does not know are ignored.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.kind == KIND and head.version == VERSION:
+            return msgspec.json.decode(data, type=Recording)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name} is no recording of `serve --record`: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{name} is no whole JSON file, perhaps cut off: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{name} is no recording of `serve --record`: it is nested too deeply") from error
+    if head.kind != KIND:
+        raise InvalidRequest(f'{name} is no recording of `serve --record`: its `kind` is not "{KIND}"')
+    raise InvalidRequest(
+        f"{name} is a recording of version {head.version}, and this is Dovetail for version {VERSION}: read it with "
+        "the Dovetail that wrote it"
+    )

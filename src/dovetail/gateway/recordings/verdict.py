@@ -1,0 +1,173 @@
+"""What a recording shows, in words: why the answer ended where it did, and what is unusual about the request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from dovetail.events import CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.gateway.recordings.misfits import misfits
+from dovetail.gateway.recordings.recording import RecordedOptions, RecordedStep, Recording
+from dovetail.reading.defects import KINDS
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a recording shows: a stable word for programs, and a sentence. `problem`: it may be why an answer
+    is not what was wanted."""
+
+    kind: str
+    text: str
+    problem: bool = False
+
+
+def verdict(recording: Recording) -> list[Finding]:
+    """The findings of `recording`: its end first."""
+    return [*_error(recording), *_answers(recording), *_prompt(recording), *_figures(recording)]
+
+
+def _error(recording: Recording) -> Iterator[Finding]:
+    error = recording.error
+    if error is None:
+        return
+    if error.type == "disconnected":
+        where = "" if recording.steps else ", before its first token"
+        yield Finding("disconnected", f"the client left before the end of the answer{where}", True)
+    elif recording.prompt is None:
+        yield Finding("refused", f"the request was refused: {error.type}: {error.message}", True)
+    else:
+        steps = len(recording.steps)
+        yield Finding("failed", f"the answer failed after {_count(steps, 'step')}: {error.type}: {error.message}", True)
+
+
+def _answers(recording: Recording) -> Iterator[Finding]:
+    options = recording.options
+    choices = sorted({step.choice for step in recording.steps})
+    for choice in choices:
+        answer = _Answer([step for step in recording.steps if step.choice == choice])
+        prefix = f"choice {choice}: " if len(choices) > 1 else ""
+        in_reasoning = recording.prompt is not None and recording.prompt.in_reasoning
+        for finding in answer.findings(options, in_reasoning):
+            yield msgspec.structs.replace(finding, text=prefix + finding.text)
+
+
+class _Answer:
+    """The answer of one choice: its calls, where it was when it ended, and how it ended."""
+
+    def __init__(self, steps: Sequence[RecordedStep]) -> None:
+        self._last = steps[-1]
+        self._checks = [check for step in steps for check in step.checks]
+        self._tokens = sum(len(step.tokens) for step in steps)
+        self._events: list[Event] = [event for step in steps for event in step.events]
+        self._starts = [event for event in self._events if isinstance(event, CallStart)]
+        ended = {event.index for event in self._events if isinstance(event, CallEnd)}
+        self._open = [call for call in self._starts if call.index not in ended]
+
+    def findings(self, options: RecordedOptions | None, in_reasoning: bool) -> Iterator[Finding]:
+        match self._last.finish:
+            case None:
+                pass  # the error says why
+            case "length":
+                most = "" if options is None else f" ({options.max_tokens})"
+                yield Finding("cut", f"cut at max_tokens{most} {self._place(in_reasoning)}", True)
+            case _ if self._last.stop_string is not None:
+                text = f"ended by the stop string {self._last.stop_string!r} {self._place(in_reasoning)}"
+                yield Finding("stop_string", text, bool(self._open))
+            case _:
+                yield self._ended(options)
+        if self._last.finish != "length" and self._last.stop_string is None:
+            for call in self._open if self._last.finish is not None else ():
+                yield Finding("open_call", f"{_call(call)} did not end: its arguments are not whole JSON", True)
+        for number, check in enumerate(self._checks, 1):
+            if check.fault is not None:
+                text = f"check {number}, of a call of {check.tool or 'an unknown tool'}: {check.fault}"
+                yield Finding("invalid_call", text, True)
+        for text in misfits(self._events):
+            yield Finding("misfit", text, True)
+        defects = Counter(event.kind for event in self._events if isinstance(event, Defect))
+        for kind, count in defects.items():
+            times = f" ({count} times)" if count > 1 else ""
+            yield Finding("defect", f"the reader reports {kind}{times}: {KINDS.get(kind, 'a check failed')}", True)
+        if self._last.retries:
+            text = f"{_count(self._last.retries, 'retry', 'retries')} dropped {self._last.dropped_tokens} tokens"
+            yield Finding("retries", f"{text}, because of invalid calls")
+
+    def _ended(self, options: RecordedOptions | None) -> Finding:
+        """How an answer ended whose last token ends the turn."""
+        if self._starts:
+            return Finding("called", "the model called " + ", ".join(call.name for call in self._starts))
+        if any(isinstance(event, Content) and event.text.strip() for event in self._events):
+            if options is not None and options.tools:
+                tools = _count(options.tools, "tool")
+                return Finding("no_call", f"the model answered in words, and called none of {tools}")
+            return Finding("answered", "the model answered in words, and ended its turn")
+        if any(isinstance(event, Reasoning) for event in self._events):
+            return Finding("ended_in_reasoning", "the model ended its turn in reasoning: no content, no call", True)
+        return Finding("empty", f"the model ended its turn without any text, after {self._tokens} tokens", True)
+
+    def _place(self, in_reasoning: bool) -> str:
+        """Where the answer was when it ended."""
+        if self._open:
+            return f"inside {_call(self._open[-1])}"
+        last = next((e for e in reversed(self._events) if isinstance(e, Content | Reasoning | CallEnd)), None)
+        match last:
+            case CallEnd(index):
+                return f"after call {index + 1}"
+            case Content():
+                return "in content"
+            case Reasoning():
+                return "in reasoning"
+            case _:
+                return "in reasoning, before any text" if in_reasoning else "before any text"
+
+
+def _call(call: CallStart) -> str:
+    return f"call {call.index + 1} ({call.name})"
+
+
+def _prompt(recording: Recording) -> Iterator[Finding]:
+    options = recording.options
+    if options is not None:
+        if options.continue_final_message:
+            text = "the prompt lacks a generation prompt: `continue_final_message` was set"
+            yield Finding("no_generation_prompt", text)
+        elif not options.add_generation_prompt:
+            text = "the prompt lacks a generation prompt: `add_generation_prompt` was false"
+            yield Finding("no_generation_prompt", text, True)
+        if options.omitted:
+            yield Finding("omitted", "fields of the request that were left out: " + ", ".join(options.omitted))
+        if options.unenforced:
+            text = "no grammar enforces " + ", ".join(options.unenforced)
+            yield Finding("unenforced", text)
+    if recording.repairs:
+        kinds = Counter(repair.kind for repair in recording.repairs)
+        text = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in kinds.items())
+        yield Finding("repaired", f"{_count(len(recording.repairs), 'repair')} of the history: {text}")
+
+
+def _figures(recording: Recording) -> Iterator[Finding]:
+    counted = [step for step in recording.steps if step.drafted is not None]
+    drafted = sum(step.drafted or 0 for step in counted)
+    if drafted:
+        accepted = sum(step.accepted for step in counted)
+        text = f"{accepted} of {_count(drafted, 'draft')} stood ({accepted / drafted:.0%})"
+        yield Finding("speculation", f"{text} in {_count(len(recording.steps), 'step')}")
+    yield from _grammar(recording)
+    if recording.left_out:
+        yield Finding("left_out", "left out of the recording: " + ", ".join(recording.left_out))
+    if recording.redacted:
+        yield Finding("redacted", "texts are redacted: only their lengths were recorded")
+
+
+def _grammar(recording: Recording) -> Iterator[Finding]:
+    """How narrow the grammar was."""
+    counts = [count for step in recording.steps for count in step.allowed or () if count is not None]
+    if counts:
+        text = f"the grammar allowed one token only at {counts.count(1):,} of {_count(len(counts), 'place')}"
+        refused = sum(step.refused_by == "grammar" for step in recording.steps)
+        yield Finding("grammar", text + (f", and refused a draft in {_count(refused, 'step')}" if refused else ""))
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,130 @@
+"""Makes the record of a finished answer: its tokens, and digests of the message that the client was sent."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dovetail.conversation import Message
+from dovetail.events import fold
+from dovetail.formats.base import Tools
+from dovetail.gateway.records import message_digest
+from dovetail.gateway.records.record import Open, Record, Sealer
+from dovetail.gateway.turn.stop_strings import SegmentStop
+from dovetail.reading import Reader
+from dovetail.tokens import Segment, Tokenizer
+
+#: Read after an answer, to see what it left open. Noncharacters, which no model writes.
+_PROBE = "\ufdd1\ufdee\ufdd1"
+
+
+class AnswerStart(NamedTuple):
+    """How a turn's answers begin.
+
+    `opening`: the tokens of the generation prompt. `ids`: the tokens of the answer that are in the prompt, if the turn
+    continues it. `in_reasoning`: whether `opening` leaves reasoning open.
+    """
+
+    opening: Sequence[int]
+    ids: Sequence[int]
+    in_reasoning: bool
+
+
+class AnswerRecorder:
+    """Makes the records of one turn's answers.
+
+    `start` tells how they begin; None if their first tokens are not known, because the turn continues a text.
+    `new_reader` makes a reader of a choice's answer, given whether reasoning is open at its beginning. `tools`, `stop`:
+    the request's tools and stop strings. `end_ids`: the tokens that end a turn.
+    """
+
+    def __init__(
+        self,
+        sealer: Sealer,
+        tokenizer: Tokenizer,
+        start: Callable[[], AnswerStart | None],
+        new_reader: Callable[[int, bool], Reader],
+        tools: Tools,
+        stop: Sequence[str],
+        end_ids: frozenset[int],
+    ) -> None:
+        self._sealer = sealer
+        self._tokenizer = tokenizer
+        self._start = start
+        self._new_reader = new_reader
+        self._tools = tools
+        self._stop = stop
+        self._end_ids = end_ids
+        #: The last record of each choice, which is made in a thread before the response with it is written.
+        self._made: dict[int, tuple[tuple[int, ...], str]] = {}
+
+    def record(self, choice: int, ids: Sequence[int]) -> str:
+        """The record of an answer with the new tokens `ids`. Takes as long as reading it again, for the first time.
+
+        "" for an answer that has none: it is too long, it continues a text, or a stop string cut it where its tokens
+        cannot be cut.
+        """
+        made_of, record = self._made.get(choice, ((), ""))
+        if not record or made_of != tuple(ids):
+            record = self._record(choice, ids)
+            self._made[choice] = tuple(ids), record
+        return record
+
+    def _record(self, choice: int, ids: Sequence[int]) -> str:
+        start = self._start()
+        if start is None:
+            return ""
+        end = next((i for i, token in enumerate(ids) if token in self._end_ids), None)
+        spelling: Sequence[int] | None = ids[:end]
+        segments, stopped = self._segments(ids[:end])
+        if stopped:
+            end, spelling = None, self._cut(ids[:end], segments)
+        if spelling is None:
+            return ""
+        segments = [*self._text(start.ids), *segments]
+        new_reader = functools.partial(self._new_reader, choice, start.in_reasoning)
+        answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
+        message, reasoning = message_digest.of_answer(answer, self._tools)
+        whole = (*start.ids, *spelling)
+        record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning)
+        return self._sealer.seal(record)
+
+    def _segments(self, ids: Sequence[int]) -> tuple[list[Segment], bool]:
+        """The text of `ids` up to the first stop string, and whether there is one."""
+        if not self._stop:
+            return self._text(ids), False
+        stop = SegmentStop(self._stop)
+        segments = stop.feed(self._text(ids)) + stop.finish()
+        return segments, stop.matched is not None
+
+    def _text(self, ids: Sequence[int]) -> list[Segment]:
+        return [Segment(piece, bool(i % 2)) for i, piece in enumerate(self._tokenizer.pieces(ids)) if piece]
+
+    def _cut(self, ids: Sequence[int], segments: Sequence[Segment]) -> list[int] | None:
+        """The tokens of `segments`: the first of `ids`, and the rest of the text encoded; None if that cannot be."""
+        text = "".join(segment.text for segment in segments).encode()
+        size = count = at = 0
+        for i, token in enumerate(ids, start=1):
+            literal = self._tokenizer.token_bytes(token)
+            if not text.startswith(literal, at):
+                break
+            at += len(literal)
+            if at == len(text) or text[at] & 0xC0 != 0x80:  # not inside a character
+                size, count = at, i
+        rest = text[size:].decode()
+        if rest and (segments[-1].control or not segments[-1].text.endswith(rest)):
+            return None
+        return [*ids[:count], *self._tokenizer.encode(rest)]
+
+
+def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open]:
+    """The message in `segments`, and which of its texts would go on after them."""
+    reader = new_reader()
+    probed = fold([*reader.feed_segments([*segments, Segment(_PROBE, False)]), *reader.finish("length")])
+    if not probed.calls and probed.content.endswith(_PROBE):
+        return Message(probed.content.removesuffix(_PROBE), probed.reasoning), "content"
+    if not probed.calls and not probed.content and probed.reasoning.endswith(_PROBE):
+        return Message("", probed.reasoning.removesuffix(_PROBE)), "reasoning"
+    reader = new_reader()
+    return fold([*reader.feed_segments(segments), *reader.finish(reason)]), "markup"

@@ -1,0 +1,183 @@
+"""A record: the token ids of a finished answer as an opaque text, which only this server's key makes and reads.
+
+A client returns the text unchanged in its next request, and the prompt then has the very tokens that the model wrote.
+The text is base64 of: version, fields, deflated ids, tag. docs/decisions/0022 says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import hmac
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from dovetail.tokens import Tokenizer
+
+#: What can be wrong with a record in a history. Its message is then rendered from its text, and a `Repair` of this kind
+#: says so.
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "record_invalid": "a record that this server's key did not make, or that was changed or cut",
+        "record_foreign": "a record of another model: its tokens mean something else here",
+        "record_changed": "a record of another message: text, calls or ids have changed since it was made",
+    }
+)
+RecordKind = Literal["record_invalid", "record_foreign", "record_changed"]
+
+#: The most tokens of a record. Longer answers get none.
+MAX_TOKENS = 256 * 1024
+_TOKEN_BYTES = 3  # the most bytes of a token id, for vocabularies of up to 2 million
+_DIGEST_BYTES = 8
+#: Half of SHA-256, the least that RFC 2104 recommends.
+_TAG_BYTES = 16
+_VERSION = b"\x01"
+_ENDED, _REASONED, _IN_CONTENT, _IN_REASONING = 1, 2, 4, 8
+#: Where the flags are, after version and model, and where the digest of the message ends.
+_FLAGS = 1 + _DIGEST_BYTES
+_HEAD = _FLAGS + 1 + _DIGEST_BYTES
+_MAX_LENGTH = (_TOKEN_BYTES * MAX_TOKENS + 256) * 4 // 3 + 4  # characters
+
+#: What the answer's end left open, in which a text may go on; "markup" if that is neither content nor reasoning.
+Open = Literal["content", "reasoning", "markup"]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A finished answer.
+
+    `ids`: its tokens, without the one that ended the turn.
+    `ended`: whether such a token came; without it, the answer was cut off.
+    `open`: the text at the end of `ids` that would go on if the model wrote more.
+    `opening`: the tokens of the generation prompt before the answer, from which it continues.
+    `message`: the digest of its content and calls (`message_digest`).
+    `reasoning`: the digest of its reasoning; b"" if there is none.
+    """
+
+    ids: tuple[int, ...]
+    ended: bool
+    open: Open
+    opening: tuple[int, ...]
+    message: bytes
+    reasoning: bytes
+
+
+class RecordRefused(Exception):
+    """A record that cannot be used. `kind` is one of `KINDS`."""
+
+    def __init__(self, kind: RecordKind) -> None:
+        super().__init__(KINDS[kind])
+        self.kind = kind
+
+
+class Sealer:
+    """Makes the text of records, and reads it, for one model and one key.
+
+    `model`: the digest of what gives token ids their meaning (`model_digest`).
+    """
+
+    def __init__(self, key: bytes, model: bytes, vocab_size: int) -> None:
+        self._key = key
+        self._model = model
+        self._vocab_size = vocab_size
+
+    def seal(self, record: Record) -> str:
+        """The text of `record`; "" for an answer that is too long for one."""
+        if len(record.ids) + len(record.opening) >= MAX_TOKENS:
+            return ""
+        flags = _ENDED * record.ended | _REASONED * bool(record.reasoning)
+        flags |= _IN_CONTENT * (record.open == "content") | _IN_REASONING * (record.open == "reasoning")
+        head = _VERSION + self._model + bytes((flags,)) + record.message + record.reasoning
+        body = head + _packed((len(record.opening), *record.opening, *record.ids))
+        return base64.b64encode(body + self._tag(body)).decode()
+
+    def open(self, text: str) -> Record:
+        """The record in `text`. Raises `RecordRefused`. Takes time and memory in proportion to its tokens."""
+        body = self._authentic(text)
+        if len(body) < _HEAD:
+            raise RecordRefused("record_invalid")
+        if body[1:_FLAGS] != self._model:
+            raise RecordRefused("record_foreign")
+        flags, reasoning_end = body[_FLAGS], _HEAD + (_DIGEST_BYTES if body[_FLAGS] & _REASONED else 0)
+        count, *ids = _unpacked(body[reasoning_end:])
+        # The tag vouches for what follows, but not for the version of the code that wrote it.
+        if count > len(ids) or max(ids, default=0) >= self._vocab_size:
+            raise RecordRefused("record_invalid")
+        return Record(
+            ids=tuple(ids[count:]),
+            ended=bool(flags & _ENDED),
+            open="content" if flags & _IN_CONTENT else "reasoning" if flags & _IN_REASONING else "markup",
+            opening=tuple(ids[:count]),
+            message=body[_FLAGS + 1 : _HEAD],
+            reasoning=body[_HEAD:reasoning_end],
+        )
+
+    def _authentic(self, text: str) -> bytes:
+        """The bytes of `text` before the tag."""
+        try:
+            sealed = base64.b64decode(text, validate=True) if len(text) <= _MAX_LENGTH else b""
+        except (binascii.Error, ValueError):
+            sealed = b""
+        body, tag = sealed[:-_TAG_BYTES], sealed[-_TAG_BYTES:]
+        if body[:1] != _VERSION or not hmac.compare_digest(tag, self._tag(body)):
+            raise RecordRefused("record_invalid")
+        return body
+
+    def _tag(self, body: bytes) -> bytes:
+        return hmac.digest(self._key, body, hashlib.sha256)[:_TAG_BYTES]
+
+
+def model_digest(format_name: str, tokenizer: Tokenizer) -> bytes:
+    """What gives token ids their meaning: the format, and the bytes of every token. Reads the whole vocabulary."""
+    digest = hashlib.sha256(format_name.encode())
+    for token in range(tokenizer.vocab_size):
+        spelled = tokenizer.token_bytes(token)
+        digest.update(b"%d:%b" % (len(spelled), spelled))
+    for literal, token in sorted(tokenizer.control.items()):
+        digest.update(f"{token}={literal}".encode())
+    return digest.digest()[:_DIGEST_BYTES]
+
+
+# -- token ids as bytes: LEB128, deflated -----------------------------------------------------------------------------
+
+_WORD = re.compile(rb"[\x80-\xff]*[\x00-\x7f]")
+
+
+def _packed(ids: Iterable[int]) -> bytes:
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return deflate.compress(b"".join(map(_word, ids))) + deflate.flush()
+
+
+def _unpacked(packed: bytes) -> list[int]:
+    """The ids in `packed`, at least one. Raises `RecordRefused` if there is none or there are too many."""
+    inflate = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    try:
+        words = inflate.decompress(packed, _TOKEN_BYTES * MAX_TOKENS)
+    except zlib.error:
+        words = b""
+    ids = list(map(_number, _WORD.findall(words)))
+    if not ids or not inflate.eof:
+        raise RecordRefused("record_invalid")
+    return ids
+
+
+# Cached: there are as many as the vocabulary has tokens, and an answer repeats most of them.
+@functools.cache
+def _word(number: int) -> bytes:
+    word = bytearray()
+    while number > 0x7F:
+        word.append(number & 0x7F | 0x80)
+        number >>= 7
+    word.append(number)
+    return bytes(word)
+
+
+@functools.cache
+def _number(word: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(word))

@@ -1,0 +1,254 @@
+"""Responses on disk, so that a client can go on from one by its id: SQLite, bounded in number, bytes and age.
+
+Several processes may share the file. A response that cannot be written is not stored, and the answer says so. A file
+that SQLite finds damaged is moved aside, and a new one is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("dovetail.gateway")
+
+#: Seconds to wait for another process that writes.
+_LOCK_TIMEOUT = 5.0
+#: The layout of the file. A file of another layout is moved aside.
+_VERSION = 1
+_LAYOUT = f"""
+    CREATE TABLE IF NOT EXISTS responses (
+        id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, created INTEGER NOT NULL, size INTEGER NOT NULL,
+        input BLOB NOT NULL, body BLOB NOT NULL, record TEXT NOT NULL);
+    CREATE INDEX IF NOT EXISTS by_age ON responses (created, size);
+    PRAGMA user_version = {_VERSION};
+"""
+_COLUMNS = "id, previous, created, input, body, record"
+
+
+class StoreError(Exception):
+    """A response could not be stored or read. The message is for the operator."""
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A finished response.
+
+    `previous`: the id of the response that it goes on from. `created`: seconds since the epoch. `input`: the input
+    items as a JSON list. `body`: the response object as JSON. `record`: see `Turn.record`; "" for none.
+    """
+
+    id: str
+    previous: str | None
+    created: int
+    input: bytes
+    body: bytes
+    record: str
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.input) + len(self.body) + len(self.record)
+
+
+class StoreLimits(msgspec.Struct, frozen=True):
+    """What a store keeps at most: `responses`, together of `size` bytes, each for `age` seconds."""
+
+    responses: int = 100_000
+    size: int = 1024**3
+    age: int = 30 * 24 * 3600
+
+
+class ResponseStore:
+    """The responses of one owner in a file that others may share. Every call blocks, so it belongs into a thread.
+
+    `owner` keeps responses of different API keys apart; see `owner_of`.
+    """
+
+    def __init__(self, path: Path, owner: str = "", limits: StoreLimits | None = None) -> None:
+        self._file = _StoreFile(path)
+        self._owner = owner
+        self._limits = limits or StoreLimits()
+
+    def of(self, owner: str) -> ResponseStore:
+        """The responses of another owner in the same file, through the same connection."""
+        other = copy.copy(self)
+        other._owner = owner
+        return other
+
+    def put(self, response: StoredResponse) -> None:
+        """Store `response` in the place of the oldest ones. Raises `StoreError`."""
+        if response.size > self._limits.size:
+            raise StoreError(f"it has {response.size} bytes, and the store holds {self._limits.size}")
+        row = (*msgspec.structs.astuple(response), self._owner, response.size)
+
+        def write(connection: sqlite3.Connection) -> None:
+            # A failure closes the connection, which undoes what was begun.
+            connection.execute("BEGIN IMMEDIATE")
+            self._make_room(connection, response.size)
+            columns = f"{_COLUMNS}, owner, size"
+            connection.execute(f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            connection.execute("COMMIT")
+
+        self._file.run(write)
+
+    def get(self, name: str) -> StoredResponse | None:
+        """The response with the id `name`; None if there is none, or not any more. Raises `StoreError`."""
+        query = f"SELECT {_COLUMNS} FROM responses WHERE id = ? AND owner = ? AND created > ?"
+        row = self._file.run(
+            lambda connection: connection.execute(query, (name, self._owner, self._oldest())).fetchone()
+        )
+        return None if row is None else StoredResponse(*row)
+
+    def delete(self, name: str) -> bool:
+        """Delete the response with the id `name`. False if there is none. Raises `StoreError`."""
+        if self.get(name) is None:
+            return False
+        query = "DELETE FROM responses WHERE id = ? AND owner = ?"
+        return bool(self._file.run(lambda connection: connection.execute(query, (name, self._owner)).rowcount))
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        self._file.close()
+
+    def _oldest(self) -> int:
+        return int(time.time()) - self._limits.age
+
+    def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
+        """Delete what is too old, and the oldest responses until there is room for one more of `size` bytes."""
+        connection.execute("DELETE FROM responses WHERE created <= ?", (self._oldest(),))
+        number, held = connection.execute("SELECT count(*), total(size) FROM responses").fetchone()
+        excess, surplus = held + size - self._limits.size, number + 1 - self._limits.responses
+        if excess <= 0 and surplus <= 0:
+            return
+        oldest = connection.execute("SELECT rowid, size FROM responses ORDER BY created, rowid")
+        dropped: list[tuple[int]] = []
+        while excess > 0 or surplus > 0:
+            row, freed = oldest.fetchone()
+            excess, surplus = excess - freed, surplus - 1
+            dropped.append((row,))
+        oldest.close()
+        connection.executemany("DELETE FROM responses WHERE rowid = ?", dropped)
+
+
+class _StoreFile:
+    """The SQLite file at `path`, opened when it is needed, for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0  # of the file that is open
+        self._failing = False
+
+    def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        with self._lock:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of `work`. A damaged file is moved aside, and `work` done once more with a new one."""
+        with self._lock:
+            try:
+                result = self._repaired(work)
+            except (sqlite3.Error, OSError) as error:
+                self._close()
+                level = logging.DEBUG if self._failing else logging.WARNING  # a full disk would fill the log as well
+                _LOG.log(level, "the store of responses failed: %s: %s", self._path, error)
+                self._failing = True
+                raise StoreError(f"{self._path}: {error}") from error
+            self._failing = False
+            return result
+
+    def _repaired(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return work(self._opened())
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._move_aside(error)
+            return work(self._opened())
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._inode_at_path() != self._inode:
+            self._close()  # another process has moved the file aside, or somebody deleted it
+        if self._connection is None:
+            self._connection = self._open()
+            self._inode = self._inode_at_path()
+        return self._connection
+
+    def _inode_at_path(self) -> int:
+        try:
+            return self._path.stat().st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite would make the file readable for others. Its journals get the mode of the file.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(self._path, 0o600)
+        connection = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+        try:
+            # A crash of the process loses nothing, and one of the machine the last responses at most.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA journal_size_limit = 4194304")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _VERSION):
+                raise sqlite3.DatabaseError(f"{_NOT_OURS}: version {version}")
+            connection.executescript(_LAYOUT)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _move_aside(self, error: sqlite3.DatabaseError) -> None:
+        inode = self._inode
+        self._close()
+        if self._inode_at_path() != inode != 0:
+            return  # another process was faster
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        _LOG.warning("%s is damaged (%s): it is moved to %s, and a new one begun", self._path, error, aside)
+        os.replace(self._path, aside)
+        for journal in ("-wal", "-shm"):  # they belong to the file that is gone
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._path}{journal}")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def owner_of(api_key: str | None) -> str:
+    """What stands for an API key in the file, from which the key cannot be read; "" for none."""
+    return hashlib.sha256(b"dovetail responses\0" + api_key.encode()).hexdigest() if api_key else ""
+
+
+def owner_named(name: str) -> str:
+    """What stands for a named key in the file. Another key of the same name has the same responses."""
+    return f"key {name}"
+
+
+_NOT_OURS = "not a file of responses"
+_DAMAGE = ("malformed", "not a database", _NOT_OURS, "no such table", "no such column", "has no column")
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is at fault, and not a lock or the disk."""
+    return any(sign in str(error) for sign in _DAMAGE)

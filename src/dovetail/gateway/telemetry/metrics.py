@@ -1,0 +1,294 @@
+"""What /metrics shows, and the only place that counts.
+
+Labels have values from the code and never from a request, except for the names of tools where the operator wants them,
+of which at most `_MOST_TOOLS` become labels.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dovetail.errors import DovetailError, EngineBusy
+from dovetail.events import Defect
+from dovetail.gateway.telemetry.engine_gauges import EngineGauges
+from dovetail.gateway.telemetry.histograms import HistogramsByApi
+from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
+from dovetail.gateway.telemetry.trace import Trace
+from dovetail.gateway.turn.output import FinishReason, Step
+from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.validation import ValidatedCall
+
+_QUEUE_HELP = {
+    "queued_requests": "Requests that wait for a place in the engine",
+    "queued_tokens": "Tokens of the prompts of requests that wait for a place in the engine",
+}
+
+_MOST_TOOLS = 64
+#: The bounds of the histograms in seconds, by metric. A request waits at most 600 s for its turn, by default.
+_SECONDS = {
+    "queue": (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+    "time_to_first_token": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+    "inter_token": (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5),
+    "request": (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800),
+}
+#: The counters of turns: the field of the report that each adds up, and its help text.
+_TURN_COUNTERS = {
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens"),
+    "completion_tokens": ("completion_tokens", "New tokens"),
+    "completion_steps": ("steps", "Engine steps, summed over sequences"),
+    "cached_tokens": ("cached", "Prompt tokens that the engine found in its cache"),
+    "reasoning_tokens": ("reasoning_tokens", "New tokens of reasoning"),
+    "drafted_tokens": ("drafted", "Draft tokens verified"),
+    "accepted_tokens": ("accepted", "Draft tokens accepted"),
+    "forced_tokens": ("forced", "Draft tokens verified that a grammar forced"),
+    "retries": ("retries", "Retries of answers because of an invalid call"),
+    "dropped_tokens": (
+        "dropped_tokens",
+        "New tokens of attempts that were dropped for a retry, which are not completion tokens",
+    ),
+}
+
+
+def _named(gauges: Callable[[], Mapping[str, float]], name: str) -> float:
+    return gauges()[name]
+
+
+class Metrics:
+    """The metrics of one app, in their own registry. `tool_names`: show the names of tools."""
+
+    def __init__(self, engine_gauges: Callable[[], Mapping[str, float]], *, tool_names: bool = False) -> None:
+        self._tool_names = tool_names
+        self._registry = registry = CollectorRegistry()
+        registry.register(EngineGauges(engine_gauges))
+        responses = "HTTP responses on every path"
+        self._responses = Counter("dovetail_http_responses", responses, ["status"], registry=registry)
+        outcomes = "Requests for an answer, by API and by how they ended"
+        self._requests = Counter("dovetail_requests", outcomes, ["api", "outcome"], registry=registry)
+        for api, outcome in itertools.product(APIS, OUTCOMES):  # at 0, so that a rate has something to begin with
+            self._requests.labels(api, outcome)
+        self._totals = _Totals()
+        registry.register(self._totals)
+        self._queue = self._histograms("queue", "Seconds that requests waited for a place in the engine")
+        self._first = self._histograms("time_to_first_token", "Arrival to first token")
+        self._gap = self._histograms("inter_token", "Time per token since the step before, observed once per step")
+        self._duration = self._histograms("request", "Arrival to last token")
+        self._defects = Counter(
+            "dovetail_defects",
+            "Defects in outputs that the reader forgave, or that validation found",
+            ["kind"],
+            registry=registry,
+        )
+        calls = (
+            "Finished calls, by tool (other: unknown tools; declared: any tool of the request, or with --metrics-tools "
+            f"the names of the first {_MOST_TOOLS}) and by fault"
+        )
+        self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
+        unseen = "Finished calls of attempts that were dropped for a retry, which no client has seen"
+        self._dropped_calls = Counter("dovetail_dropped_calls", unseen, ["tool", "fault"], registry=registry)
+        self._tools: set[str] = set()
+        self._repairs = Counter("dovetail_repairs", "Repairs of histories", ["kind"], registry=registry)
+
+    def _histograms(self, name: str, help: str) -> HistogramsByApi:
+        histograms = HistogramsByApi(f"dovetail_{name}_seconds", help, _SECONDS[name])
+        self._registry.register(histograms)
+        return histograms
+
+    def queue(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+        """Show what waits for the engine."""
+        for name, text in _QUEUE_HELP.items():
+            gauge = Gauge(f"dovetail_{name}", text, registry=self._registry)
+            gauge.set_function(functools.partial(_named, gauges, name))
+
+    def register(self, collector: Collector) -> None:
+        """Show what `collector` collects, too."""
+        self._registry.register(collector)
+
+    def ready(self, ready: Callable[[], bool]) -> None:
+        """Show whether the server may get traffic."""
+        gauge = Gauge("dovetail_ready", "Whether the server may get traffic, as /ready has it", registry=self._registry)
+        gauge.set_function(ready)
+
+    def response(self, status: int) -> None:
+        """Count an HTTP response."""
+        self._responses.labels(str(status)).inc()
+
+    def request(self, api: Api, report: RequestReport) -> RequestMetrics:
+        """The metrics of one request for an answer, which goes on into `report`."""
+        return RequestMetrics(self, api, report)
+
+    def _tool(self, name: str | None) -> str:
+        """The label for a tool of a request. Names say what clients do, and /metrics needs no key."""
+        if not self._tool_names:
+            return "other" if name is None else "declared"
+        if name is not None and len(self._tools) < _MOST_TOOLS:
+            self._tools.add(name)
+        return name if name is not None and name in self._tools else "other"
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Totals:
+    """What turns add up to. Those that run are added when /metrics is read, so that a token costs nothing here."""
+
+    def __init__(self) -> None:
+        self._ended: Counts[str] = Counts()
+        self._running: set[RequestReport] = set()
+
+    def begin(self, report: RequestReport) -> None:
+        """Count `report` from now on."""
+        self._running.add(report)
+
+    def end(self, report: RequestReport) -> None:
+        """`report` does not change any more."""
+        self._running.discard(report)
+        for name in _TURN_COUNTERS:
+            self._ended[name] += _count(report, name)
+
+    def collect(self) -> Iterable[Metric]:
+        for name, (_, help) in _TURN_COUNTERS.items():
+            total = self._ended[name] + sum(_count(report, name) for report in self._running)
+            yield CounterMetricFamily(f"dovetail_{name}", help, value=total)
+
+
+def _count(report: RequestReport, name: str) -> int:
+    """What `report` adds to a counter. A prompt that the engine has refused does not count."""
+    if not report.steps:
+        return 0
+    count: int = getattr(report, _TURN_COUNTERS[name][0]) or 0
+    return count
+
+
+class RequestMetrics:
+    """Counts one request for an answer while it runs, in its report and in the metrics."""
+
+    def __init__(self, metrics: Metrics, api: Api, report: RequestReport) -> None:
+        self._metrics = metrics
+        self._report = report
+        self._api: Api = api
+        report.api = api
+        self._first, self._gap = metrics._first[api], metrics._gap[api]
+        self._last: dict[int, float] = {}  # choice -> time of its last step with tokens
+        self._finish: FinishReason = "stop"
+        metrics._totals.begin(report)
+
+    @property
+    def trace(self) -> Trace:
+        """The request's trace."""
+        return self._report.trace
+
+    def requested(self, model: str, streams: bool) -> None:
+        """The request could be read."""
+        self._report.model, self._report.streams = model, streams
+
+    def prepared(self, turn: Turn) -> None:
+        """Count a turn that is ready to run."""
+        report, request = self._report, turn.request
+        report.prepared = time.perf_counter()
+        report.prompt_tokens = turn.prompt_tokens
+        report.response_id, report.sampling = turn.id, request.sampling
+        report.max_tokens, report.choices = turn.max_tokens, len(turn.choices)
+        for repair in turn.repairs:
+            self._metrics._repairs.labels(repair.kind).inc()
+
+    def admitted(self) -> None:
+        """The engine has a place for the turn."""
+        self._report.admitted = time.perf_counter()
+        self._metrics._queue[self._api].observe(self._report.queue_s or 0.0)
+
+    def step(self, step: Step) -> None:
+        """Count a step of the turn. Runs for every token: about a microsecond, see docs/decisions/0030."""
+        report = self._report
+        report.steps += 1
+        if step.ids:
+            self._tokens(step, time.perf_counter())
+        if step.drafted is not None:
+            report.drafted = (report.drafted or 0) + step.drafted
+            report.accepted += step.accepted
+            report.forced += step.forced
+        if step.cached is not None:
+            report.cached = (report.cached or 0) + step.cached
+        if step.events or step.calls:
+            self._events(step)
+        if step.finish is not None:
+            self._finished_choice(step)
+
+    def _tokens(self, step: Step, now: float) -> None:
+        report, choice, count = self._report, step.choice, len(step.ids)
+        if report.first is None:
+            report.first = now
+            self._first.observe(now - report.arrived)
+        elif choice in self._last:
+            self._gap.observe((now - self._last[choice]) / count)
+        self._last[choice] = report.last = now
+        report.completion_tokens += count
+        report.reasoning_tokens += step.reasoning_tokens
+
+    def _events(self, step: Step) -> None:
+        for event in step.events:
+            if type(event) is Defect:
+                self._metrics._defects.labels(event.kind).inc()
+        for call in step.calls:
+            self._call(self._metrics._calls, call)
+
+    def _finished_choice(self, step: Step) -> None:
+        report = self._report
+        report.finish[step.choice] = str(step.finish)
+        report.retries += step.retries
+        report.dropped_tokens += step.dropped_tokens
+        for call in step.dropped_calls:
+            self._call(self._metrics._calls, call)
+            self._call(self._metrics._dropped_calls, call)
+        if step.choice == 0 and step.finish is not None:
+            self._finish = step.finish
+
+    def _call(self, counter: Counter, call: ValidatedCall) -> None:
+        counter.labels(self._metrics._tool(call.tool), call.fault or "none").inc()
+
+    def finished(self) -> None:
+        """The response is complete. A request with several choices counts by the finish reason of the first."""
+        self._end(self._finish)
+
+    def failed(self, error: BaseException) -> None:
+        """The request ended with `error`."""
+        self._report.error = type(error).__name__
+        if isinstance(error, EngineBusy):
+            self._end("busy")
+        elif isinstance(error, DovetailError) and error.status < 500:
+            self._end("refused")
+        else:
+            self._end("failed")
+
+    def disconnected(self) -> None:
+        """The client disconnected."""
+        self._report.error = "ClientDisconnect"
+        self._end("disconnected")
+
+    def _end(self, outcome: Outcome) -> None:
+        report, metrics = self._report, self._metrics
+        report.outcome, report.ended = outcome, time.perf_counter()
+        if report.admitted is None and (waited := report.queue_s) is not None:
+            metrics._queue[self._api].observe(waited)
+        metrics._totals.end(report)
+        metrics._requests.labels(self._api, outcome).inc()
+        metrics._duration[self._api].observe(report.ended - report.arrived)
+
+
+class DroppedMessages:
+    """Counts what could not be written to the log; `dropped` returns the number so far."""
+
+    def __init__(self, dropped: Callable[[], int]) -> None:
+        self._dropped = dropped
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Messages and access lines that nobody read from standard output or error"
+        yield CounterMetricFamily("dovetail_dropped_messages", text, value=self._dropped())

@@ -1,0 +1,193 @@
+"""One attempt's token batches as steps: detokenize, cut at stop strings and the end of the turn, read, validate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from dovetail.completion import TokenBatch
+from dovetail.errors import EngineError
+from dovetail.events import CallStart, Event
+from dovetail.gateway.turn.custom_inputs import CustomInputs
+from dovetail.gateway.turn.logprobs import ContentLogprob, ContentTokens, Speller
+from dovetail.gateway.turn.stop_strings import SegmentStop
+from dovetail.gateway.turn.validation import AnswerValidator, ValidatedCall
+from dovetail.reading import Reader
+from dovetail.tokens import Detokenizer, Segment
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one engine step added to one choice.
+
+    `finish` is set on the last step of each choice. `logprobs` has one entry for each of `ids`, where the request asks
+    for them, and `content_logprobs` one for each token of the content in `events`. `reasoning_tokens` is how many of
+    `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced` and `drafts` are those of
+    the `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
+    answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry for each token
+    of the prompt after the first.
+
+    `retries`, `dropped_tokens` and `dropped_calls` are set on the last step: how often the choice was retried (see
+    `Settings.retry_invalid`), and the new tokens and the calls of the attempts that were dropped for it.
+    """
+
+    choice: int
+    events: list[Event]
+    ids: tuple[int, ...]
+    drafted: int | None
+    accepted: int
+    finish: FinishReason | None
+    logprobs: tuple[ContentLogprob, ...] = ()
+    content_logprobs: tuple[ContentLogprob, ...] = ()
+    cached: int | None = 0
+    forced: int = 0
+    reasoning_tokens: int = 0
+    calls: tuple[ValidatedCall, ...] = ()
+    stop_string: str | None = None
+    prompt_logprobs: tuple[ContentLogprob, ...] = ()
+    retries: int = 0
+    dropped_tokens: int = 0
+    dropped_calls: tuple[ValidatedCall, ...] = ()
+    drafts: tuple[int, ...] | None = None
+
+
+class OutputReader:
+    """Turns the token batches of one attempt into steps.
+
+    `custom_tools` are the names of the custom tools: the arguments of their calls become their input, which is text.
+    `end_ids` are the tokens that end a turn. `speller` is None when the request asks for no log probabilities.
+    """
+
+    def __init__(
+        self,
+        choice: int,
+        reader: Reader,
+        detokenizer: Detokenizer,
+        validator: AnswerValidator,
+        *,
+        stop: Sequence[str],
+        end_ids: frozenset[int],
+        speller: Speller | None,
+        custom_tools: frozenset[str] = frozenset(),
+    ) -> None:
+        self._choice = choice
+        self._reader = reader
+        self._detokenizer = detokenizer
+        self._validator = validator
+        self._stop = SegmentStop(stop) if stop else None
+        self._end_ids = end_ids
+        self._speller = speller
+        self._inputs = CustomInputs(custom_tools)
+        self._content_tokens = ContentTokens()
+        #: Whether a call has begun.
+        self.called = False
+
+    @property
+    def invalid(self) -> bool:
+        """Whether a call has ended that is not valid."""
+        return self._validator.invalid
+
+    async def replay(self, shown: Sequence[int]) -> None:
+        """Bring the reader up to `shown`, the tokens of an earlier attempt that the client already has.
+
+        In a thread, because `shown` may be thousands of tokens.
+        """
+        events = await asyncio.to_thread(self._replayed, shown)
+        self._inputs.feed(await self._validator.feed(events))
+
+    def _replayed(self, shown: Sequence[int]) -> list[Event]:
+        segments = self._detokenizer.feed(shown)
+        if self._stop is not None:
+            segments = self._stop.feed(segments)
+        return self._reader.feed_segments(segments)
+
+    async def step(self, batch: TokenBatch) -> Step:
+        """The step that `batch` makes. Raises `EngineError` if log probabilities are missing from it."""
+        ids, finish = batch.ids, batch.finish
+        # An end token ends the turn even if the engine does not know that it does.
+        end = next((i for i, token in enumerate(ids) if token in self._end_ids), None)
+        if end is not None:
+            ids, finish = ids[: end + 1], "stop"
+        logprobs = self._logprobs(batch, len(ids))
+        events, reasoning_tokens = self._read(ids[:end], logprobs)
+        last: list[Event] = []
+        if finish is not None:
+            last += self._reader.feed_segments(self._cut(self._detokenizer.finish(), last=True))
+        stop_string = self._stop.matched if self._stop is not None else None
+        stopped = stop_string is not None
+        if stopped:
+            finish = "stop"
+        if finish is not None:
+            # A stop string may cut a call in half, so the reader is told "length": the output is not complete.
+            last += self._reader.finish("length" if stopped else finish)
+        self._content_tokens.finish(last)
+        events += last
+        self.called = self.called or any(isinstance(event, CallStart) for event in events)
+        events, calls = await self._validated(events, finish, stopped)
+        reason: FinishReason | None = finish
+        if finish == "stop" and self.called and not stopped:  # after a stop string, the calls are not to be run
+            reason = "tool_calls"
+        return Step(
+            self._choice,
+            events,
+            ids,
+            batch.drafted,
+            batch.accepted,
+            reason,
+            logprobs=logprobs,
+            content_logprobs=self._content_tokens.take(),
+            cached=batch.cached,
+            forced=batch.forced,
+            reasoning_tokens=reasoning_tokens,
+            calls=calls,
+            stop_string=stop_string,
+            prompt_logprobs=self._speller.spell(batch.prompt_logprobs) if self._speller is not None else (),
+            drafts=batch.drafts,
+        )
+
+    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int]:
+        """The events of `ids`, and how many of them are reasoning: those that the reader is in a reasoning block before
+        or after. So the count does not depend on how many tokens come at once."""
+        events: list[Event] = []
+        reasoning = 0
+        for i, token in enumerate(ids):
+            before = self._reader.in_reasoning
+            segments = self._detokenizer.feed((token,))
+            new = self._reader.feed_segments(self._cut(segments, last=False))
+            events += new
+            reasoning += before or self._reader.in_reasoning
+            if logprobs:
+                marker = before != self._reader.in_reasoning or any(segment.control for segment in segments)
+                self._content_tokens.add(logprobs[i], new, marker=marker)
+        return events, reasoning
+
+    def _cut(self, segments: list[Segment], *, last: bool) -> list[Segment]:
+        """`segments` up to the first stop string."""
+        if self._stop is None:
+            return segments
+        segments = self._stop.feed(segments)
+        if last and self._stop.matched is None:
+            segments += self._stop.finish()
+        return segments
+
+    async def _validated(
+        self, events: list[Event], finish: Literal["stop", "length"] | None, stopped: bool
+    ) -> tuple[list[Event], tuple[ValidatedCall, ...]]:
+        """The events with those of the validation, and the calls that ended."""
+        earlier = len(self._validator.calls)
+        events = await self._validator.feed(events)
+        if finish is not None:
+            events += await self._validator.finish("stop_string" if stopped else finish)
+        return self._inputs.feed(events, last=finish is not None), tuple(self._validator.calls[earlier:])
+
+    def _logprobs(self, batch: TokenBatch, count: int) -> tuple[ContentLogprob, ...]:
+        """The log probabilities of the first `count` tokens."""
+        if self._speller is None:
+            return ()
+        if len(batch.logprobs) != len(batch.ids):
+            raise EngineError("the engine returned no log probabilities, though the request asks for them")
+        return self._speller.spell(batch.logprobs[:count])

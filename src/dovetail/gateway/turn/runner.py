@@ -1,0 +1,403 @@
+"""Runs a turn: render -> complete -> parse, as a stream of `Step`s, the same for every API.
+
+`TurnRunner.prepare` makes a `Turn` of a request; it computes for milliseconds, so it is called outside the event loop.
+`TurnRunner.steps` runs the turn: each choice is a sequence of its own in the engine, and steps come as they are made. A
+whole response is the fold of the same steps that a stream sends, so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from dovetail.completion import Engine
+from dovetail.conversation import check_tools
+from dovetail.custom_tools import is_custom
+from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.formats.base import Format
+from dovetail.formats.history import Repair
+from dovetail.gateway.http.bodies import Bodies
+from dovetail.gateway.http.draining import Draining
+from dovetail.gateway.recordings.capture import Captures, NoCaptures
+from dovetail.gateway.records.answer_recorder import AnswerRecorder, AnswerStart
+from dovetail.gateway.records.history_records import recorded_answers, spelling
+from dovetail.gateway.records.record import Sealer, model_digest
+from dovetail.gateway.records.signatures import Signatures
+from dovetail.gateway.settings import Settings
+from dovetail.gateway.telemetry.trace import Trace
+from dovetail.gateway.turn.admission import Admission
+from dovetail.gateway.turn.fixed_sampling import fixed
+from dovetail.gateway.turn.logprobs import Speller
+from dovetail.gateway.turn.new_repairs import new_repairs
+from dovetail.gateway.turn.output import OutputReader, Step
+from dovetail.gateway.turn.raw_prompt import ids_of, least_tokens, prompt_of, spelled_controls
+from dovetail.gateway.turn.reasoning_budget import bounded
+from dovetail.gateway.turn.retries import with_retries
+from dovetail.gateway.turn.running_attempt import RunningAttempt
+from dovetail.gateway.turn.streams import merge
+from dovetail.gateway.turn.timed_output import TimedOutputReader
+from dovetail.gateway.turn.tool_names import ToolNames
+from dovetail.gateway.turn.tools import DeclaredTools
+from dovetail.gateway.turn.truncation import truncated
+from dovetail.gateway.turn.turn import Attempt, Attempts, Rendered, Turn
+from dovetail.gateway.turn.turn_grammar import check_can_follow, turn_grammar
+from dovetail.gateway.turn.turn_request import TurnRequest
+from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
+from dovetail.gateway.turn.written_prompt import WrittenPrompt, opening_of, written_prompt
+from dovetail.grammar import FreeText, Grammar, matcher
+from dovetail.grammar.grammar import Writer
+from dovetail.grammar.inputs.together import check_together
+from dovetail.tokens import Detokenizer, Prompt, Tokenizer
+
+#: A truncated conversation leaves 1 / this of the context for the answer.
+_LEAST_ROOM = 4
+
+#: The most prompt tokens of a request that get log probabilities, unless the context is longer: each takes about 1 KB.
+_MOST_SCORED = 65_536
+
+
+#: The words by which LiteLLM and LangChain know that a prompt is too long.
+_MAXIMUM = "This model's maximum context length is {} tokens"
+
+
+class TurnRunner:
+    """Runs turns for one model: its format, its tokenizer, and the engine that completes its prompts."""
+
+    def __init__(self, engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> None:
+        self._engine = engine
+        self._format = fmt
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._speller = Speller(tokenizer)
+        self.draining = Draining()
+        self.admission = Admission(settings.queue)
+        self.bodies = Bodies(settings.max_body_bytes, settings.body_memory_bytes)
+        self._signatures = Signatures(settings.record_key)
+        self.captures = NoCaptures() if settings.recordings is None else Captures(settings.recordings, tokenizer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._tokenizer
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        return self._engine.info.context
+
+    def warm_up(self) -> None:
+        """Build the grammar library's view of the vocabulary: about a second for 160,000 tokens."""
+        matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
+        _ = self._tokenizer.longest_token, self._sealer
+
+    def prepare(self, request: TurnRequest, trace: Trace | None = None) -> Turn:
+        """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`.
+
+        `trace` times it, and the turn's other stages.
+        """
+        request = msgspec.structs.replace(request, trace=trace or request.trace)
+        with _deep_nesting_refused(), request.field_names.in_errors():
+            names = ToolNames.of(request.tools, request.messages)
+            request = names.in_request(request)
+            if self._settings.fixed_sampling is not None:
+                request = fixed(request, self._settings.fixed_sampling)
+            return self._prepare(truncated(request, self._has_room) if request.truncate else request, names)
+
+    def render(self, request: TurnRequest) -> Rendered:
+        """The prompt of `request` without an answer, so it may be longer than the context.
+
+        Raises `InvalidRequest` or `RenderError`. Takes about a second for a megabyte of text that is new.
+        """
+        with _deep_nesting_refused(), request.field_names.in_errors():
+            if request.prompts:
+                (raw,) = request.prompts
+                return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
+            request = ToolNames.of(request.tools, request.messages).in_request(request)
+            DeclaredTools(request, self._format)  # refuses the tools that `prepare` refuses
+            written = self._written(request)
+            ids = tuple(written.prompt.ids(self._tokenizer))
+            return Rendered(request, written.prompt, ids, self._reports(request, written))
+
+    def render_in(self, request: TurnRequest, fmt: Format) -> tuple[Prompt, tuple[Repair, ...]]:
+        """The prompt of `request` as the model of another format would get it, and the repairs of its history.
+
+        Raises `InvalidRequest` or `RenderError`.
+        """
+        with _deep_nesting_refused(), request.field_names.in_errors():
+            request = ToolNames.of(request.tools, request.messages).in_request(request)
+            DeclaredTools(request, fmt)
+            off = request.extension.repairs_off(self._settings.no_repair)
+            written = written_prompt(request, fmt, {}, off)
+            return written.prompt, tuple(map(request.field_names.of_repair, written.repairs))
+
+    def _has_room(self, request: TurnRequest) -> bool:
+        """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""
+        prompt = self._written(request).prompt
+        try:
+            self._check_length(prompt)
+        except ContextExceeded:
+            return False
+        wanted = self.context // _LEAST_ROOM
+        wanted = wanted if request.max_tokens is None else min(wanted, request.max_tokens)
+        return len(prompt.ids(self._tokenizer)) + wanted <= self.context
+
+    def _written(self, request: TurnRequest) -> WrittenPrompt:
+        """The prompt of `request`, with the tokens of its recorded answers, and all repairs."""
+        records, reports = recorded_answers(request.messages, request.tools, self._sealer)
+        answers = {i: spelling(record, self._tokenizer) for i, record in records.items()}
+        off = request.extension.repairs_off(self._settings.no_repair)
+        written = written_prompt(request, self._format, answers, off)
+        return written._replace(repairs=[*written.repairs, *reports])
+
+    def _reports(self, request: TurnRequest, written: WrittenPrompt) -> tuple[Repair, ...]:
+        """What the response reports of the history, with the client's names for its fields."""
+        repairs = map(request.field_names.of_repair, written.repairs)
+        return (*repairs, *self._signatures.check(request.signed))
+
+    def _new_reports(self, request: TurnRequest, written: WrittenPrompt) -> tuple[Repair, ...]:
+        """What of that is new: earlier turns reported what is before the last message of the assistant."""
+        return self._reports(request, written._replace(repairs=new_repairs(written.repairs, request.messages)))
+
+    def _start(self, request: TurnRequest, written: WrittenPrompt, left_open: bool) -> AnswerStart | None:
+        """How the answers to `request` begin; None if their first tokens are not known.
+
+        `left_open`: the prompt ends inside reasoning.
+        """
+        if not request.continue_final_message:
+            opening = Prompt.alternating(opening_of(request, self._format, written))
+            return AnswerStart(opening.ids(self._tokenizer), (), left_open)
+        continued = written.answers.get(len(request.messages) - 1)
+        if continued is None:
+            return None
+        opening, answer = Prompt.alternating([*continued.opening]), Prompt.alternating([*continued.pieces])
+        in_reasoning = self._format.left_open(opening)
+        return AnswerStart(opening.ids(self._tokenizer), answer.ids(self._tokenizer), in_reasoning)
+
+    def _prepare(self, request: TurnRequest, names: ToolNames) -> Turn:
+        if request.prompts:
+            return self._prepare_raw(request)
+        declared = DeclaredTools(request, self._format)
+        written = self._written(request)
+        prompt = written.prompt
+        self._check_length(prompt)
+        with request.trace.stage("render"):
+            ids = tuple(prompt.ids(self._tokenizer))
+        max_tokens = self._max_tokens(request, len(ids))
+        self._check_tokens(request, max_tokens)
+        # From the prompt and not from the request: a template may ignore the switch, or an answer may be continued.
+        left_open = self._format.left_open(prompt)
+        strict = request.extension.strict or self._settings.strict
+        with request.trace.stage("compile"), declared.request_fields():
+            if any(map(is_custom, declared.tools)):  # no other tool has a grammar of its own
+                check_together(check_tools(declared.tools))
+            grammar = turn_grammar(request, self._format, declared.tools, strict=strict, left_open=left_open)
+            matcher_ = matcher.compile(grammar, self._tokenizer, sorted(self._end_ids)) if grammar else None
+            schemas = answer_schemas(request, declared.tools)
+        if grammar is not None:
+            check_can_follow(grammar, request, self._format, left_open)
+        enforces = self._engine.info.enforces == "constraint"
+        constraint, unbounded = bounded(
+            matcher_,
+            request,
+            max_tokens,
+            self._format,
+            self._tokenizer,
+            left_open=left_open,
+            enforces=enforces,
+            default=self._settings.reasoning_budget,
+        )
+        if unbounded:
+            request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
+        attempts = Attempts(
+            request,
+            ids,
+            max_tokens,
+            grammar,
+            constraint,
+            self._format,
+            declared.tools,
+            self._tokenizer,
+            left_open,
+            self.captures.wants(request.extension.recording),
+        )
+        return Turn(
+            created=int(time.time()),
+            tool_names=names,
+            request=request,
+            repairs=self._reports(request, written),
+            new_repairs=self._new_reports(request, written),
+            choices=tuple(attempts.attempt(choice) for choice in range(request.choices)),
+            attempts=attempts,
+            # A greedy retry would give the same tokens again.
+            retries=self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0,
+            schemas=schemas,
+            unenforced=tuple(map(request.field_names.of, self._unenforced(grammar, schemas, declared))),
+            most_drafts=self._most_drafts,
+            recorder=self._recorder(attempts, functools.partial(self._start, request, written, left_open)),
+            signatures=self._signatures,
+        )
+
+    @property
+    def _most_drafts(self) -> int | None:
+        info = self._engine.info
+        return info.draft_tokens if info.reports_steps else None
+
+    def _recorder(self, attempts: Attempts, start: Callable[[], AnswerStart | None]) -> AnswerRecorder:
+        request = attempts.request
+        end_ids = self._end_ids.union(request.stop_token_ids)
+        tools, stop = request.tools, request.stop
+        return AnswerRecorder(self._sealer, self._tokenizer, start, attempts.reader, tools, stop, end_ids)
+
+    def _prepare_raw(self, request: TurnRequest) -> Turn:
+        """The turn of raw prompts: no tools, no grammar, no repairs."""
+        if request.prompt_logprobs is not None and not self._engine.info.prompt_logprobs:
+            raise InvalidRequest(
+                "this engine does not report log probabilities of prompts: leave out echo or logprobs", param="echo"
+            )
+        attempts = [self._raw_attempts(request, number) for number in range(len(request.prompts))]
+        most = max(self.context, _MOST_SCORED)
+        scored = 0 if request.prompt_logprobs is None else request.choices * sum(len(each.prompt) for each in attempts)
+        if scored > most:
+            message = (
+                f"echo with logprobs is limited to {most} tokens in all prompts and answers, and here are {scored}"
+            )
+            raise InvalidRequest(f"{message}: send fewer prompts at once", param="prompt")
+        return Turn(
+            created=int(time.time()),
+            request=request,
+            repairs=(),
+            new_repairs=(),
+            choices=tuple(each.attempt(choice) for each in attempts for choice in range(request.choices)),
+            attempts=attempts[0],
+            retries=0,
+            schemas=answer_schemas(request, ()),
+            unenforced=(),
+            most_drafts=self._most_drafts,
+            recorder=self._recorder(attempts[0], lambda: None),
+            signatures=self._signatures,
+            spelled_controls=spelled_controls(request.prompts, self._tokenizer),
+        )
+
+    def _raw_attempts(self, request: TurnRequest, number: int) -> Attempts:
+        """The attempts at the answers to one of the raw prompts."""
+        raw = request.prompts[number]
+        self._check_least(least_tokens(raw, self._tokenizer), raw.field)
+        ids = ids_of(raw, self._tokenizer)
+        if not ids:
+            raise InvalidRequest(f"{raw.field} is empty: it needs at least one token", param=raw.field)
+        max_tokens = self._max_tokens(request, len(ids), raw.field)
+        self._check_tokens(request, max_tokens)
+        named = msgspec.structs.replace(request, id=f"{request.id}.{number}") if number else request
+        recorded = self.captures.wants(request.extension.recording)
+        return Attempts(named, ids, max_tokens, None, None, self._format, (), self._tokenizer, False, recorded)
+
+    def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas, tools: DeclaredTools) -> tuple[str, ...]:
+        writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
+        places = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
+        return tuple(map(tools.field, dict.fromkeys((*places, *schemas.unchecked))))
+
+    def _check_length(self, prompt: Prompt) -> None:
+        """Refuse a prompt that cannot fit before it is tokenized, which takes a second for a megabyte."""
+        self._check_least(len(prompt.text.encode(errors="replace")) // self._tokenizer.longest_token, "messages")
+
+    def _check_least(self, least: int, field: str) -> None:
+        context = self._engine.info.context
+        if least >= context:
+            raise ContextExceeded(
+                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is at least {least} tokens", param=field
+            )
+
+    def _max_tokens(self, request: TurnRequest, prompt: int, prompt_field: str = "messages") -> int:
+        """How many new tokens the answer may have after a prompt of `prompt` tokens."""
+        context = self._engine.info.context
+        room = context - prompt
+        if room < 1:
+            raise ContextExceeded(
+                f"{_MAXIMUM.format(context)}, and the prompt is too long: it is {prompt} tokens", param=prompt_field
+            )
+        most = min(room, request.most_tokens or room)
+        if request.max_tokens is None:
+            return min(most, self._settings.default_max_tokens or most)
+        if request.max_tokens > room and not request.fit_max_tokens:
+            field = request.max_tokens_field
+            raise ContextExceeded(
+                f"{_MAXIMUM.format(context)}, but {field} is {request.max_tokens} and the prompt is {prompt} tokens: "
+                f"set {field} to at most {room}, or leave it out",
+                param=field,
+            )
+        return min(request.max_tokens, most)
+
+    def _check_tokens(self, request: TurnRequest, max_tokens: int) -> None:
+        """Refuse token ids that the model does not have, and more `min_tokens` than `max_tokens`."""
+        vocabulary = self._engine.info.vocab_size
+        for field, tokens in (("logit_bias", request.sampling.logit_bias), ("stop_token_ids", request.stop_token_ids)):
+            if (unknown := next((token for token in tokens if token >= vocabulary), None)) is not None:
+                message = f"{field} has the token id {unknown}, but the vocabulary has {vocabulary}"
+                raise InvalidRequest(message, param=field)
+        if request.min_tokens > max_tokens:
+            message = f"min_tokens is {request.min_tokens}, but the answer has at most {max_tokens} tokens"
+            raise InvalidRequest(message, param="min_tokens")
+
+    def steps(self, turn: Turn) -> AsyncGenerator[Step]:
+        """The answer: the engine's steps, up to the last step of every choice.
+
+        Closing the generator closes the engine's streams, which frees their cache blocks; so does a choice that fails.
+        At most one step of each other choice is read ahead. The engine itself may run ahead, up to `max_tokens`.
+        """
+        # A grammar describes a whole answer, so an engine that takes one cannot continue from a part of an answer.
+        buffer_all = self._engine.info.enforces != "constraint"
+
+        def choice(number: int) -> AsyncGenerator[Step]:
+            async def new_attempt(retry: int, shown: Sequence[int]) -> RunningAttempt:
+                # In a thread, because `shown` may be thousands of tokens.
+                retried = await asyncio.to_thread(turn.attempts.attempt, number, retry, shown) if retry else None
+                running = self._running(turn, number, retried or turn.choices[number], reports_cached=not shown)
+                if shown:
+                    await running.output.replay(shown)
+                return running
+
+            return with_retries(new_attempt, turn.retries, buffer_all=buffer_all)
+
+        choices = [choice(number) for number in range(len(turn.choices))]
+        return choices[0] if len(choices) == 1 else merge(choices)
+
+    def _running(self, turn: Turn, choice: int, attempt: Attempt, *, reports_cached: bool) -> RunningAttempt:
+        trace = turn.request.trace
+        new_reader = functools.partial(TimedOutputReader, trace) if trace.detailed else OutputReader
+        output = new_reader(
+            choice,
+            attempt.reader,
+            Detokenizer(self._tokenizer),
+            AnswerValidator(turn.schemas),
+            stop=attempt.completion.stop,
+            end_ids=self._end_ids.union(attempt.completion.stop_token_ids),
+            speller=None if attempt.completion.logprobs is None else self._speller,
+            custom_tools=turn.attempts.custom_tools,
+        )
+        return RunningAttempt(
+            self._engine, attempt.completion, output, names=turn.tool_names, reports_cached=reports_cached
+        )
+
+    @functools.cached_property
+    def _sealer(self) -> Sealer:
+        model = model_digest(self._format.name, self._tokenizer)
+        return Sealer(self._settings.record_key, model, self._tokenizer.vocab_size)
+
+    @functools.cached_property
+    def _end_ids(self) -> frozenset[int]:
+        control = self._tokenizer.control
+        named = (control[literal] for literal in self._format.end_of_turn if literal in control)
+        return frozenset((*self._engine.info.eos_ids, *named))
+
+
+@contextmanager
+def _deep_nesting_refused() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidRequest("messages or tools are nested too deeply") from error

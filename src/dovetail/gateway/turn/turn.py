@@ -1,0 +1,189 @@
+"""A turn that is ready to run: its request, its prompt, and what makes the attempts at its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dovetail.completion import Completion, Sampling
+from dovetail.custom_tools import is_custom
+from dovetail.formats.base import Format
+from dovetail.formats.history import Repair
+from dovetail.gateway.records.answer_recorder import AnswerRecorder
+from dovetail.gateway.records.signatures import Signatures
+from dovetail.gateway.turn.raw_reader import RawReader
+from dovetail.gateway.turn.tool_names import ToolNames
+from dovetail.gateway.turn.turn_grammar import is_free
+from dovetail.gateway.turn.turn_request import TurnRequest
+from dovetail.gateway.turn.validation import AnswerSchemas
+from dovetail.grammar import Grammar
+from dovetail.grammar.bounded_reasoning import BoundedReasoning
+from dovetail.grammar.matcher import Matcher
+from dovetail.reading import Reader
+from dovetail.tokens import Prompt, Tokenizer
+
+
+class Attempt(NamedTuple):
+    """What one attempt at a choice needs: the completion for the engine, and a reader for its output."""
+
+    completion: Completion
+    reader: Reader
+
+
+class Attempts(msgspec.Struct, frozen=True):
+    """Makes the attempts of one turn. Every attempt has its own request id, seed, matcher and reader.
+
+    `recorded`: whether the turn is recorded.
+    """
+
+    request: TurnRequest
+    prompt: tuple[int, ...]
+    max_tokens: int
+    grammar: Grammar | None
+    constraint: Matcher | BoundedReasoning | None
+    format: Format
+    tools: Sequence[dict[str, Any]]
+    tokenizer: Tokenizer
+    left_open: bool
+    recorded: bool = False
+
+    def attempt(self, choice: int, retry: int = 0, shown: Sequence[int] = ()) -> Attempt:
+        """Attempt number `retry` at `choice`, which continues from `shown`, the tokens that the client has."""
+        request = self.request
+        name = request.id if choice == 0 else f"{request.id}-{choice}"
+        completion = Completion(
+            prompt=(*self.prompt, *shown),
+            max_tokens=self.max_tokens - len(shown),
+            sampling=_with_seed(request.sampling, choice + retry * request.choices),
+            stop=request.stop,
+            stop_token_ids=request.stop_token_ids,
+            ignore_eos=request.ignore_eos,
+            min_tokens=max(0, request.min_tokens - len(shown)),
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            constraint=_advanced(self.constraint, shown) if self.constraint else None,
+            grammar=None if shown else self.grammar,  # it describes a whole answer
+            grammar_required=not is_free(request, self.tools),
+            draft_tokens=request.extension.draft_tokens,
+            gated=request.extension.gate is not False,
+            report_drafts=self.recorded,
+            request_id=f"{name}-retry{retry}" if retry else name,
+            trace_context=request.trace.context,
+        )
+        return Attempt(completion, self.reader(choice, self.left_open))
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the custom tools, as the model writes them."""
+        return frozenset(tool["custom"]["name"] for tool in self.tools if is_custom(tool))
+
+    def reader(self, choice: int, in_reasoning: bool) -> Reader:
+        """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""
+        request = self.request
+        if request.prompts:
+            return RawReader()
+        return self.format.reader(
+            self.tools,
+            thinking=in_reasoning,
+            # Without tools, text that looks like a call is not one.
+            tool_choice=request.tool_choice if self.tools else "none",
+            tokenizer=self.tokenizer,
+            call_prefix=f"call_{request.id[-32:][:16]}_{f'{choice}_' if choice else ''}",
+            structured=request.structured,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A request that is ready to run.
+
+    `created` is in seconds since the epoch. `new_repairs` are those of `repairs` that no earlier turn of the
+    conversation had. `choices` has the first attempt at each choice, and `attempts` makes
+    others, at most `retries` for each choice. `unenforced` lists the fields of the request, with JSON pointers into
+    their schemas, that no grammar enforces although they were to be enforced. `most_drafts` is
+    how many tokens the engine drafts in a step; None if it does not report single steps.
+    `spelled_controls` are the control tokens that raw prompts spell as ordinary text.
+    """
+
+    created: int
+    request: TurnRequest
+    repairs: tuple[Repair, ...]
+    new_repairs: tuple[Repair, ...]
+    choices: tuple[Attempt, ...]
+    attempts: Attempts
+    retries: int
+    schemas: AnswerSchemas
+    unenforced: tuple[str, ...]
+    recorder: AnswerRecorder
+    most_drafts: int | None
+    signatures: Signatures
+    spelled_controls: tuple[str, ...] = ()
+    tool_names: ToolNames = ToolNames()
+
+    def record(self, choice: int, ids: Sequence[int]) -> str:
+        """The record of a finished choice: `ids` are its tokens as the client got them, in all of its steps.
+
+        A client that returns it as ``message["dovetail"] = {"record": …}`` of the assistant's message gets these tokens
+        into its next prompt. "" for an answer that is too long for a record.
+        """
+        return self.recorder.record(choice, ids)
+
+    @property
+    def id(self) -> str:
+        """The name of the answer."""
+        return self.request.id
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The token ids of the prompt."""
+        return self.attempts.prompt
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of tokens of all prompts."""
+        return sum(len(first.completion.prompt) for first in self.choices[:: self.request.choices])
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the custom tools. In the steps of a turn, the arguments of their calls are text, not JSON."""
+        return frozenset(self.tool_names.to_client.get(name, name) for name in self.attempts.custom_tools)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the turn is recorded."""
+        return self.attempts.recorded
+
+    @property
+    def max_tokens(self) -> int:
+        """The most new tokens of each choice."""
+        return self.attempts.max_tokens
+
+    @property
+    def max_tokens_cut(self) -> bool:
+        """Whether the request asked for more tokens than the context has room for."""
+        return self.request.max_tokens is not None and self.max_tokens < self.request.max_tokens
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The prompt of a request, its token ids, and the repairs that were made to the history."""
+
+    request: TurnRequest
+    prompt: Prompt
+    ids: tuple[int, ...]
+    repairs: tuple[Repair, ...]
+
+
+def _with_seed(sampling: Sampling, offset: int) -> Sampling:
+    """`sampling` with `offset` added to its seed, in 64 bits: choices differ, and can be generated again."""
+    if sampling.seed is None:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + offset + 2**63) % 2**64 - 2**63)
+
+
+def _advanced(constraint: Matcher | BoundedReasoning, tokens: Iterable[int]) -> Matcher | BoundedReasoning:
+    """A copy of `constraint` that has taken `tokens`."""
+    copy = constraint.another()
+    for token in tokens:
+        copy.advance(token)
+    return copy

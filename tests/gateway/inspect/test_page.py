@@ -1,0 +1,273 @@
+"""`/inspect` over HTTP: when it is served, to whom, and what a browser may do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.gateway import Settings, create_app
+from dovetail.gateway.inspect import page_files, routes
+from dovetail.gateway.inspect.recordings import Recordings
+from dovetail.gateway.inspect.rendering import native_formats
+from dovetail.gateway.keys.accounts import Keyring
+from dovetail.gateway.keys.api_key import ApiKey, digest_of
+from dovetail.gateway.recordings.folder import RecordingOptions
+from dovetail.gateway.records.record import model_digest
+from dovetail.tokens import Tokenizer
+from tests.gateway.inspect.files import recording, write
+from tests.gateway.scripted import MODEL, ScriptedEngine
+
+pytestmark = pytest.mark.anyio
+
+PAGE = Path(page_files.__file__).parent / "page"
+KEY = "the-operators"
+HOSTILE = "<script>alert(1)</script>\u202e\x00\x1b[31m</pre>" + "w" * 10**6
+
+
+@asynccontextmanager
+async def inspected(
+    engine: ScriptedEngine, tok: Tokenizer, folder: Path | None, **more: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    options = None if folder is None else RecordingOptions(folder)
+    app = create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def test_without_recording_there_is_no_page(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    async with inspected(engine, tok, None) as client:
+        for path in ("/inspect", "/inspect/main.js", "/inspect/recordings", "/inspect/server"):
+            assert (await client.get(path)).status_code == 404
+        assert "/inspect" not in (await client.get("/")).text
+
+
+async def test_the_page_and_all_that_it_loads_are_served_with_a_strict_policy(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    async with inspected(engine, tok, tmp_path) as client:
+        page = await client.get("/inspect")
+        assert page.headers["content-type"].startswith("text/html")
+        loaded = {f"/{path}" for path in re.findall(r'(?:src|href)="(inspect/[^"]+)"', page.text)}
+        for file in PAGE.glob("*.js"):
+            loaded |= {f"/inspect/{name}" for name in re.findall(r'from "\./([^"]+)"', file.read_text())}
+        assert loaded == {f"/inspect/{file.name}" for file in PAGE.iterdir() if file.suffix in (".js", ".css", ".svg")}
+        for path in ("/inspect", *loaded):
+            response = await client.get(path)
+            headers = response.headers
+            assert response.status_code == 200
+            policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+            assert policy.pop("require-trusted-types-for") == "'script'"
+            assert set(policy.values()) == {"'none'", "'self'"} and policy["default-src"] == "'none'"
+            assert policy["frame-ancestors"] == "'none'" and headers["x-frame-options"] == "DENY"
+            assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_page_names_no_other_origin_and_makes_no_html_of_texts() -> None:
+    for file in PAGE.iterdir():
+        text = file.read_text()
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+        assert not re.search(r"""https?://(?!www\.w3\.org/2000/svg)|["']//""", text)
+        if file.suffix == ".html":
+            assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", text)
+            assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", text))
+
+
+async def test_data_needs_the_operators_key(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
+    write(tmp_path, "a", recording(), 1)
+    keyring = Keyring(
+        [
+            ApiKey(name="alice", digest=digest_of("alices")),
+            ApiKey(name="ops", digest=digest_of("operators"), scope="inspect"),
+            ApiKey(name="prometheus", digest=digest_of("scraper"), scope="metrics"),
+        ]
+    )
+    async with inspected(engine, tok, tmp_path, api_key=KEY, keys=keyring) as client:
+        for path in ("/inspect", "/inspect/main.js", "/inspect/inspect.css"):  # the page asks for the key
+            assert (await client.get(path)).status_code == 200
+        for path in ("/inspect/server", "/inspect/recordings", "/inspect/recordings/a"):
+            statuses = [
+                (await client.get(path, headers=headers)).status_code
+                for headers in (
+                    {},
+                    bearer("wrong"),
+                    bearer("alices"),
+                    bearer("scraper"),
+                    bearer(KEY),
+                    bearer("operators"),
+                )
+            ]
+            assert statuses == [401, 401, 403, 403, 200, 200]
+        refused = await client.get("/inspect/recordings", headers=bearer("alices"))
+        assert "scope: inspect" in refused.json()["error"]["message"]
+        rendered = await client.post("/inspect/render", json={"request": {}}, headers={})
+        assert rendered.status_code == 401
+        assert (await client.get("/v1/models", headers=bearer("operators"))).status_code == 200
+
+
+async def test_pages_of_other_origins_get_no_recording_even_where_they_may_call_the_api(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    write(tmp_path, "a", recording(), 1)
+    async with inspected(engine, tok, tmp_path, allow_origins=("*",)) as client:
+        for path in ("/inspect/recordings", "/inspect/recordings/a"):
+            response = await client.get(path, headers={"origin": "https://evil.example"})
+            assert response.status_code == 403 and "Good day" not in response.text
+
+
+async def test_a_recording_comes_whole_and_as_json_only(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
+    hostile = msgspec.Raw(msgspec.json.encode({"messages": [HOSTILE]}))
+    write(tmp_path, "a", recording(id=HOSTILE, model=HOSTILE, request=hostile), 1)
+    async with inspected(engine, tok, tmp_path) as client:
+        listed = await client.get("/inspect/recordings")
+        shown = await client.get("/inspect/recordings/a")
+    for response in (listed, shown):
+        assert response.headers["content-type"] == "application/json"
+        assert (
+            response.headers["x-content-type-options"] == "nosniff" and response.headers["cache-control"] == "no-store"
+        )
+    assert len(listed.content) < 2000
+    body = shown.json()
+    assert body["recording"]["id"] == HOSTILE and json.loads(body["request"])["messages"] == [HOSTILE]
+    assert body["verdict"][0]["kind"] == "answered"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/inspect/recordings/gone", 404, "there is no recording gone"),
+        ("/inspect/recordings/..%2F..%2Fetc%2Fpasswd", 404, ""),
+        ("/inspect/recordings?limit=1000", 400, "limit is 1000"),
+        ("/inspect/recordings?before=x", 400, "no place in the list"),
+        ("/inspect/recordings/cut", 400, "perhaps cut off"),
+        ("/inspect/recordings/old", 400, "recording of version 0"),
+        ("/inspect/other", 404, "is not served"),
+    ],
+)
+async def test_bad_requests_say_what_is_wrong(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, path: str, status: int, words: str
+) -> None:
+    write(tmp_path, "cut", msgspec.json.encode(recording())[:100], 1)
+    write(tmp_path, "old", msgspec.json.encode(recording(version=0)), 1)
+    async with inspected(engine, tok, tmp_path) as client:
+        response = await client.get(path)
+    assert response.status_code == status and words in response.json()["error"]["message"]
+
+
+async def test_only_so_many_requests_wait(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+    search = Recordings.search
+
+    def slow(self: Recordings, query: Any) -> Any:
+        entered.set()
+        release.wait(60)
+        return search(self, query)
+
+    monkeypatch.setattr(Recordings, "search", slow)
+    monkeypatch.setattr(routes, "_MOST_WAITING", 1)
+    async with inspected(engine, tok, tmp_path) as client:
+        waiting = asyncio.ensure_future(client.get("/inspect/recordings"))
+        await asyncio.to_thread(entered.wait, 60)
+        refused = await client.get("/inspect/recordings/a")
+        assert refused.status_code == 503 and "retry-after" in refused.headers
+        release.set()
+        assert (await waiting).status_code == 200
+
+
+async def test_the_list_of_paths_has_the_page_and_not_its_files(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    async with inspected(engine, tok, tmp_path) as client:
+        paths = (await client.get("/")).json()["paths"]
+    assert [path for path in paths if "/inspect" in path] == [
+        "GET /inspect",
+        "GET /inspect/server",
+        "GET /inspect/recordings",
+        "GET /inspect/recordings/{name}",
+        "POST /inspect/render",
+    ]
+
+
+async def test_the_server_says_what_it_serves(engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path) -> None:
+    async with inspected(engine, tok, tmp_path) as client:
+        served = (await client.get("/inspect/server")).json()
+    assert served["tokenizer"]["digest"] == model_digest("", tok).hex()
+    assert (served["model"], served["format"], set(served["formats"])) == (MODEL, "kimi_k25", set(native_formats()))
+
+
+CHAT: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [
+        {"role": "user", "content": "zq <|im_end|>"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "x", "content": "c"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+}
+
+
+@pytest.mark.parametrize("name", [None, *native_formats()])
+async def test_a_request_is_rendered_in_every_format(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, name: str | None
+) -> None:
+    async with inspected(engine, tok, tmp_path) as client:
+        response = await client.post("/inspect/render", json={"request": CHAT, "format": name})
+        same = await client.post("/v1/chat/completions/render", json=CHAT)
+    reply = response.json()
+    if name in WITHOUT_TOOLS:
+        assert response.status_code == 400 and reply["error"]["message"]
+        return
+    assert response.status_code == 200, reply
+    assert (
+        "".join(segment["text"] for segment in reply["segments"]) == reply["text"] and "zq <|im_end|>" in reply["text"]
+    )
+    assert not any(segment["control"] and "zq" in segment["text"] for segment in reply["segments"])
+    if name in (None, "kimi_k25"):
+        assert reply["text"] == same.json()["prompt"] and reply["repairs"] == same.json()["dovetail"]["repairs"]
+    assert reply["count"] == (same.json()["count"] if name is None else None)
+
+
+#: Formats that refuse this conversation, because their prompts show no tools.
+WITHOUT_TOOLS = ("deepseek_v3",)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"request": CHAT, "format": "../etc/passwd"}, "is no format"),
+        ({"request": CHAT, "format": "qwen3"}, "without a chat template"),
+        ({"request": CHAT, "format": 5}, "format"),
+        ({"request": CHAT, "other": 5}, "other"),
+        ({"format": "qwen3"}, "request"),
+        ({"request": {"model": MODEL, "messages": "x"}}, "messages"),
+        ({"request": CHAT | {"model": "another"}}, "is not served here"),
+        ({"request": CHAT | {"tools": [{"type": "nothing"}]}, "format": "kimi_k2"}, "tools[0]"),
+    ],
+)
+async def test_what_cannot_be_rendered_is_refused(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, body: Any, words: str
+) -> None:
+    async with inspected(engine, tok, tmp_path) as client:
+        response = await client.post("/inspect/render", json=body)
+    assert response.status_code in (400, 404) and words in response.json()["error"]["message"]

@@ -1,0 +1,61 @@
+"""Errors under /v1/messages have Anthropic's shape and words, those of every other path OpenAI's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dovetail.errors import (
+    ContextExceeded,
+    DovetailError,
+    EngineBusy,
+    EngineError,
+    InvalidRequest,
+    PayloadTooLarge,
+    RenderError,
+    Unauthorized,
+    UnknownModel,
+)
+from dovetail.gateway import Settings
+from dovetail.gateway.http.errors import error_response
+from dovetail.tokens import Tokenizer
+from tests.gateway.scripted import MODEL, ScriptedEngine, in_process
+
+pytestmark = pytest.mark.anyio
+
+WORDS: list[tuple[DovetailError, str]] = [
+    (InvalidRequest("stop is wrong", param="stop"), "invalid_request_error"),
+    (ContextExceeded("too long"), "invalid_request_error"),
+    (RenderError("cannot be written"), "invalid_request_error"),
+    (Unauthorized("no key"), "authentication_error"),
+    (UnknownModel("not served", param="model"), "not_found_error"),
+    (PayloadTooLarge("too large"), "request_too_large"),
+    (EngineBusy("later"), "overloaded_error"),
+    (EngineError("failed"), "api_error"),
+]
+
+
+@pytest.mark.parametrize(("error", "word"), WORDS, ids=[type(error).__name__ for error, _ in WORDS])
+def test_each_error_has_anthropics_word(error: DovetailError, word: str) -> None:
+    response = error_response(error, "/v1/messages", "abc")
+    message = f"{error.param}: {error.message}" if error.param == "model" else error.message
+    expected = {"type": "error", "error": {"type": word, "message": message}, "request_id": "abc"}
+    assert (response.status_code, json.loads(response.body)) == (error.status, expected)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/nothing", "/v1/messagesx", "/v1/nothing", "/"])
+@pytest.mark.parametrize("key", [None, "sesame"])
+async def test_the_path_decides(engine: ScriptedEngine, tok: Tokenizer, path: str, key: str | None) -> None:
+    settings = Settings(served_model_name=MODEL, api_key=key)
+    async with in_process(engine, tok, settings) as client:
+        response = await client.delete(path, headers={"x-request-id": "mine"})
+    assert response.status_code >= 400
+    assert response.headers["x-request-id"] == "mine"
+    body = response.json()
+    if path in ("/v1/messages", "/v1/messages/nothing"):
+        assert (body["type"], body["request_id"], response.headers["request-id"]) == ("error", "mine", "mine")
+        assert body["error"].keys() == {"type", "message"}
+    else:
+        assert body["error"].keys() == {"message", "type", "param", "code"}
+        assert "request-id" not in response.headers

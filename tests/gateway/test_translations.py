@@ -1,0 +1,56 @@
+"""What a translation of an API may tell the turn, and how the response reports it."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from dovetail.errors import ContextExceeded
+from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.gateway import Settings
+from dovetail.gateway.apis.chat import ChatCompletion
+from dovetail.gateway.http.endpoint import Endpoint
+from dovetail.gateway.http.middleware import RequestMiddleware
+from dovetail.gateway.telemetry.destinations import Telemetry
+from dovetail.gateway.telemetry.metrics import Metrics
+from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.tokens import Tokenizer
+from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(served_model_name=MODEL)
+BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
+
+
+class Fitting(ChatCompletion):
+    """Chat completions whose `max_tokens` is cut to the room, and that leave two fields out."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        fields = json.loads(body)
+        self.turn_request = turn_request(fields, fit_max_tokens=True, omitted=("tools[0]", "système"))
+
+
+async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    engine.ids = (tok.control["<|im_end|>"],)
+    metrics = Metrics(engine.gauges)
+    endpoint = Endpoint(Fitting, TurnRunner(engine, KimiK25(), tok, SETTINGS), metrics, SETTINGS, "chat")
+    app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        cut = await client.post("/", json=BODY)
+        whole = await client.post("/", json=BODY | {"max_tokens": 9})
+    room = engine.info.context - len(engine.seen[0].prompt)
+    assert cut.headers["x-dovetail-max-tokens"] == str(room) and engine.seen[0].max_tokens == room
+    assert cut.headers["x-dovetail-omitted"] == "tools[0], syst%C3%A8me"
+    assert "x-dovetail-max-tokens" not in whole.headers and engine.seen[1].max_tokens == 9
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_all_the_same(tok: Tokenizer) -> None:
+    runner = TurnRunner(ScriptedEngine(tok, context=4), KimiK25(), tok, SETTINGS)
+    with pytest.raises(ContextExceeded):
+        runner.prepare(turn_request(BODY, fit_max_tokens=True))
