@@ -1,0 +1,86 @@
+"""What is measured: contexts and concurrencies, kinds of answers, and how many requests."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Literal
+
+import msgspec
+
+from dovetail.errors import InvalidRequest
+
+Kind = Literal["prose", "calls"]
+KINDS: tuple[Kind, ...] = ("prose", "calls")
+#: off: no drafts. fixed: the drafter's own number in each step. gated: as many as pay. unknown: the server takes no
+#: setting for it.
+Speculation = Literal["off", "fixed", "gated", "unknown"]
+_MOST_TOKENS = 10_000_000
+_MOST_CONCURRENT = 1024
+
+
+class ServiceLevel(msgspec.Struct, frozen=True):
+    """The longest times of a request that is good, in ms: to its first token, for each token after that, in all."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`tokens`: of each answer. `requests`: the fewest timed requests of a cell. `seed`: of the prompts' own words.
+
+    `shared_prefix`: whether all prompts of a length have the same beginning. `service_level`: for the goodput.
+    """
+
+    contexts: tuple[int, ...]
+    concurrencies: tuple[int, ...]
+    kinds: tuple[Kind, ...]
+    tokens: int
+    requests: int
+    seed: int
+    shared_prefix: bool = False
+    service_level: ServiceLevel | None = None
+
+    def waves(self, concurrency: int) -> int:
+        """Timed waves of a cell, at least two, so that there is a spread. One more wave before them is dropped."""
+        return max(-(-self.requests // concurrency), 2)
+
+    def total(self, variants: int) -> int:
+        """Timed and warm-up requests of the whole matrix."""
+        each = sum((self.waves(concurrency) + 1) * concurrency for concurrency in self.concurrencies)
+        return variants * len(self.contexts) * len(self.kinds) * each
+
+
+def new_seed() -> int:
+    return random.SystemRandom().randrange(2**32)
+
+
+def parse_matrix(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Contexts and concurrencies of "1k,8k x 1,4". Raises `InvalidRequest`."""
+    parts = re.split(r"\s*[x×]\s*", text.strip())
+    if len(parts) != 2:
+        raise InvalidRequest(f'--matrix must be contexts x concurrencies, as in "1k,8k x 1,4", not {text!r:.80}')
+    return _numbers(parts[0], "context", _MOST_TOKENS), _numbers(parts[1], "concurrency", _MOST_CONCURRENT)
+
+
+def parse_service_level(text: str) -> ServiceLevel:
+    """The limits of "ttft:500,tpot:50,e2el:5000". Raises `InvalidRequest`."""
+    limits: dict[str, float] = {}
+    for word in text.split(","):
+        name, _, number = word.strip().partition(":")
+        if name not in ServiceLevel.__struct_fields__ or not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", number, re.ASCII):
+            raise InvalidRequest(f"--goodput takes ttft:MS, tpot:MS and e2el:MS with commas between, not {word!r:.40}")
+        limits[name] = float(number)
+    return ServiceLevel(**limits)
+
+
+def _numbers(text: str, name: str, most: int) -> tuple[int, ...]:
+    numbers = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d{1,8})(k?)", word.strip(), re.ASCII | re.IGNORECASE)
+        number = 0 if match is None else int(match[1]) * (1024 if match[2] else 1)
+        if not 0 < number <= most:
+            raise InvalidRequest(f"--matrix: {word.strip()!r:.40} is no {name}; it must be 1 to {most}, k is 1,024")
+        numbers.append(number)
+    return tuple(dict.fromkeys(numbers))

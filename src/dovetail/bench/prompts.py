@@ -1,0 +1,104 @@
+"""Prompts of a length in tokens by the endpoint's count. Each has words of its own, before or after the common ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dovetail.bench.calls import TOOL
+from dovetail.bench.plan import Kind
+from dovetail.client.not_tested import NotTested
+
+_WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work number night point home water room mother area money "
+    "story fact month lot right study book eye job word business issue side kind head house service friend father"
+).split()
+TASK: Mapping[Kind, str] = {
+    "prose": "Write as long a text as you can about these words.",
+    "calls": "Please get the weather for city Paris.",
+}
+_OWN = 8  # words that are a prompt's own
+_ROUNDS = 12
+
+#: How many tokens the prompt of a request's messages and tools has.
+Count = Callable[[Mapping[str, Any]], Awaitable[int]]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How many words, and then single letters, all prompts have. `shared`: they stand before a prompt's own words."""
+
+    words: int
+    letters: int
+    shared: bool = False
+
+
+def request(kind: Kind, shape: Shape, own: str) -> dict[str, Any]:
+    """The messages and tools of one request. `own`: text from which its own words are drawn."""
+    own_words = words(own, _OWN)
+    common = " ".join(_WORDS[i * 7 % len(_WORDS)] for i in range(shape.words)) + " a" * shape.letters
+    text = f"{common}. {own_words}" if shape.shared else f"{own_words}. {common}"
+    content = f"{text}\n{TASK[kind]}"
+    messages = [{"role": "user", "content": content}]
+    if kind == "prose":
+        return {"messages": messages}
+    return {"messages": messages, "tools": [TOOL], "tool_choice": "required"}
+
+
+def words(own: str, count: int) -> str:
+    """So many words, drawn from the text `own`."""
+    return " ".join(random.Random(own).choices(_WORDS, k=count))
+
+
+async def tokens_per_word(count: Count) -> float:
+    """How many tokens a word has on average. Raises `NotTested`."""
+    empty, sample = [
+        await count({"messages": [{"role": "user", "content": text}]})
+        for text in (TASK["prose"], f"{TASK['prose']} {words('sample', 400)}")
+    ]
+    if sample <= empty:
+        raise NotTested("by its count, longer prompts have no more tokens")
+    return (sample - empty) / 400
+
+
+async def fitted(kind: Kind, context: int, own: str, count: Count, start: Shape) -> Shape:
+    """The shape with which the prompt has `context` tokens, as near as that is possible.
+
+    `start`: the shape of another prompt of this length, or an empty one. Raises `NotTested` if no shape comes within
+    0.5 %, or 2 tokens.
+    """
+    shape = start if start.words else await _by_words(kind, context, own, count, start)
+    best, least = shape, context
+    for _ in range(_ROUNDS):
+        missing = context - await count(request(kind, shape, own))
+        if abs(missing) < least:
+            best, least = shape, abs(missing)
+        if missing == 0:
+            break
+        letters = shape.letters + missing
+        # Where letters are used up, words go, and letters take their place.
+        words = shape.words if letters >= 0 else max(shape.words + letters, 0)
+        shape = Shape(words, max(letters, 0), shape.shared)
+    if least > tolerance(context):
+        raise NotTested(
+            f"no prompt of {context} tokens can be made: the nearest is {least} tokens away", blocking=False
+        )
+    return best
+
+
+async def _by_words(kind: Kind, context: int, own: str, count: Count, start: Shape) -> Shape:
+    empty = await count(request(kind, start, own))
+    sample = await count(request(kind, Shape(len(_WORDS), 0, start.shared), own))
+    per_word = (sample - empty) / len(_WORDS)
+    if empty > context:
+        raise NotTested(f"its shortest prompt has {empty} tokens, more than {context}", blocking=False)
+    if per_word <= 0:
+        raise NotTested("by its count, longer prompts have no more tokens")
+    return Shape(max(int((context - empty) / per_word) - 2, 0), 0, start.shared)
+
+
+def tolerance(context: int) -> int:
+    return max(context // 200, 2)

@@ -1,0 +1,118 @@
+"""The table of a run, on a terminal and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import groupby
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.bench.figures import Cell, Times
+from dovetail.bench.result import Result
+
+_COLUMNS = ("context", "x", "kind", "drafts", "decode", "95 %", "all", "prefill", "TTFT", "TPOT", "a step")
+_CSV_FIGURES = (
+    "decode_tokens_per_second",
+    "decode_tokens_per_second_all",
+    "prefill_tokens_per_second",
+    "ttft_ms",
+    "tpot_ms",
+    "gap_ms",
+    "end_to_end_ms",
+    "acceptance_length",
+)
+
+
+def show(result: Result, console: Console) -> None:
+    """A table for each endpoint, then what stayed empty, the ratios, and what the client took."""
+    by_endpoint = sorted(result.cells, key=lambda cell: cell.endpoint)  # stable: the order of the plan stays
+    for endpoint, cells in groupby(by_endpoint, key=lambda cell: cell.endpoint):
+        _endpoint(endpoint, [*cells], console)
+    for ratio in result.ratios:
+        low, high = ratio.interval.low, ratio.interval.high
+        console.print(
+            f"{ratio.context} x {ratio.concurrency} {ratio.kind}: {escape(ratio.numerator)} decodes {ratio.decode:.2f} "
+            f"times as fast as {escape(ratio.denominator)} ({low:.2f} to {high:.2f})",
+            soft_wrap=True,
+        )
+    console.print(f"client: {result.client.cpu_share:.0%} of a core", style="yellow" if _busy(result) else "")
+    if _busy(result):
+        console.print("The client used more than half a core: its own work may be in the times.", style="yellow")
+
+
+def as_csv(result: Result) -> str:
+    """A line for each cell, with the medians that the table has, below a line of names."""
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("endpoint", *_COLUMNS[:4], *_CSV_FIGURES, "wrong calls", "because"))
+    for cell in result.cells:
+        place = (cell.endpoint, cell.context, cell.concurrency, cell.kind, cell.speculation)
+        figures = (getattr(cell, name) for name in _CSV_FIGURES)
+        medians = (figure.p50 if isinstance(figure, Times) else figure for figure in figures)
+        rows.writerow((*place, *medians, cell.calls.wrong, cell.because))
+    return text.getvalue()
+
+
+def _busy(result: Result) -> bool:
+    return result.client.cpu_share > 0.5
+
+
+def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
+    table = Table(*_COLUMNS, title=escape(endpoint), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for cell in cells:
+        if cell.because is None:
+            table.add_row(*_row(cell))
+    if table.row_count:
+        console.print(table)
+        console.print(
+            "medians; decode (each, its interval, all at once) and prefill in tokens/s, TTFT and TPOT (a token) in ms",
+            style="dim",
+        )
+    for cell in cells:
+        place = f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
+        if cell.because is not None:
+            console.print(f"{place}: not measured, because {escape(cell.because)}", style="yellow", soft_wrap=True)
+        if cell.calls.wrong:
+            share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
+            console.print(f"{place}: {share}: {escape(str(cell.calls.because))}", style="bold red", soft_wrap=True)
+        if cell.goodput is not None:
+            console.print(
+                f"{place}: {cell.goodput.share:.0%} of requests are within the limits, "
+                f"{cell.goodput.requests_per_second:.3g} a second",
+                soft_wrap=True,
+            )
+        if cell.cached_share is not None and cell.cached_share > 0.1:
+            console.print(
+                f"{place}: {cell.cached_share:.0%} of the prompts' tokens came from a cache",
+                style="yellow",
+                soft_wrap=True,
+            )
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    decode = cell.decode_tokens_per_second
+    interval = "" if decode is None else f"{decode.p50_interval.low:.0f}–{decode.p50_interval.high:.0f}"
+    return (
+        str(cell.context),
+        str(cell.concurrency),
+        cell.kind,
+        cell.speculation,
+        _median(decode),
+        interval,
+        _number(cell.decode_tokens_per_second_all),
+        _median(cell.prefill_tokens_per_second),
+        _median(cell.ttft_ms),
+        _median(cell.tpot_ms),
+        _number(cell.acceptance_length),
+    )
+
+
+def _median(times: Times | None) -> str:
+    return _number(None if times is None else times.p50)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.0f}"

@@ -1,0 +1,134 @@
+"""`dovetail bench`: how fast an endpoint decodes and prefills, by context and concurrency, with and without drafts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dovetail import __version__
+from dovetail.bench.html import html
+from dovetail.bench.plan import KINDS, Kind, Plan, new_seed, parse_matrix, parse_service_level
+from dovetail.bench.report import as_csv, show
+from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, machine, versions
+from dovetail.bench.runner import Run, ratios
+from dovetail.bench.target import Target
+from dovetail.cli import bench_load
+from dovetail.cli.demo_endpoint import demo_endpoint
+from dovetail.cli.endpoint_key import endpoint_key
+from dovetail.client.endpoint import Endpoint, Limits
+from dovetail.client.transport import HttpTransport, base_of
+from dovetail.errors import InvalidRequest
+
+#: The environment variables with the keys of the first and the second URL. A key is never sent to the other one.
+KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_2")
+_MATRIX, _DEMO_MATRIX = "1k,8k x 1,4", "256,1k x 1,4"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit codes: 0 every cell is measured and every call right; 1 a call was wrong; 2 a cell is empty; 130 stopped."""
+    if arguments.workload is not None:
+        return bench_load.run(arguments)
+    if arguments.png is not None and find_spec("matplotlib") is None:
+        raise InvalidRequest("--png needs matplotlib: pip install 'dovetail[bench]'")
+    plan = _plan(arguments)
+    if arguments.url is not None:
+        return _run(arguments, plan, [base_of(url) for url in (arguments.url, arguments.url2) if url is not None])
+    print("starting the bundled demo model", file=sys.stderr)
+    with demo_endpoint() as url:
+        return _run(arguments, plan, [url])
+
+
+def _run(arguments: argparse.Namespace, plan: Plan, urls: list[str]) -> int:
+    if len(set(urls)) < len(urls):
+        raise InvalidRequest("URL and URL2 are the same endpoint: name it once")
+    header = Header(tuple(urls), (arguments.model_name,) * len(urls), plan)
+    file = ResumeFile(None if arguments.resume is None else Path(arguments.resume), header)
+    key_files = (arguments.api_key_file, arguments.api_key_file_2)
+    transports = [
+        HttpTransport(url, endpoint_key(key_files[i], KEY_VARIABLES[i]), arguments.timeout)
+        for i, url in enumerate(urls)
+    ]
+    limits = Limits(arguments.max_requests, arguments.max_wait)
+    targets = [
+        Target(
+            Endpoint(transport, url, model=arguments.model_name, limits=limits),
+            transport,
+            shared_prefix=plan.shared_prefix,
+        )
+        for url, transport in zip(urls, transports, strict=True)
+    ]
+    measuring = Run(plan, targets, file.cells)
+    began, cpu = time.perf_counter(), time.process_time()
+    stopped = False
+    try:
+        asyncio.run(_measure(measuring, transports, file))
+    except KeyboardInterrupt:
+        stopped = True
+    seconds = time.perf_counter() - began
+    client = Client((time.process_time() - cpu) / seconds, seconds)
+    return _report(arguments, plan, targets, measuring, client, stopped=stopped)
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    contexts, concurrencies = parse_matrix(arguments.matrix or (_DEMO_MATRIX if arguments.url is None else _MATRIX))
+    kinds: list[Kind] = [kind for kind in KINDS if kind in arguments.kinds.split(",")]
+    if not kinds or len(kinds) < len(set(arguments.kinds.split(","))):
+        raise InvalidRequest(f"--kinds knows {' and '.join(KINDS)}, not {arguments.kinds!r:.80}")
+    if arguments.tokens < 2:
+        raise InvalidRequest("--tokens must be 2 or more: the speed is that of the tokens after the first")
+    seed = new_seed() if arguments.seed is None else arguments.seed
+    level = None if arguments.goodput is None else parse_service_level(arguments.goodput)
+    counts = arguments.tokens, arguments.requests
+    return Plan(contexts, concurrencies, tuple(kinds), *counts, seed, arguments.shared_prefix, level)
+
+
+async def _measure(measuring: Run, transports: list[HttpTransport], file: ResumeFile) -> None:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    try:
+        await measuring.prepare()
+        print(f"{measuring.requests} requests, those of the warm-up included", file=sys.stderr)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("requests", total=measuring.requests)
+            await measuring.run(
+                lambda done, shown: bar.update(task, advance=done, description=shown),
+                file.add,
+            )
+    finally:
+        for transport in transports:
+            await transport.close()
+
+
+def _report(
+    arguments: argparse.Namespace, plan: Plan, targets: list[Target], measuring: Run, client: Client, *, stopped: bool
+) -> int:
+    cells = measuring.everything()
+    models = {target.name: target.model for target in targets}
+    command = ("dovetail", *sys.argv[1:])
+    result = Result(
+        command, __version__, machine(), plan, models, tuple(cells), tuple(ratios(cells)), client, commit(), versions()
+    )
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+    else:
+        show(result, Console(highlight=False))
+    if arguments.csv is not None:
+        Path(arguments.csv).write_text(as_csv(result), encoding="utf-8")
+    if arguments.html is not None:
+        Path(arguments.html).write_text(html(result), encoding="utf-8", errors="replace")
+    if arguments.png is not None:
+        import_module("dovetail.bench.png").png(result, Path(arguments.png))
+    if stopped:
+        return bench_load.INTERRUPTED
+    if any(cell.because is not None for cell in cells):
+        return 2
+    return 1 if any(cell.calls.wrong for cell in cells) else 0

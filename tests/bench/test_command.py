@@ -1,0 +1,164 @@
+"""`dovetail bench` as a command, against a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.bench.result import commit, versions
+from dovetail.bench.runner import Run
+from dovetail.cli import bench, main
+from dovetail.client.transport import HttpTransport
+from tests.bench.scripted import Scripted
+from tests.verify.harness import gateway, served
+
+KEY = "sk-a-key-that-nobody-may-see"
+SMALL = ["--matrix", "96 x 2", "--tokens", "8", "--requests", "2", "--seed", "1", "--kinds", "calls"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that needs the key."""
+    with served(gateway(api_key=KEY)) as served_url:
+        yield served_url
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> list[str]:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    return ["--api-key-file", str(tmp_path / "key")]
+
+
+def test_a_run_prints_its_cells_and_goes_on(
+    url: str, key: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", url, *SMALL, *key, "--resume", str(tmp_path / "cells")]
+    main([*words, "--json"])
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    cells = result["cells"]
+    assert {cell["endpoint"] for cell in cells} == {url} and {cell["concurrency"] for cell in cells} == {2}
+    assert result["plan"]["seed"] == 1 and result["client"]["cpu_share"] > 0
+    assert KEY not in printed.out + printed.err + (tmp_path / "cells").read_text()
+    assert all(cell["ttft_ms"]["p50"] > 0 for cell in cells if cell["because"] is None), cells
+    main([*words, "--csv", str(tmp_path / "table.csv"), "--html", str(tmp_path / "page.html")])
+    assert "dovetail bench" in (tmp_path / "page.html").read_text()
+    rows = [*csv.DictReader((tmp_path / "table.csv").read_text().splitlines())]
+    assert [row["because"] for row in rows] == [cell["because"] or "" for cell in cells]
+    assert [row["ttft_ms"] for row in rows if not row["because"]] == [
+        str(cell["ttft_ms"]["p50"]) for cell in cells if cell["because"] is None
+    ]
+    assert "drafts" in capsys.readouterr().out or any(cell["because"] for cell in cells)
+
+
+@pytest.mark.slow
+def test_without_an_endpoint_the_demo_model_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--matrix", "96 x 1", "--tokens", "4", "--requests", "2", "--kinds", "prose", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["speculation"] for cell in cells] == ["off", "fixed", "gated"]
+
+
+def test_a_demo_model_that_does_not_start_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert main(["bench"]) == 2
+    assert "the demo model does not start: exit code 1" in capsys.readouterr().err
+
+
+def test_an_endpoint_that_is_down_leaves_its_cells_empty(
+    url: str, key: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "http://127.0.0.1:9", *SMALL]) == 2
+    assert "not measured, because it cannot be reached" in capsys.readouterr().out
+    assert main(["bench", url, *SMALL]) == 2
+    assert "a key is needed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ({"stop": 3}, "an answer ended after 3 of 8 tokens"),
+        ({"context": 100}, "its context of 100 tokens has no room for 96 and 8"),
+        ({"status": 429}, "it limits rates (429)"),
+        ({"usage": "none"}, "its streams have no usage"),
+        ({"refuses": ("dovetail", "ignore_eos")}, None),
+    ],
+)
+def test_each_hindrance_has_its_reason_and_no_figure(
+    script: dict[str, Any], reason: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only where `ignore_eos` is refused, and the answers have their length anyway, there are figures."""
+    quick = {"first": 0.001, "token": 0.0005, **script}
+    monkeypatch.setattr(bench, "HttpTransport", lambda *arguments: Scripted(**quick))
+    words = ["bench", "http://a:1", *SMALL[:-1], "prose"]
+    assert main([*words, "--json"]) == (0 if reason is None else 2)
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    if reason is None:
+        assert cell["because"] is None and cell["ttft_ms"]["p50"] > 0
+    else:
+        assert reason in cell["because"] and cell["decode_tokens_per_second"] is cell["ttft_ms"] is None
+        main(words)
+        assert f"not measured, because {reason}" in capsys.readouterr().out
+
+
+def test_a_result_names_the_commit_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert versions()["python"].startswith("3.") and set(versions()) == {"aiohttp", "msgspec", "python"}
+    described = commit()
+    assert described is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", described)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert commit() is None
+
+
+def test_a_run_that_is_stopped_prints_what_it_has(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def stopped(run: Run, *arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "run", stopped)
+    assert main(["bench", "http://127.0.0.1:9", *SMALL]) == 130
+    assert "the run was stopped before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["http://127.0.0.1:9", "--matrix", "1k"], "--matrix must be"),
+        (["http://127.0.0.1:9", "--kinds", "poetry"], "--kinds knows prose and calls"),
+        (["http://127.0.0.1:9", "--tokens", "1"], "--tokens must be 2 or more"),
+        (["http://127.0.0.1:9", "http://127.0.0.1:9/v1"], "same endpoint"),
+        (["ftp://127.0.0.1"], "URL must be one such as"),
+    ],
+)
+def test_bad_input_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_stream_that_repeats_the_key_keeps_its_length_and_not_the_key() -> None:
+    body = f"data: {KEY}\n\n".encode()
+
+    async def repeat(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def timed(address: str) -> Any:
+        transport = HttpTransport(address, KEY, 20)
+        try:
+            return await transport.timed("POST", "/", b"{}")
+        finally:
+            await transport.close()
+
+    with served(repeat) as address:
+        arrival = asyncio.run(timed(address))
+    assert KEY.encode() not in arrival.reply.body and len(arrival.reply.body) == len(body) == arrival.pieces[-1][1]
