@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -11,11 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.cli.main import main
 from dovetail.tokens import tokenizer
 from tests.engine import checkpoints
 from tests.plan.pair import DRAFTER, TARGET
 
 Dovetail = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe's reading and writing end; either may be closed."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with contextlib.suppress(OSError):
+            os.close(end)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,8 +59,33 @@ def pair(tmp_path_factory: pytest.TempPathFactory, small_tokenizer_file: Path) -
     return folder
 
 
+@pytest.fixture
+def dovetail(monkeypatch: pytest.MonkeyPatch) -> Dovetail:
+    """Runs `dovetail` with the given arguments and standard input, in this process, because starting one takes a
+    second."""
+
+    def run(*arguments: str | Path, input: str = "") -> subprocess.CompletedProcess[str]:
+        streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8") for name in ("stdin", "stdout", "stderr")}
+        streams["stdin"].buffer.write(input.encode())
+        streams["stdin"].buffer.seek(0)
+        with monkeypatch.context() as patch:
+            for name, stream in streams.items():
+                patch.setattr(sys, name, stream)
+            try:
+                code = main([str(argument) for argument in arguments])
+            except SystemExit as error:  # of argparse
+                code = error.code  # type: ignore[assignment]
+        written = []
+        for name in ("stdout", "stderr"):
+            streams[name].flush()
+            written.append(streams[name].buffer.getvalue().decode())  # type: ignore[attr-defined]
+        return subprocess.CompletedProcess(list(arguments), code, *written)
+
+    return run
+
+
 @pytest.fixture(scope="session")
-def dovetail() -> Dovetail:
+def dovetail_process() -> Dovetail:
     """Runs `dovetail` with the given arguments and standard input, in a process of its own."""
 
     def run(*arguments: str | Path, input: str = "") -> subprocess.CompletedProcess[str]:

@@ -25,8 +25,8 @@ def request_file(tmp_path: Path) -> Path:
     return tmp_path / "request.json"
 
 
-def test_version(dovetail: Dovetail) -> None:
-    assert dovetail("version").stdout == f"{package.__version__}\n"
+def test_version(dovetail_process: Dovetail) -> None:
+    assert dovetail_process("version").stdout == f"{package.__version__}\n"
 
 
 def test_render_writes_exactly_the_prompt(dovetail: Dovetail, request_file: Path, pair: Path) -> None:
@@ -72,7 +72,6 @@ def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
         (("serve", "nowhere"), "there is no folder"),
         (("plan", "{pair}/target", "--drafter", "none", "--draft-tokens", "3"), "draft_tokens is 3 (command line)"),
         (("plan", "{pair}/target", "--config", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-        (("plan", "org/nowhere"), "the hub cannot be reached"),
         (("plan", "--recipe", "kimi-k2.5-sm120-dcp5"), "did you mean kimi-k2.5-sm120-dcp"),
         (("plan", "{pair}/target", "--engine", "vlm"), "engine is 'vlm'"),
         (("plan", "{pair}/target", "--gpus", "8x B2000"), "did you mean B200"),
@@ -99,6 +98,13 @@ def test_an_error_is_one_message_and_exit_code_2(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("dovetail: ")
     assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_hub_that_cannot_be_reached_is_one_message(dovetail_process: Dovetail) -> None:
+    done = dovetail_process("plan", "org/nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dovetail: ") and "the hub cannot be reached" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -26,6 +26,7 @@ from dovetail.cli.embedded_engine import LoadingBar, cost_folder, engine_setting
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
 from dovetail.plan import Plan, resolve
+from dovetail.plan.acceptance import expected_acceptance
 from dovetail.plan.options import OPTIONS
 from dovetail.tokens import tokenizer
 from tests.cli.test_serve import free_port, serving
@@ -88,6 +89,7 @@ def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, 
     [(arguments, settings, core)] = made
     resolved = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens", "max_draft_tokens")}
     expected: dict[str, Any] = resolved | {"gate": "measured", "cost_folder": cache / "dovetail" / "costs"}
+    expected["acceptance"] = None if options.get("gate") == "off" else expected_acceptance(plan.settings)
     expected |= {name: value for name, value in options.items() if name != "chunked_prefill"} | more
     assert settings == EngineSettings(**expected)
     assert arguments[:2] == (Path(plan.folders["target"]), Path(plan.folders["drafter"]))
@@ -100,9 +102,16 @@ def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, 
 def test_every_engine_setting_is_a_setting_of_the_plan_and_tried_here() -> None:
     words = {option.name: option.engine_names["embedded"] for option in OPTIONS if "embedded" in option.engine_names}
     apart = {"target", "drafter", "method", "chunked_prefill"}
-    assert words.keys() - apart == {field.name for field in fields(EngineSettings)} - {"cost_folder", "kernels"}
+    not_chosen = {"acceptance", "cost_folder", "kernels"}
+    assert words.keys() - apart == {field.name for field in fields(EngineSettings)} - not_chosen
     assert all(words[name] == name for name in words.keys() - apart)
     assert words.keys() - {"target", "drafter", "method"} == {name for options, _ in CASES for name in options}
+
+
+def test_the_gate_begins_with_the_recipes_acceptance() -> None:
+    gated, fixed = (resolve(None, {"engine": "embedded", "gate": gate}) for gate in ("measured", "off"))
+    assert engine_settings(gated).acceptance == expected_acceptance(gated.settings) is not None
+    assert engine_settings(fixed).acceptance is None
 
 
 def test_cost_files_are_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

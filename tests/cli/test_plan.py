@@ -17,6 +17,8 @@ from dovetail.plan import embedded, hardware, resolve
 from dovetail.plan.options import OPTIONS
 from tests.checkpoints.configs import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
+from tests.formats.test_differencing import CONTROLS, HARMFUL, LISTED, template
+from tests.formats.test_registry import checkpoint
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_the_page_has_settings_memory_notes_and_advice(plan: Any) -> None:
     text = " ".join(page.split())
     assert "environment value from VLLM_ENABLE_PCIE_ALLREDUCE 1 recipe kimi-k2.5-sm120-dcp4" in text
     assert "target 1.03T parameters, 31.7B active: mla, 8 of 384 experts, int4" in text
-    assert "weights 595.1 GB, reckoned from its shape; the drafter's 6.0 GB" in text
+    assert "weights 595.1 GB, estimated from its shape; the drafter's 6.0 GB" in text
     assert re.search(r"KV cache [\d,]+ bytes a token on each GPU; [\d,]+ tokens fit, \d+ sequences of 262,144", text)
     assert "note speculate_below_context is 7000" in text
     assert "advice --decode-context-parallel-size 8: room for" in text
@@ -145,6 +147,7 @@ def test_commands_for_other_engines(plan: Any) -> None:
     assert "trtllm-serve Qwen/Qwen3-8B" in plan(*words, "--emit", "trtllm")
     kinds = [each["kind"] for each in yaml.safe_load_all(plan(*words, "--emit", "k8s"))]
     assert kinds == ["PersistentVolumeClaim", "Service", "Deployment"]
+    assert yaml.safe_load(plan(*words, "--emit", "helm"))["vllm"]["nodes"] == 1
 
 
 def test_two_nodes_take_a_leader_and_workers(plan: Any) -> None:
@@ -229,3 +232,35 @@ def test_a_drafters_target_with_a_nul_is_refused(tmp_path: Path, capsys: pytest.
     block = QWEN3_8B_EAGLE3["speculators_config"] | {"verifier": {"name_or_path": "~a\0b", "architectures": []}}
     drafter = write(tmp_path, QWEN3_8B_EAGLE3, speculators_config=block)
     assert "is a drafter whose config names no target" in refused(capsys, "plan", drafter)
+
+
+@pytest.mark.parametrize(
+    ("source", "level", "reads"),
+    [
+        (LISTED, "note", 'the layout of its calls was derived by differencing (\'<|calls|>[{"tool": "\')'),
+        (
+            template(""),
+            "warning",
+            "tool calls are not read, because the chat template shows no calls: a history with a",
+        ),
+        (HARMFUL["loops"] + LISTED, "warning", "tool calls are not read, because the chat template "),
+        (
+            LISTED.replace("<|calls|>", "<|im_end|>"),
+            "warning",
+            "tool calls are not read, because no declaration expresses the layout of its calls: Derived.calls: "
+            "'<|im_end|>' ends a turn",
+        ),
+    ],
+    ids=["derived", "no calls", "harmful", "contradictory"],
+)
+def test_the_plan_says_how_a_template_of_its_own_is_read(
+    plan: Any, tmp_path: Path, source: str, level: str, reads: str
+) -> None:
+    folder = checkpoint(Path(write(tmp_path / "model", QWEN3_8B)), *CONTROLS, template=source)
+    assert rows(plan(folder))["format"][:2] == ["jinja", "default"]
+    why = f"the format is jinja: it has a chat_template.jinja of its own; {reads}"
+    assert f"{level} {why}" in " ".join(plan(folder).split())
+    (message,) = (
+        each["message"] for each in json.loads(plan(folder, "--json"))[f"{level}s"] if each["setting"] == "format"
+    )
+    assert message.startswith(why)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import itertools
 import json
 import os
 import signal
@@ -18,22 +20,30 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from rich.console import Console
 
 from dovetail.checkpoints import hub
 from dovetail.cli import serve
-from dovetail.cli.server import GracefulServer, listen
+from dovetail.cli.api_keys import NO_KEYS
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.gateway.recordings.folder import RecordingLimits, RecordingOptions
+from dovetail.gateway.response_store import StoreLimits
 from dovetail.plan import engines, resolve
 from tests.checkpoints.configs import QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
 
+#: Below the ports that the system gives to those who take any, and others in each process that runs tests.
+_PORTS = itertools.cycle(range(first := 10_000 + os.getpid() * 100 % 20_000, first + 100))
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that no other test will take before its server does."""
+    for port in itertools.islice(_PORTS, 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 @contextlib.contextmanager
@@ -52,7 +62,8 @@ def serving(port: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]
             child.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# Servers that tests/cli/test_tls.py and others start end quietly on SIGTERM too.
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_server_answers_and_ends_quietly_on_a_signal(pair: Path, number: signal.Signals) -> None:
     port = free_port()
     with serving(port, pair / "drafter", "--context", "256") as child:
@@ -139,7 +150,7 @@ def test_no_repair_is_the_default_that_a_request_may_override(pair: Path) -> Non
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             bodies = (body, body | {"dovetail": {"repair": True}})
             answers = [await client.post("/v1/chat/completions", json=one) for one in bodies]
@@ -163,7 +174,7 @@ def test_the_option_tokenizer_replaces_the_targets_tokenizer(pair: Path, tmp_pat
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             return (await client.post("/v1/chat/completions", json=body)).status_code
 
@@ -185,6 +196,8 @@ def test_a_model_without_local_files_is_not_served(pair: Path, tmp_path: Path, m
         serve.check_servable(resolve(drafter, {}))
     monkeypatch.setattr(hub, "fetch", lambda name, revision=None: str(pair / "target"))
     serve.check_servable(resolve("org/target", {}))
+    with pytest.raises(PlanError, match="reasoning_budget needs the embedded engine"):
+        serve.check_servable(resolve("org/target", {"reasoning_budget": 9, "engine": "http://127.0.0.1:1"}))
     monkeypatch.setattr(engines, "check_complete", hub_without_weights)
     with pytest.raises(
         PlanError, match=r"the weights of org/target are not here: `hf download org/target` fetches them"
@@ -234,28 +247,49 @@ def test_the_url_is_that_of_the_local_machine() -> None:
     assert url_of("model.lan", 80) == "http://model.lan:80"
 
 
-def test_the_engine_ends_answers_that_outlast_the_grace_period() -> None:
-    """Clients get the engine's error, and not half a line."""
-    stopped = asyncio.Event()
+def test_limits_of_stored_responses(pair: Path) -> None:
+    target = str(pair / "target")
+    assert serve.response_limits(resolve(target, {})) == StoreLimits(100_000, 1 << 30, 30 * 86_400)
+    limits = {"response_store_count": 7, "response_store_size": 4096, "response_store_age": 0.5}
+    assert serve.response_limits(resolve(target, limits)) == StoreLimits(7, 4096, 43_200)
 
-    class Engine:
-        async def stop(self) -> None:
-            stopped.set()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"half of ", "more_body": True})
-        os.kill(os.getpid(), signal.SIGTERM)
-        await stopped.wait()
-        await send({"type": "http.response.body", "body": b"the answer"})
+def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
+    target = str(pair / "target")
+    assert serve.recording_options(resolve(target, {})) is None
+    folder = tmp_path / "recordings"
+    options = serve.recording_options(resolve(target, {"record": str(folder)}))
+    assert options == RecordingOptions(folder) and folder.is_dir()
+    limits = {"record_count": 7, "record_size": 4096, "record_age": 0.5, "record_redact": True}
+    options = serve.recording_options(resolve(target, {"record": str(folder), "record_when": "requested", **limits}))
+    assert options == RecordingOptions(folder, RecordingLimits(7, 4096, 43200), redact=True, when="requested")
+    (tmp_path / "file").touch()
+    with pytest.raises(PlanError, match="cannot be a folder"):
+        serve.recording_options(resolve(target, {"record": str(tmp_path / "file")}))
 
-    async def main() -> str:
-        listener = listen("127.0.0.1", 0)
-        server = GracefulServer(app, Engine(), grace_s=0.2)  # type: ignore[arg-type]
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        await serving
-        return answer.text
 
-    assert asyncio.run(main()) == "half of the answer"
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"record": "r"}, True), ({}, False), ({"record": "r", "uds": "s"}, False)],
+)
+def test_the_page_of_recordings_is_named(pair: Path, options: dict[str, Any], named: bool) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    serve._introduce(resolve(str(pair / "target"), options), NO_KEYS, console)
+    assert isinstance(console.file, io.StringIO)
+    assert ("http://127.0.0.1:8000/inspect" in console.file.getvalue()) == named
+
+
+def test_where_responses_are_stored(pair: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = str(pair / "target")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert serve.response_store(resolve(target, {})) == tmp_path / "dovetail" / "responses.db"
+    assert serve.response_store(resolve(target, {"response_store": "/a/b.db"})) == Path("/a/b.db")
+    assert serve.response_store(resolve(target, {"response_store": "none"})) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # is to be ignored, says the specification
+    assert serve.response_store(resolve(target, {})) == Path.home() / ".cache" / "dovetail" / "responses.db"
+
+    def homeless() -> Path:
+        raise RuntimeError("no home folder")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert serve.response_store(resolve(target, {})) is None

@@ -78,10 +78,12 @@ class Served:
         command = self.command(*words)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
             try:
-                while child.poll() is None:
-                    with contextlib.suppress(httpx.HTTPError):
-                        if httpx.get(f"{self.url}/health", timeout=60).status_code == 200:
-                            break
+                with httpx.Client(base_url=self.url, timeout=60) as client:
+                    while child.poll() is None:
+                        with contextlib.suppress(httpx.HTTPError):
+                            if client.get("/health").status_code == 200:
+                                break
+                        time.sleep(0.02)
                 yield child
             finally:
                 child.kill()
@@ -433,7 +435,7 @@ def test_a_vllm_that_is_too_old(pair: Path, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def server(folder: Path, run: Run, port: int | None = None) -> Iterator[str]:
-    """The URL of a `vllm` that somebody else started, with the key "theirs"."""
+    """The URL of a `vllm` that another user started, with the key "theirs"."""
     port = port or free_port()
     words = [str(write(folder, run)), "serve", "/models/target", "--port", str(port)]
     environment = {**os.environ, "VLLM_API_KEY": "theirs"}
@@ -472,7 +474,9 @@ def attached(pair: Path, folder: Path, run: Run, key: str = "theirs") -> tuple[i
             list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as child:
             try:
-                body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+                # Without the grammar that keeps calls out, which the program would answer with one token.
+                free = {"dovetail": {"strict": "off"}}
+                body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **free}
                 while child.poll() is None:
                     with contextlib.suppress(httpx.HTTPError):
                         answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60)
@@ -607,9 +611,9 @@ def test_a_server_lost_during_its_check_is_an_error(pair: Path, monkeypatch: pyt
     limited(main)
 
 
-def attached_engine(pair: Path, urls: str, output: io.StringIO) -> Engine:
+def attached_engine(pair: Path, urls: str, output: io.StringIO, drafter: str = "none") -> Engine:
     console = Console(file=output, width=1000)
-    plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": "none"})
+    plan = resolve(str(pair / "target"), {"engine": urls, "strict": "off", "drafter": drafter})
     return external_engine(
         plan, plan_format(plan), dovetail.tokenizer(pair / "target"), StartupProgress(console), console
     )
@@ -631,6 +635,41 @@ def test_drafting_is_checked_on_every_server(pair: Path, tmp_path: Path) -> None
     printed = " ".join(printed.split())
     assert f"speculation is on at {one.removeprefix('http://')}: " in printed
     assert f"WARNING: nothing is drafted at {two.removeprefix('http://')}, although eagle3 should" in printed
+
+
+def test_drafting_is_checked_again_on_a_server_that_joins(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.02)
+    monkeypatch.setattr("dovetail.backends.vllm.probing.PATIENCE_S", 0.1)
+    monkeypatch.setattr("dovetail.backends.vllm.probing._POLL_S", 0.02)
+    output = io.StringIO()
+
+    async def main() -> None:
+        async with Fake() as here, Fake() as late:
+            await late.stop()
+            engine = attached_engine(pair, f"{here.url},{late.url}", output, drafter=str(pair / "drafter"))
+            await engine.start()
+            await late.start()
+            warning = f"WARNING: nothing is drafted at {late.name}, although eagle3 should: it has no counters"
+            await until(lambda: warning in output.getvalue())
+            assert f"drafted at {here.name}" not in output.getvalue(), "it was up at the start"
+            assert len(late.received) == 1 and not here.received
+            await engine.stop()
+
+    limited(main)
+
+
+def test_drafting_is_checked_again_after_a_restart(pair: Path, tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    with served.running(pair / "target", "--drafter", pair / "drafter") as child:
+        assert child.stdout is not None
+        os.kill(runs(served.folder)[0]["pids"][0], signal.SIGKILL)
+        printed = ""
+        while "after the restart" not in printed:
+            printed += (line := child.stdout.readline())
+            assert line, printed
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=60)
+    assert "speculation is on after the restart: 36 of 72 draft tokens" in printed
 
 
 def test_a_servers_model_name_cannot_control_the_terminal(pair: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees while vLLM starts."""
+"""The progress display while vLLM starts."""
 
 from __future__ import annotations
 

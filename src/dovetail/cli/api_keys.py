@@ -1,11 +1,62 @@
-"""API keys, which are read from files because a command line is visible to every user of the machine."""
+"""API keys. They are never on a command line, which is visible to every user of the machine."""
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
+from dovetail.cli.key_file import read_keys, reloaded_on_hangup
 from dovetail.errors import PlanError
+from dovetail.gateway.keys.accounts import Keyring
 from dovetail.plan import Plan
+
+#: The environment variable with the key of the server's clients, for a server without a file of its key.
+CLIENT_KEY = "DOVETAIL_API_KEY"
+
+
+class ClientKeys(NamedTuple):
+    """The keys of a server's clients: one without a name, named ones, both, or none.
+
+    `file`: where the named keys are.
+    """
+
+    single: str | None = None
+    named: Keyring | None = None
+    file: Path | None = None
+
+    @property
+    def needed(self) -> bool:
+        """Whether clients need a key."""
+        return self.single is not None or self.named is not None
+
+    def read_again(self) -> None:
+        """Take the named keys as the file has them now. Raises `PlanError`."""
+        if self.named is not None and self.file is not None:
+            self.named.replace(read_keys(self.file))
+
+    def reloaded(self) -> AbstractAsyncContextManager[None]:
+        """Within this context, SIGHUP reads the named keys again."""
+        if self.named is None or self.file is None:
+            return nullcontext()
+        return reloaded_on_hangup(self.named, self.file)
+
+
+NO_KEYS = ClientKeys()
+
+
+def client_keys(plan: Plan) -> ClientKeys:
+    """The keys of the plan's server. Raises `PlanError`."""
+    file = None if plan.value("api_keys") is None else Path(plan.value("api_keys"))
+    return ClientKeys(client_key(plan), None if file is None else Keyring(read_keys(file)), file)
+
+
+def client_key(plan: Plan) -> str | None:
+    """The key without a name; None if there is none. Raises `PlanError`."""
+    if plan.value("api_key_file") is not None or CLIENT_KEY not in os.environ:
+        return read_key(plan, "api_key_file")
+    return _checked(os.environ[CLIENT_KEY], f"the environment variable {CLIENT_KEY}")
 
 
 def read_key(plan: Plan, setting: str) -> str | None:
@@ -17,6 +68,10 @@ def read_key(plan: Plan, setting: str) -> str | None:
         key = Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{setting} {path} cannot be read as ASCII text") from error
-    if not key or len(key.split()) > 1:
-        raise PlanError(f"{setting} {path} must hold one key, on one line")
-    return key
+    return _checked(key, f"{setting} {path}")
+
+
+def _checked(key: str, where: str) -> str:
+    if not key.isascii() or len(key.split()) != 1:
+        raise PlanError(f"{where} must hold one key, on one line")
+    return key.strip()

@@ -15,6 +15,7 @@ from dovetail.completion import Engine
 from dovetail.engine.settings import INSIDE, LOOKUP, EngineSettings
 from dovetail.errors import PlanError
 from dovetail.plan import Plan
+from dovetail.plan.acceptance import expected_acceptance
 from dovetail.plan.methods import LOOKUPS
 
 
@@ -39,7 +40,9 @@ def engine_settings(plan: Plan) -> EngineSettings:
     """The plan's settings of the embedded engine. A setting that the plan leaves to the engine has its default."""
     names = {field.name for field in fields(EngineSettings)} & plan.settings.keys()
     values: dict[str, Any] = {name: plan.value(name) for name in names if plan.value(name) is not None}
-    return EngineSettings(**values, cost_folder=cost_folder() if plan.value("gate") == "measured" else None)
+    if plan.value("gate") == "measured":
+        values |= {"cost_folder": cost_folder(), "acceptance": expected_acceptance(plan.settings)}
+    return EngineSettings(**values)
 
 
 def cost_folder() -> Path | None:

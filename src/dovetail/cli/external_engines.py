@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dovetail.backends import vllm
-from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
+from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
 from dovetail.backends.vllm.download import downloaded_bytes
 from dovetail.cli.api_keys import read_key
 from dovetail.cli.server_checks import check_grammar_backend, check_server, until_passed
@@ -34,13 +35,14 @@ def external_engine(
     """The plan's engine, not started yet. Raises `PlanError`."""
     if plan.value("engine") == "vllm":
         return _vllm_engine(plan, fmt, tokenizer, progress, console)
+    joined = partial(check_drafting_again, plan, tokenizer, console)
     vocabulary, key = read_vocabulary(Path(plan.folders["target"]), tokenizer), read_key(plan, "engine_api_key_file")
     # A server that is left out is checked again and again, so each warning is shown once.
     check = partial(check_server, plan, fmt, tokenizer, cache(progress.say))
     urls = [url.strip() for url in plan.value("engine").split(",")]
-    servers = [Server(url, vocabulary, key=key, check=check) for url in urls]
+    servers = [Server(url, vocabulary, key=key, check=check, deadlines=_deadlines(plan)) for url in urls]
     console.print(Text(f"checking {', '.join(server.name for server in servers)}", "dim"), soft_wrap=True)
-    return RemoteEngine(servers)
+    return RemoteEngine(servers, patience_s=plan.value("engine_down_timeout") or PATIENCE_S, joined=joined)
 
 
 def _vllm_engine(
@@ -60,8 +62,24 @@ def _vllm_engine(
     vocabulary = read_vocabulary(Path(plan.folders["target"]), tokenizer)
     guidance = plan.value("strict") != "off" and plan.value("grammar_backend") == "guidance"
     check = until_passed(partial(check_grammar_backend, fmt, tokenizer)) if guidance else None
-    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check)
-    return vllm.VLLMEngine(launch, server, socket, log, progress, downloaded=_downloaded(plan))
+    deadlines, down_s = _deadlines(plan), plan.value("engine_down_timeout") or vllm.PATIENCE_S
+    server = Server(vllm.URL, vocabulary, key=launch.key, path=socket.path, check=check, deadlines=deadlines)
+    return vllm.VLLMEngine(
+        launch,
+        server,
+        socket,
+        log,
+        progress,
+        downloaded=_downloaded(plan),
+        patience_s=down_s,
+        joined=partial(check_drafting_again, plan, tokenizer, console),
+    )
+
+
+def _deadlines(plan: Plan) -> Deadlines:
+    """The plan's deadlines for tokens. What it does not set has the default."""
+    limits = {"first_token_s": "first_token_timeout", "idle_s": "engine_idle_timeout"}
+    return Deadlines(**{field: value for field, name in limits.items() if (value := plan.value(name)) is not None})
 
 
 def _downloaded(plan: Plan) -> vllm.Downloaded | None:
@@ -75,15 +93,27 @@ def _downloaded(plan: Plan) -> vllm.Downloaded | None:
 
 async def check_drafting(plan: Plan, engine: Engine, tokenizer: Tokenizer, console: Console) -> None:
     """Print whether the engine drafts, for each of its servers, if the plan has it draft."""
-    tokens, method = plan.value("draft_tokens"), plan.value("method")
-    if not tokens or (method is None and plan.value("drafter") is None):
-        return
-    longest = min(engine.info.context, plan.value("speculate_below_context") or engine.info.context)
-    prompt = tuple(tokenizer.encode(_PROBE_TEXT))[: max(1, longest - vllm.PROBE_TOKENS)]
     probed: dict[str, vllm.Probed] = {"": engine}
     if isinstance(engine, RemoteEngine) and len(engine.servers) > 1:
         probed = {f" at {server.name}": server for server in engine.servers}
-    findings = await asyncio.gather(*(vllm.probe(each, prompt, method) for each in probed.values()))
+    await _check_drafting(plan, probed, tokenizer, console)
+
+
+async def check_drafting_again(plan: Plan, tokenizer: Tokenizer, console: Console, server: Server) -> None:
+    """Print whether a server drafts that came up after the start, because it was restarted or joins late."""
+    where = " after the restart" if plan.value("engine") == "vllm" else f" at {server.name}"
+    await _check_drafting(plan, {where: server}, tokenizer, console)
+
+
+async def _check_drafting(
+    plan: Plan, probed: Mapping[str, vllm.Probed], tokenizer: Tokenizer, console: Console
+) -> None:
+    tokens, method = plan.value("draft_tokens"), plan.value("method")
+    if not tokens or (method is None and plan.value("drafter") is None):
+        return
+    findings = await asyncio.gather(
+        *(vllm.probe(each, _probe_prompt(plan, each, tokenizer), method) for each in probed.values())
+    )
     for where, finding in zip(probed, findings, strict=True):
         if finding.warning is None:
             share = f"{finding.accepted:.0f} of {finding.drafted:.0f} draft tokens were accepted in a probe"
@@ -91,3 +121,8 @@ async def check_drafting(plan: Plan, engine: Engine, tokenizer: Tokenizer, conso
         else:
             warning = f"WARNING: nothing is drafted{where}, although {method or 'a drafter'} should: {finding.warning}"
             console.print(Text(warning, "bold red"))
+
+
+def _probe_prompt(plan: Plan, engine: vllm.Probed, tokenizer: Tokenizer) -> tuple[int, ...]:
+    longest = min(engine.info.context, plan.value("speculate_below_context") or engine.info.context)
+    return tuple(tokenizer.encode(_PROBE_TEXT))[: max(1, longest - vllm.PROBE_TOKENS)]

@@ -14,8 +14,10 @@ import dovetail
 from dovetail.cli.files import read_json
 from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.conversation import Tool, check_tool_types, check_tools
+from dovetail.custom_tools import DEFINITION, input_grammar, is_custom
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
+from dovetail.formats.input_grammar import ClientGrammar
 from dovetail.formats.tool_choice import usable
 from dovetail.grammar import Grammar
 from dovetail.grammar.grammar import Writer
@@ -44,11 +46,13 @@ def _tools(path: str) -> list[dict[str, Any]]:
     if not isinstance(tools, list):
         raise InvalidRequest(f"{path} must hold a JSON list of tools, or an object with `tools`")
     check_tool_types(tools)
-    return [tool for tool in tools if "function" in tool]
+    return [tool for tool in tools if "function" in tool or is_custom(tool)]
 
 
 def _lint(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...]) -> ToolLint:
     """The lint of `tool`, treated as a server does at the level `schema`."""
+    if is_custom(tool):
+        return _lint_custom(tool, fmt, writers)
     function = tool["function"]
     try:
         check_tools([{"type": "function", "function": function}])
@@ -68,6 +72,21 @@ def _lint(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...])
         return grammar
 
     return lint(usable_tool.name, schema, writers, grammar if fmt else None, left_out)
+
+
+def _lint_custom(tool: dict[str, Any], fmt: Format | None, writers: tuple[Writer, ...]) -> ToolLint:
+    """The lint of a custom tool, whose grammar is enforced as a whole or not at all. Without `fmt`, calls are JSON."""
+    name = tool["custom"]["name"]
+    try:
+        check_tools([tool])
+        client = input_grammar(tool)
+        if client is None:
+            return ToolLint(name, {}, {})
+        answer = fmt.grammar([tool], tool_choice="required") if fmt else Grammar(ClientGrammar(client, "").in_json())
+    except InvalidRequest as refusal:
+        return ToolLint(name, {}, {}, refusal.message.partition(" cannot be enforced: ")[2] or refusal.message)
+    assert answer is not None
+    return ToolLint(name, {writer: (DEFINITION,) for writer in writers if [*answer.unenforced(writer)]}, {})
 
 
 def _show(results: list[ToolLint], console: Console) -> None:

@@ -1,8 +1,9 @@
 """Parses the command line, runs one command, and turns errors into one message and an exit code.
 
 Each command's module is imported when the command runs, so that `--help` takes a tenth of a second. Exit codes: 0
-done; 1 `render --diff` found a difference or `lint` a problem; 2 refused (usage, plan, checkpoint, input); 130
-interrupted.
+done; 1 `render --diff` or `explain --diff` found a difference, `lint` a problem, `verify` a failure or `bench` a wrong
+call; 2 refused (usage, plan, checkpoint, input), or an endpoint that `verify` could not test or `bench` not measure;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dovetail import __version__
+from dovetail.cli.image_options import add_image
+from dovetail.cli.standard_streams import in_background, open_missing
 from dovetail.errors import DovetailError
 
 REFUSED = 2
@@ -39,19 +42,20 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    open_missing()
     words = sys.argv[1:] if argv is None else argv
-    command = next((word for word in words if not word.startswith("-")), None)
-    parser = _parser(command, help_all="--help-all" in words)
+    command, second = ([word for word in words if not word.startswith("-")] + [None, None])[:2]
+    parser = _parser("bench compare" if (command, second) == ("bench", "compare") else command, "--help-all" in words)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         _refuse_unknown(parser, arguments.command, unknown)
     code = 0
     try:
         # Each command's module has a `run(arguments)`, which may return an exit code.
-        code = import_module(f"dovetail.cli.{arguments.command}").run(arguments) or 0
+        code = import_module(f"dovetail.cli.{arguments.module or arguments.command}").run(arguments) or 0
         sys.stdout.flush()
     except DovetailError as error:
-        print(f"dovetail: {_line(error.message)}", file=sys.stderr)
+        _complain(error.message)
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -60,9 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, UnicodeError, RecursionError) as error:
         # A bad file name, file or terminal that no command checks for itself.
-        print(f"dovetail: {type(error).__name__}: {_line(str(error))}", file=sys.stderr)
+        _complain(f"{type(error).__name__}: {error}")
         return REFUSED
     return code
+
+
+def _complain(message: str) -> None:
+    with in_background():  # a pipe that nobody reads must not keep the process from its end
+        print(f"dovetail: {_line(message)}", file=sys.stderr)
 
 
 def _line(message: str) -> str:
@@ -75,13 +84,14 @@ def _line(message: str) -> str:
     return "".join(character if character.isprintable() else " " for character in message)
 
 
-def _parser(command: str | None, *, help_all: bool) -> argparse.ArgumentParser:
+def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     """The parser of all commands. `serve` and `plan` have their many options only if they are the `command` that runs.
 
     `help_all`: the help shows every option, and not only the common ones.
     """
     parser = argparse.ArgumentParser(prog="dovetail", description="Tool calls that stay exact at speculative speed.")
     parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
+    parser.set_defaults(module=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     serve = _command(commands, "serve", "answer OpenAI requests over HTTP; without MODEL, with the bundled demo pair")
@@ -89,7 +99,9 @@ def _parser(command: str | None, *, help_all: bool) -> argparse.ArgumentParser:
     output = plan.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print the plan as JSON")
     output.add_argument(
-        "--emit", choices=("vllm", "sglang", "trtllm", "k8s"), help="print a command for another engine, or a manifest"
+        "--emit",
+        choices=("vllm", "sglang", "trtllm", "k8s", "helm"),
+        help="print a command for another engine, a manifest, or values for the chart",
     )
     output.add_argument("--all", action="store_true", help="also show the settings that are left to the engine")
     for name, subparser, examples in (("serve", serve, _SERVE_EXAMPLES), ("plan", plan, _PLAN_EXAMPLES)):
@@ -149,6 +161,34 @@ def _parser(command: str | None, *, help_all: bool) -> argparse.ArgumentParser:
     )
     parse.add_argument("--json", action="store_true", help="print JSON")
 
+    explain = _command(
+        commands, "explain", "show what happened to a request that `serve --record` recorded, with a verdict in words"
+    )
+    explain.add_argument(
+        "recording", metavar="FILE", help="a file of the folder of recordings, or with a chat completion's body"
+    )
+    explain.add_argument("--url", metavar="URL", help="the server that gets the request in FILE, with or without /v1")
+    explain.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
+    explain.add_argument(
+        "--replay",
+        action="store_true",
+        help="send the request to URL, with drafting and without, and show where the answers begin to differ; exit "
+        "code 1 if they do",
+    )
+    explain.add_argument(
+        "--raw", action="store_true", help="print commands that do render, complete and parse by hand, with curl"
+    )
+    explain.add_argument("--all", action="store_true", help="shorten nothing, and show the grammar")
+    explain.add_argument(
+        "--diff", metavar="FILE", help="show where another recording begins to differ; exit code 1 if it does"
+    )
+    explain.add_argument("--html", metavar="FILE", help="write all of it as one HTML page")
+    explain.add_argument("--json", action="store_true", help="print JSON: the verdict and the recording")
+
+    formats = _command(commands, "formats", "list the formats, or show how the calls of one model are read, and why")
+    formats.add_argument("--of", metavar="CHECKPOINT|TEMPLATE", help="checkpoint folder, or file with a chat template")
+    formats.add_argument("--json", action="store_true", help="print JSON")
+
     lint = _command(
         commands, "lint", "list what no grammar enforces in the schemas of tools, and schemas that cannot be used"
     )
@@ -170,6 +210,37 @@ def _parser(command: str | None, *, help_all: bool) -> argparse.ArgumentParser:
     )
     lint.add_argument("--json", action="store_true", help="print JSON")
 
+    tune = _command(commands, "tune", "compile the GPU kernel for latents ahead of time, and show which tiles fit")
+    tune.add_argument(
+        "--arch",
+        action="append",
+        choices=("sm_80", "sm_90", "sm_100", "sm_120"),
+        help="an architecture; may be given several times (default: all)",
+    )
+    tune.add_argument(
+        "--cache",
+        action="append",
+        choices=("bfloat16", "fp8", "fp8_ds_mla"),
+        help="a type of KV cache; may be given several times (default: all)",
+    )
+    tune.add_argument(
+        "--no-compile", action="store_true", help="show the table that comes with Dovetail; needs no Triton"
+    )
+    tune.add_argument("--write", metavar="FILE", help="write the table with what was compiled in it")
+    tune.add_argument("--json", action="store_true", help="print JSON: every row, with those that do not fit")
+
+    bench = _command(commands, "bench", "measure an endpoint: decode, prefill and drafting, by context and concurrency")
+    (_add_bench_compare if command == "bench compare" else _add_bench)(bench)
+    _add_verify(
+        _command(commands, "verify", "test an endpoint: does it answer as its model should, and which step failed")
+    )
+
+    key = _command(commands, "key", "make API keys for the file of `serve --api-keys`")
+    actions = key.add_subparsers(dest="action", metavar="ACTION", required=True)
+    new = _command(actions, "new", "print a fresh key on standard error, once, and its entry on standard output")
+    new.add_argument("name", metavar="NAME", help="who has the key: 1 to 64 letters, digits, `.`, `_`, `@` and `-`")
+
+    add_image(_command(commands, "image", "plan or build a container image"))
     _command(commands, "version", "print the version")
     return parser
 
@@ -179,6 +250,188 @@ def _command(
 ) -> argparse.ArgumentParser:
     # No abbreviations: a script that says --draft must not change its meaning when an option is added.
     return commands.add_parser(name, help=description, description=description, allow_abbrev=False)
+
+
+def _add_verify(verify: argparse.ArgumentParser) -> None:
+    verify.add_argument("url", metavar="URL", help="an OpenAI-compatible endpoint, with or without /v1")
+    verify.add_argument("url2", metavar="URL2", nargs="?", help="a second one, which is tested beside it")
+    verify.add_argument("--suite", metavar="NAME[,NAME]", default="", help="suites to run (default: all)")
+    verify.add_argument("--model-name", metavar="NAME", help="the model's name at the endpoint, if it serves several")
+    verify.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
+    verify.add_argument(
+        "--api-key-file-2", metavar="FILE", help="file with the key of URL2 (default: $OPENAI_API_KEY_2)"
+    )
+    language = verify.add_mutually_exclusive_group()
+    language.add_argument(
+        "--model", metavar="PATH", help="checkpoint folder: prompts and answers are compared with Dovetail's own"
+    )
+    language.add_argument("--format", metavar="NAME", help="the same by the name of a format, without a tokenizer")
+    cases = verify.add_argument_group("your own cases")
+    cases.add_argument("--tools", metavar="FILE", help="suite schema: tools as a JSON list, or a request's body")
+    cases.add_argument(
+        "--schemas", metavar="DIR", help="suite schema: .json files, or valid.jsonl with one in each line"
+    )
+    cases.add_argument("--samples", metavar="FILE", help="suite calls: requests, one in each line (samples.jsonl)")
+    cases.add_argument("--bfcl", metavar="WHEEL|DIR", help="suite calls: BFCL v4, from the wheel bfcl-eval or its data")
+    cases.add_argument(
+        "--bfcl-categories", metavar="NAME[,NAME]", help="its categories (default: 1,240 cases of five categories)"
+    )
+    cases.add_argument(
+        "--reference",
+        metavar="URL|FILE",
+        action="append",
+        help="suite calls: an endpoint to compare with, which is asked twice, or a results.jsonl; twice for two runs",
+    )
+    cases.add_argument("--reference-key-file", metavar="FILE", help="its key (default: $OPENAI_API_KEY_REFERENCE)")
+    cases.add_argument(
+        "--undrafted", metavar="URL", help="suite speculation, and blame: the model of URL, served without a drafter"
+    )
+    cases.add_argument("--undrafted-key-file", metavar="FILE", help="its key (default: $OPENAI_API_KEY_UNDRAFTED)")
+    cases.add_argument("--undrafted-2", metavar="URL", help="the same for URL2")
+    cases.add_argument("--undrafted-key-file-2", metavar="FILE", help="its key (default: $OPENAI_API_KEY_UNDRAFTED_2)")
+    watching = verify.add_argument_group("a served gateway's traffic")
+    watching.add_argument("--watch", metavar="S", type=_seconds, help="show faults from /metrics every S seconds")
+    watching.add_argument("--readings", metavar="N", type=_positive, help="end after N readings (default: never)")
+    watching.add_argument(
+        "--alarm", metavar="SHARE", type=_share, default=0.01, help="exit code 1 above this share (default: 0.01)"
+    )
+    load = verify.add_argument_group("load")
+    for option, kind, default, text in (
+        ("--runs", _positive, 1, "times that each case runs"),
+        ("--concurrency", _positive, 4, "cases at a time"),
+        ("--max-requests", _positive, 2000, "most requests to each endpoint"),
+        ("--max-tokens", _positive, 1024, "most tokens of an answer"),
+        ("--max-wait", _seconds, 120.0, "most seconds to wait for a busy endpoint, for each request"),
+        ("--timeout", _seconds, 600.0, "most seconds for an answer"),
+    ):
+        load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    output = verify.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--html", metavar="FILE", help="write one HTML page")
+    output.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    output.add_argument(
+        "--keep",
+        metavar="DIR",
+        help="write each failure with its requests; the same command goes on with a stopped run",
+    )
+    output.add_argument(
+        "--fail-on",
+        metavar="WHAT[,WHAT]",
+        default="any",
+        help="failures that make the exit code 1: names of suites and steps, any, none (default: any)",
+    )
+
+
+def _add_bench(bench: argparse.ArgumentParser) -> None:
+    bench.epilog = "`dovetail bench compare --help` has the command that compares two results."
+    bench.add_argument(
+        "url", metavar="URL", nargs="?", help="an OpenAI-compatible endpoint (default: serve the demo model meanwhile)"
+    )
+    bench.add_argument("url2", metavar="URL2", nargs="?", help="a second one, which is measured in turns with it")
+    bench.add_argument(
+        "--matrix",
+        metavar="M",
+        help='contexts x requests at once (default: "1k,8k x 1,4"; for the demo model "256,1k x 1,4")',
+    )
+    bench.add_argument("--kinds", metavar="KIND[,KIND]", default="prose,calls", help="prose, calls (default: both)")
+    bench.add_argument("--model-name", metavar="NAME", help="the model's name at the endpoint, if it serves several")
+    bench.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
+    bench.add_argument(
+        "--api-key-file-2", metavar="FILE", help="file with the key of URL2 (default: $OPENAI_API_KEY_2)"
+    )
+    bench.add_argument("--seed", metavar="N", type=_positive, help="of the prompts' own words (default: a new one)")
+    bench.add_argument(
+        "--shared-prefix", action="store_true", help="all prompts have the same beginning, for a cache to find"
+    )
+    bench.add_argument(
+        "--goodput", metavar="LIMITS", help='count requests within limits in ms, such as "ttft:500,tpot:50,e2el:9000"'
+    )
+    work = bench.add_argument_group("work in place of a matrix")
+    work.add_argument(
+        "--workload",
+        metavar="NAME|FILE",
+        help="agentic, batch, chat or rag: jobs of one or several turns; a trace in Mooncake's or aiperf's form; or a "
+        "folder of `serve --record`",
+    )
+    work.add_argument("--jobs", metavar="N", type=_positive, default=32, help="how many (default: 32)")
+    arrival = work.add_mutually_exclusive_group()
+    arrival.add_argument("--concurrency", metavar="N", type=_positive, help="jobs at once (default: 4)")
+    arrival.add_argument("--rate", metavar="R", type=_ratio, help="jobs a second, at random times (Poisson)")
+    arrival.add_argument("--replay", metavar="X", type=_ratio, help="at the times of the trace, X times as fast")
+    work.add_argument("--scale", metavar="X", type=_ratio, default=1.0, help="X times the tokens (default: 1)")
+    work.add_argument("--pauses", metavar="X", type=_ratio, default=1.0, help="X times the pauses (default: 1)")
+    work.add_argument(
+        "--find-knee", action="store_true", help="search the highest rate that keeps --goodput in 95 of 100 requests"
+    )
+    load = bench.add_argument_group("load")
+    for option, kind, default, text in (
+        ("--tokens", _positive, 128, "tokens of an answer"),
+        ("--requests", _positive, 8, "fewest timed requests of a cell"),
+        ("--max-requests", _positive, 10_000, "most requests to each endpoint"),
+        ("--max-wait", _seconds, 120.0, "most seconds to wait for a busy endpoint before a request that is not timed"),
+        ("--timeout", _seconds, 600.0, "most seconds for an answer"),
+    ):
+        load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
+    output = bench.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--csv", metavar="FILE", help="write the medians of each cell as CSV")
+    output.add_argument("--html", metavar="FILE", help="write one HTML page: heat maps, ratios, curves")
+    output.add_argument("--png", metavar="FILE", help="write the heat maps as a picture (needs dovetail[bench])")
+    output.add_argument(
+        "--resume", metavar="FILE", help="write each measured cell; the same command goes on with a stopped run"
+    )
+
+
+def _add_bench_compare(bench: argparse.ArgumentParser) -> None:
+    bench.description = "say whether a later result of `dovetail bench --json` decodes as fast as an earlier one"
+    bench.usage = "dovetail bench compare [-h] [--fail-below R] [--json] BEFORE.json AFTER.json"
+    bench.set_defaults(module="bench_comparison")
+    bench.add_argument("action", choices=("compare",), help=argparse.SUPPRESS)
+    bench.add_argument("before", metavar="BEFORE.json", help="the earlier result")
+    bench.add_argument("after", metavar="AFTER.json", help="the later result, with the same contexts and kinds")
+    bench.add_argument(
+        "--fail-below",
+        metavar="R",
+        type=_ratio,
+        help="exit code 1 if it decodes less than R times as fast, beyond doubt (such as 0.97)",
+    )
+    bench.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no whole number above 0")
+    return int(text)
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1000:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no ratio above 0")
+    return value
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no share from 0 to 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no number of seconds above 0")
+    return value
 
 
 #: The groups of settings in the order of the help, with their headings.

@@ -117,7 +117,7 @@ def _fit(plan: Plan, fit: Fit) -> Iterator[tuple[str, str]]:
         attention = f" of {drafter.attention.word}" if drafter.attention and layers else ""
         where = {"speculators": ", in the speculators format", "inside the target": ", inside the target"}
         yield "drafter", f"{drafter.method}{layers}{attention}{where.get(drafter.config_format, '')}"
-    estimated = ", reckoned from its shape" if fit.weights_from == "shape" else ""
+    estimated = ", estimated from its shape" if fit.weights_from == "shape" else ""
     more = f"; the drafter's {_bytes(fit.drafter_weights)}" if fit.drafter_weights else ""
     yield "weights", f"{_bytes(fit.weights)}{estimated}{more}"
     if each is not None:

@@ -18,7 +18,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats import continuing
 from dovetail.formats.base import Format, Messages
 from dovetail.formats.template import Template, pattern
-from dovetail.gateway.turn_request import TurnRequest
+from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
 
 DIFFERENT = 1  # the exit code, as in `diff`

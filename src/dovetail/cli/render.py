@@ -18,8 +18,8 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway.apis.chat import turn_request
 from dovetail.gateway.apis.chat_request import decode
-from dovetail.gateway.prompt import render_prompt
-from dovetail.gateway.turn_request import TurnRequest
+from dovetail.gateway.turn.prompt import render_prompt
+from dovetail.gateway.turn.turn_request import TurnRequest
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,49 +4,99 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import functools
 import ipaddress
+import math
 import os
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 from starlette.applications import Starlette
 
 import dovetail
+from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
-from dovetail.cli import plan_report
-from dovetail.cli.api_keys import read_key
+from dovetail.cli import line_writer, plan_report
+from dovetail.cli.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
+from dovetail.cli.connections import ConnectionLimits
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
 from dovetail.cli.plan import resolved
-from dovetail.cli.server import cancelled_by_signals, interruptible, listen, serve_app
-from dovetail.cli.terminal import PROBLEM, curl, url_of
+from dovetail.cli.record_key import record_key
+from dovetail.cli.server import (
+    ServerOptions,
+    cancelled_by_signals,
+    interruptible,
+    listening,
+    listening_for_metrics,
+    serve_app,
+)
+from dovetail.cli.standard_streams import in_background
+from dovetail.cli.telemetry import configure_logging, logs_json, telemetry
+from dovetail.cli.terminal import PROBLEM, address_of, curl
+from dovetail.cli.tls import tls_context
+from dovetail.cli.worker_pages import WorkerPages
+from dovetail.cli.workers import Workers
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.recordings.folder import RecordingLimits, RecordingOptions, When
+from dovetail.gateway.response_store import StoreLimits
+from dovetail.gateway.turn.admission import QueueLimits
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
 from dovetail.tokens import Tokenizer
 
+_SECONDS_OF_A_DAY = 24 * 3600
+
 
 def run(arguments: argparse.Namespace) -> None:
-    console = Console(highlight=False)
-    with interruptible():
+    # A pipe that nobody reads would stop the server at the next message.
+    with in_background(), interruptible(), contextlib.ExitStack() as stack:
         plan = resolved(arguments)
+        console = Console(highlight=False, stderr=logs_json(plan))
+        configure_logging(plan)
+        stack.callback(line_writer.close_all)
         check_servable(plan)
-        key = read_key(plan, "api_key_file")
-        with listen(plan.value("host"), plan.value("port")) as listener:
-            _introduce(plan, console)
+        keys = client_keys(plan)
+        options = server_options(plan)
+        with listening(plan) as listener, listening_for_metrics(plan) as metrics:
+            options = msgspec.structs.replace(options, metrics=metrics)
+            _introduce(plan, keys, console)
             if plan.value("engine") == "embedded":
                 loading = LoadingBar(console)
-                app, engine = embedded_app(plan, key, loading)
-                asyncio.run(serve_app(app, engine, listener, console, loading))
+                app, engine = embedded_app(plan, keys, loading)
+                asyncio.run(serve_app(app, engine, listener, console, loading, keys=keys, options=options))
+            elif (count := plan.value("workers") or 1) > 1:
+                with WorkerPages.folder() as folder:
+                    work = functools.partial(_work, plan, keys, options, folder)
+                    raise SystemExit(Workers(count, listener, work).run())
             else:
-                asyncio.run(cancelled_by_signals(_serve_external(plan, key, listener, console)))
+                asyncio.run(cancelled_by_signals(_serve_external(plan, keys, listener, console, options)))
+
+
+def _work(
+    plan: Plan,
+    keys: ClientKeys,
+    options: ServerOptions,
+    folder: str,
+    channel: socket.socket,
+    number: int,
+    prints: bool,
+) -> None:
+    """Be worker `number`, which gets its connections over `channel`. `prints`: whether it says that it is ready."""
+    keys.read_again()  # they may have changed since the parent read them
+    count = plan.value("workers")
+    options = worker_options(options, WorkerPages(folder, number, count), channel)
+    console = Console(highlight=False, stderr=logs_json(plan), quiet=not prints)
+    asyncio.run(cancelled_by_signals(_serve_external(plan, keys, None, console, options)))
 
 
 def check_servable(plan: Plan) -> None:
@@ -68,20 +118,136 @@ def check_servable(plan: Plan) -> None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
         raise CheckpointError(f"{target} is incomplete: it holds no weights")
+    if (plan.value("workers") or 1) > 1 and engine in ("embedded", "vllm"):
+        raise PlanError(
+            f"workers is {plan.value('workers')}, and the engine is {engine}: several processes can only share an "
+            "engine that runs already; start it by itself, and give its URL as --engine"
+        )
+    if plan.value("reasoning_budget") is not None and engine != "embedded":
+        raise PlanError(f"reasoning_budget needs the embedded engine: nothing ends reasoning in the engine {engine}")
     if plan.value("format") is None:
         raise PlanError(f"the format of {target} is not known: set it with --format")
 
 
-def gateway_app(plan: Plan, key: str | None, engine: Engine, fmt: Format, tokenizer: Tokenizer) -> Starlette:
-    """The gateway in front of `engine`, as the plan configures it. `key`: the API key of its clients."""
+def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, tokenizer: Tokenizer) -> Starlette:
+    """The gateway in front of `engine`, as the plan configures it."""
     settings = Settings(
         served_model_name=plan.value("served_model_name"),
         strict=plan.value("strict"),
         no_repair=listed_kinds(plan.value("no_repair")),
         retry_invalid=plan.value("retry_invalid") or 0,
-        api_key=key,
+        reasoning_budget=plan.value("reasoning_budget"),
+        fixed_sampling=_fixed_sampling(plan),
+        api_key=keys.single,
+        keys=keys.named,
+        record_key=record_key(plan),
+        allow_origins=tuple(filter(None, (plan.value("allow_origin") or "").split(","))),
+        hosts=None if keys.needed else _own_names(plan),
+        queue=queue_limits(plan),
+        **_body_memory(plan),
+        metrics_tools=bool(plan.value("metrics_tools")),
+        metrics_apart=plan.value("metrics_port") is not None,
+        response_store=response_store(plan),
+        response_limits=response_limits(plan),
+        recordings=recording_options(plan),
     )
-    return create_app(engine, fmt, tokenizer, settings)
+    return create_app(engine, fmt, tokenizer, settings, telemetry(plan))
+
+
+def _body_memory(plan: Plan) -> dict[str, int]:
+    """The plan's limit of the memory for bodies; without one, that of the gateway."""
+    limit = plan.value("body_memory")
+    return {} if limit is None else {"body_memory_bytes": limit}
+
+
+def _fixed_sampling(plan: Plan) -> fixed_sampling.FixedSampling | None:
+    """The values that requests may have in each sampling field; None: any."""
+    text = plan.value("fixed_sampling")
+    if text is None or text == "none":
+        return None
+    return fixed_sampling.of_model(Path(plan.folders["target"])) if text == "model" else fixed_sampling.parse(text)
+
+
+def queue_limits(plan: Plan) -> QueueLimits:
+    """The plan's limits of the queue. What it does not set has the gateway's default.
+
+    A few more answers run than the engine computes at a time, so that it never waits for the next one.
+    """
+    limits = {"waiting": "max_waiting", "waiting_tokens": "max_waiting_tokens", "seconds": "queue_timeout"}
+    options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
+    batch = plan.value("max_batch")
+    return QueueLimits(running=None if batch is None else batch + max(2, batch // 4), **options)
+
+
+def response_store(plan: Plan) -> Path | None:
+    """The file in which responses are stored: the plan's, else one in the user's cache folder; None to store nothing.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    setting = plan.settings["response_store"]
+    if setting.value is not None or setting.source != "default":
+        return None if setting.value is None else Path(setting.value)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        return (cache if cache.is_absolute() else Path.home() / ".cache") / "dovetail" / "responses.db"
+    except RuntimeError:  # no home folder
+        return None
+
+
+def response_limits(plan: Plan) -> StoreLimits:
+    """The plan's limits of stored responses. What it does not set has the store's default."""
+    limits = {"responses": "response_store_count", "size": "response_store_size"}
+    options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
+    days = plan.value("response_store_age")
+    return StoreLimits(**options, **({} if days is None else {"age": math.ceil(days * _SECONDS_OF_A_DAY)}))
+
+
+def recording_options(plan: Plan) -> RecordingOptions | None:
+    """Where the plan records requests; None if it does not. Raises `PlanError` for a folder that cannot be made."""
+    if plan.value("record") is None:
+        return None
+    folder = Path(plan.value("record"))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"record is {folder}, which cannot be a folder: {error.strerror}") from error
+    limits = {"recordings": "record_count", "size": "record_size"}
+    options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
+    days = plan.value("record_age")
+    age = {} if days is None else {"age": days * _SECONDS_OF_A_DAY}
+    when: When = plan.value("record_when") or "always"
+    return RecordingOptions(folder, RecordingLimits(**options, **age), bool(plan.value("record_redact")), when)
+
+
+def server_options(plan: Plan) -> ServerOptions:
+    """The plan's limits of connections, and its grace period. What it does not set has the server's default."""
+    limits = {
+        "connections": "max_connections",
+        "header_s": "header_timeout",
+        "body_s": "body_timeout",
+        "send_s": "send_timeout",
+        "keep_alive_s": "keep_alive_timeout",
+    }
+    options = {field: value for field, name in limits.items() if (value := plan.value(name)) is not None}
+    grace = {} if plan.value("grace") is None else {"grace_s": plan.value("grace")}
+    tls = tls_context(plan.value("ssl_certfile"), plan.value("ssl_keyfile"))
+    return ServerOptions(connections=ConnectionLimits(**options), tls=tls, **grace)
+
+
+def worker_options(options: ServerOptions, pages: WorkerPages, channel: socket.socket) -> ServerOptions:
+    """`options` of one worker. Workers share the connections that there may be."""
+    limits = options.connections
+    share = msgspec.structs.replace(limits, connections=max(1, limits.connections // pages.count))
+    return msgspec.structs.replace(options, connections=share, channel=channel, pages=pages)
+
+
+def _own_names(plan: Plan) -> frozenset[str] | None:
+    """The names by which clients may call a server on loopback; None: any, because others have to reach it."""
+    host = plan.value("host")
+    if plan.value("uds") is not None or not is_loopback(host):  # no page in a browser reaches a Unix socket
+        return None
+    more = (plan.value("allow_host") or "").lower().split(",")
+    return frozenset({"localhost", "127.0.0.1", "::1", host.lower(), *filter(None, map(str.strip, more))})
 
 
 def plan_format(plan: Plan) -> Format:
@@ -91,15 +257,15 @@ def plan_format(plan: Plan) -> Format:
 
 
 def embedded_app(
-    plan: Plan, key: str | None = None, progress: Callable[[int, int], None] | None = None
+    plan: Plan, keys: ClientKeys = NO_KEYS, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Starlette, Engine]:
     """The gateway in front of the embedded engine, and that engine. `progress`: see `embedded_engine`."""
     engine = embedded_engine(plan, progress)
-    return gateway_app(plan, key, engine, plan_format(plan), dovetail.tokenizer(plan.folders["tokenizer"])), engine
+    return gateway_app(plan, keys, engine, plan_format(plan), dovetail.tokenizer(plan.folders["tokenizer"])), engine
 
 
 def _serve_external(
-    plan: Plan, key: str | None, listener: socket.socket, console: Console
+    plan: Plan, keys: ClientKeys, listener: socket.socket | None, console: Console, options: ServerOptions
 ) -> Coroutine[Any, Any, None]:
     """Serve with an engine in other processes. The engine is made at once, before the event loop runs."""
     # Imports an HTTP client, which the embedded engine does not need.
@@ -112,25 +278,31 @@ def _serve_external(
         StartupProgress(console),
     )
     engine = external_engine(plan, fmt, tokenizer, progress, console)
-    app = gateway_app(plan, key, engine, fmt, tokenizer)
-    return serve_app(app, engine, listener, console, progress, lambda: check_drafting(plan, engine, tokenizer, console))
+    app = gateway_app(plan, keys, engine, fmt, tokenizer)
+    check = functools.partial(check_drafting, plan, engine, tokenizer, console)
+    return serve_app(app, engine, listener, console, progress, check, keys=keys, options=options)
 
 
-def _introduce(plan: Plan, console: Console) -> None:
+def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
     """Print the plan, the server's URL, and a request to try."""
     plan_report.introduce(plan, console)
     console.print()
-    host, port = plan.value("host"), plan.value("port")
-    if plan.value("api_key_file") is None and not _is_loopback(host):
-        warning = f"warning: {host} is open to other machines, and without --api-key-file clients need no key"
+    host = plan.value("host")
+    if not keys.needed and plan.value("uds") is None and not is_loopback(host):
+        warning = (
+            f"warning: {host} is open to other machines, and without --api-key-file, --api-keys or {CLIENT_KEY} "
+            "clients need no key"
+        )
         console.print(Text(warning, PROBLEM))
-    console.print(Text.assemble("serving ", (url_of(host, port), "bold green"), "   try:"))
+    if plan.value("record") is not None and plan.value("uds") is None:  # no browser reaches a Unix socket
+        console.print(Text.assemble("recordings at ", (f"{address_of(plan)}/inspect", "bold green")))
+    console.print(Text.assemble("serving ", (address_of(plan), "bold green"), "   try:"))
     # Neither wrapped nor read as markup, so that it can be pasted.
-    console.print(Text(curl(plan)), soft_wrap=True)
+    console.print(Text(curl(plan, key_variable=CLIENT_KEY if keys.needed else None)), soft_wrap=True)
     console.print()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -4,47 +4,91 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
+import msgspec
 import uvicorn
 from rich.console import Console
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
+from dovetail.cli import unix_socket
+from dovetail.cli.api_keys import ClientKeys
+from dovetail.cli.connections import ConnectionLimits
+from dovetail.cli.metrics_server import metrics_served
+from dovetail.cli.uvicorn_config import ACCEPTS, BACKLOG, uvicorn_config
+from dovetail.cli.worker_pages import WorkerPages
+from dovetail.cli.workers import READY
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
+from dovetail.gateway.http.draining import Draining
+from dovetail.plan import Plan
 
-GRACE_S = 10.0  # how long running answers may take to end after a signal
 _LAST_EVENT_S = 3  # how long clients may then take to receive the error that ends their answers
+_LOOK_S = 0.05  # between two looks whether all requests are answered
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     """A listening socket. Raises `PlanError`.
 
     It is made before the engine loads, so that a port in use is reported at once and early clients wait in line.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise PlanError(f"host {host!r} cannot be resolved: {error.strerror}") from error
+    family, kind, protocol, _, address = addresses[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if port and any(_answers(family, address) for family, *_, address in addresses):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         listener.bind(address)
-        listener.listen(2048)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PlanError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port or --host"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with {option} or --host"
         ) from error
     return listener
+
+
+def listening(plan: Plan) -> contextlib.AbstractContextManager[socket.socket]:
+    """The plan's listening socket, until the context ends. Raises `PlanError`."""
+    path, mode = plan.value("uds"), plan.value("uds_mode")
+    if path is not None:
+        return unix_socket.listening(path, unix_socket.DEFAULT_MODE if mode is None else int(mode, 8), BACKLOG)
+    if mode is not None:
+        raise PlanError("uds_mode is set without a Unix socket: set --uds too")
+    return listen(plan.value("host"), plan.value("port"))
+
+
+def listening_for_metrics(plan: Plan) -> contextlib.AbstractContextManager[socket.socket | None]:
+    """The listening socket of the plan's own port for metrics, if it has one. Raises `PlanError`."""
+    port = plan.value("metrics_port")
+    return contextlib.nullcontext() if port is None else listen(plan.value("host"), port, "--metrics-port")
+
+
+def _answers(family: int, address: Any) -> bool:
+    """Whether a server accepts connections at `address`.
+
+    `bind` alone does not tell: macOS lets 127.0.0.1 be bound beside a server on 0.0.0.0, and a name such as localhost
+    has two addresses, of which one may be free.
+    """
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        # A connection from a free port of this machine to the same port reaches itself.
+        return probe.connect_ex(address) == 0 and probe.getsockname() != probe.getpeername()
 
 
 @contextlib.contextmanager
@@ -94,10 +138,13 @@ def _remove_signal_handlers() -> None:
 async def serve_app(
     app: Starlette,
     engine: Engine,
-    listener: socket.socket,
+    listener: socket.socket | None,
     console: Console,
     loading: contextlib.AbstractContextManager[object],
     check: Callable[[], Awaitable[None]] | None = None,
+    *,
+    keys: ClientKeys,
+    options: ServerOptions,
 ) -> None:
     """Start the engine and answer requests until a signal.
 
@@ -107,57 +154,138 @@ async def serve_app(
     started = time.perf_counter()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(_remove_signal_handlers)
+        await stack.enter_async_context(keys.reloaded())
         with loading:
             # Entered here and not by uvicorn, which would report an engine that cannot start as a traceback.
             await stack.enter_async_context(app.router.lifespan_context(app))
         if check is not None:
             await check()
+        if options.pages is not None:
+            await stack.enter_async_context(options.pages.served(app))
+        if options.metrics is not None:
+            served = metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
+            await stack.enter_async_context(served)
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
-        server = GracefulServer(app, engine)
+        server = GracefulServer(app, engine, app.state.draining, options)
         # An engine in another process may die for good; the future then has the error.
         gave_up: asyncio.Future[EngineError] | None = getattr(engine, "gave_up", None)
         if gave_up is not None:
-            gave_up.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
-        await server.serve(sockets=[listener])
+            gave_up.add_done_callback(lambda _: server.stop())
+        await server.serve(sockets=[] if listener is None else [listener])
         if gave_up is not None and gave_up.done():
             raise gave_up.result()
 
 
-class GracefulServer(uvicorn.Server):
-    """uvicorn's server, except that it does not raise a signal again when it has stopped, which would kill the engine.
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server treats its connections, and its end.
 
-    Answers that take longer than `grace_s` after the signal end with the engine's error, which clients can read, and
-    not in the middle of a line.
+    `grace_s`: how many seconds running answers have to end after a signal. `tls`: what connections speak, None for
+    plain HTTP. `channel`: from where a worker gets its connections (`cli.workers`), in place of a listener. `pages`: of
+    the metrics of all workers. `metrics`: the listener of the port that /metrics has to itself.
     """
 
-    def __init__(self, app: Any, engine: Engine, *, grace_s: float = GRACE_S) -> None:
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=int(grace_s) + _LAST_EVENT_S,
-        )
-        super().__init__(config)
+    connections: ConnectionLimits = ConnectionLimits()
+    grace_s: float = 30.0
+    tls: ssl.SSLContext | None = None
+    channel: socket.socket | None = None
+    pages: WorkerPages | None = None
+    metrics: socket.socket | None = None
+
+
+class GracefulServer(uvicorn.Server):
+    """uvicorn's server with limits on connections, and with an end in order.
+
+    After a signal, `draining` starts: requests without a token yet are refused with 503, and so are new ones. Running
+    answers have `options.grace_s` to end. Then, or after a second signal, the engine stops, and they end with its
+    error, which clients can read, and not in the middle of a line. uvicorn would raise the signal again in the end, and
+    kill the engine.
+    """
+
+    def __init__(self, app: ASGIApp, engine: Engine, draining: Draining, options: ServerOptions) -> None:
+        super().__init__(uvicorn_config(app, options.connections, options.tls))
+        self._channel = options.channel
+        self._handshakes: set[asyncio.Task[Any]] = set()
         self._engine = engine
-        self._grace_s = grace_s
+        self._draining = draining
+        self._grace_s = options.grace_s
+        self._stopping: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        stopping: list[asyncio.Task[None]] = []  # keeps a reference to the task
-
-        def stop(number: int) -> None:
-            self.handle_exit(number, None)
-            loop.call_later(self._grace_s, lambda: stopping.append(loop.create_task(self._engine.stop())))
-
         for number in _SIGNALS:
-            loop.add_signal_handler(number, stop, number)
+            loop.add_signal_handler(number, self.stop)
         try:
             yield
         finally:
             # The engine still has to end in order, so further signals are ignored.
             for number in _SIGNALS:
                 loop.add_signal_handler(number, lambda: None)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+        if self._channel is not None:
+            self._channel.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._channel, self._take_connections, self._channel)
+            self._channel.send(READY)
+
+    def _take_connections(self, channel: socket.socket) -> None:
+        """Serve the connections that the parent has accepted. Without a parent, stop."""
+        for _ in range(ACCEPTS):
+            try:
+                word, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                word = b""
+            if not word:
+                asyncio.get_running_loop().remove_reader(channel)
+                self.stop()
+                return
+            for descriptor in descriptors:
+                task = asyncio.ensure_future(self._serve_connection(socket.socket(fileno=descriptor)))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+
+    async def _serve_connection(self, connection: socket.socket) -> None:
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):  # of a client that does not speak TLS, or has gone
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=config.ssl)
+
+    def stop(self) -> None:
+        """Begin to stop; the second call does not wait for running answers."""
+        if self._stopping is None:
+            self._draining.start()
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        else:
+            self._at_once.set()
+
+    async def _stop(self) -> None:
+        # The listener stays open meanwhile: clients that come get 503 and Retry-After, and /ready says no.
+        if not await self._answered(self._grace_s):
+            await self._engine.stop()
+            if not await self._answered(_LAST_EVENT_S):
+                for connection in [*self.server_state.connections]:
+                    connection.transport.abort()
+        self.should_exit = True
+
+    async def _answered(self, seconds: float) -> bool:
+        """Wait until all requests are answered, for so long or until the next signal. Whether they are."""
+        deadline = time.monotonic() + seconds
+        while self.server_state.tasks and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._at_once.wait()
+                break
+        self._at_once.clear()
+        return not self.server_state.tasks

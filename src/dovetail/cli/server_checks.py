@@ -110,9 +110,10 @@ async def _check_model(plan: Plan, tokenizer: Tokenizer, warn: Callable[[str], N
 
 async def _server_ids(server: Server, model: str, text: str) -> list[int] | None:
     """The server's own token ids of `text`; None if it does not report them."""
-    # The first fields are those of vLLM and SGLang, the others those of llama.cpp.
+    # The first fields are those of vLLM and SGLang, then those of llama.cpp, then those of Dovetail.
     body: dict[str, Any] = {"model": model, "prompt": text, "add_special_tokens": False}
     body |= {"content": text, "add_special": False, "parse_special": True}
+    body |= {"dovetail": {"control_tokens": True}}
     try:
         status, answer = await server.page("/tokenize", body)
         return msgspec.json.decode(answer, type=_Tokens).tokens if status == 200 and text else None

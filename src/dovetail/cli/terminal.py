@@ -28,13 +28,18 @@ _WEATHER = {
 }
 
 
+#: Characters that change the direction of the text around them, and line separators that are no line breaks.
+_INVISIBLE = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 #: Control characters -> the signs that stand for them, because raw ones in a prompt could control the terminal.
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+_VISIBLE: dict[int, int | str] = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_VISIBLE |= {0x7F: 0x2421}
 _VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_VISIBLE |= {code: f"<U+{code:04X}>" for code in _INVISIBLE}
 
 
 def visible(text: str) -> str:
-    """`text` with visible signs in place of control characters, except for tabs and line breaks."""
+    """`text` with visible signs in place of control characters and marks of direction, except for tabs and line
+    breaks."""
     return text.translate(_VISIBLE)
 
 
@@ -58,23 +63,43 @@ def labelled(
             head = Text(" " * gap)
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str = "http") -> str:
     """The URL of a server that listens on `host`, as seen from its own machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
 
-def curl(plan: Plan) -> str:
-    """A shell command that requests a tool call from the plan's server."""
+def address_of(plan: Plan) -> str:
+    """Where the plan's server listens: its URL, or its Unix socket."""
+    if plan.value("uds") is not None:
+        return f"on {visible(plan.value('uds'))}"
+    return url_of(plan.value("host"), plan.value("port"), _scheme(plan))
+
+
+def _scheme(plan: Plan) -> str:
+    return "http" if plan.value("ssl_certfile") is None else "https"
+
+
+def curl(plan: Plan, *, key_variable: str | None = None) -> str:
+    """A shell command that requests a tool call from the plan's server.
+
+    `key_variable`: the environment variable with the API key, if there is one and the plan names no file of the key.
+    """
     body = {
         "model": plan.value("served_model_name"),
         "temperature": 0,
         "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
         "tools": [_WEATHER],
     }
-    lines = [f"curl {url_of(plan.value('host'), plan.value('port'))}/v1/chat/completions"]
+    scheme, path = _scheme(plan), plan.value("uds")
+    base = url_of(plan.value("host"), plan.value("port"), scheme)
+    if path is not None:
+        base = f"--unix-socket {shlex.quote(path)} {scheme}://localhost"
+    lines = [f"curl {base}/v1/chat/completions"]
     if plan.value("api_key_file") is not None:
         lines.append(f'-H "Authorization: Bearer $(cat {shlex.quote(plan.value("api_key_file"))})"')
+    elif key_variable is not None:
+        lines.append(f'-H "Authorization: Bearer ${key_variable}"')
     lines.append("-H 'Content-Type: application/json'")
     # One field per line, which JSON allows between fields and the shell inside quotes.
     fields = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in body.items())

@@ -1,0 +1,345 @@
+"""Sends a chat completion, and makes a recording of it: the server's own, or what the answer and its prompt show."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from dovetail.client.endpoint import error_text, merged
+from dovetail.client.not_tested import NotTested
+from dovetail.client.transport import Reply, Transport
+from dovetail.conversation import Call
+from dovetail.errors import InvalidRequest
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.gateway.recordings.recording import (
+    PromptSegment,
+    RecordedError,
+    RecordedLogprob,
+    RecordedMessage,
+    RecordedOptions,
+    RecordedPrompt,
+    RecordedRepair,
+    RecordedStep,
+    Recording,
+    Token,
+)
+
+T = TypeVar("T")
+
+#: How long the server's recording is waited for after the answer, in seconds, and how often it is looked for.
+_WAIT_S, _TRIES = 0.1, 60
+_NOT_RECORDED = "single steps, grammar, options and the server's times, because the server has no recording of it"
+
+
+class Asker:
+    """Asks the endpoint at `url`."""
+
+    def __init__(self, transport: Transport, url: str) -> None:
+        self._transport = transport
+        self._url = url
+
+    async def recording(self, body: Mapping[str, Any]) -> Recording:
+        """The recording of the chat completion `body`, which is sent now, and not streamed. Raises `InvalidRequest`."""
+        body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        if not body.get("model"):
+            body = {**body, "model": await self._model()}
+        rendered = await self._rendered(body)
+        records = (await self._send("GET", "/inspect/server")).status == 200
+        began, arrived = datetime.now(UTC), time.perf_counter()
+        reply = await self._send(
+            "POST", "/v1/chat/completions", _sent(body, ours=rendered is not None, records=records)
+        )
+        seconds = time.perf_counter() - arrived
+        answer = None if reply.status != 200 else self._decoded(reply, _Answer)
+        if records and answer is not None and (recording := await self._recorded(answer.id)) is not None:
+            return recording
+        known = Recording(
+            id=answer.id if answer is not None else "refused",
+            request_id=reply.headers.get("x-request-id", ""),
+            api="chat",
+            model=str(body["model"]),
+            began=began.isoformat(timespec="milliseconds"),
+            request=msgspec.Raw(msgspec.json.encode(body)),
+            times={"ended": round(seconds, 6)},
+            left_out=(_NOT_RECORDED,),
+        )
+        if answer is None:
+            error = RecordedError(f"HTTP {reply.status}", error_text(reply))
+            return msgspec.structs.replace(known, error=error)
+        return _with_answer(known, body, answer, rendered, seconds)
+
+    async def _model(self) -> str:
+        models = self._decoded(await self._send("GET", "/v1/models"), _Models).data
+        if len(models) != 1:
+            raise InvalidRequest(f"{self._url} serves {len(models)} models: name one in the request's `model`")
+        return models[0].id
+
+    async def _rendered(self, body: Mapping[str, Any]) -> _Rendered | None:
+        """The prompt; None from a server that is not Dovetail, or if the request is refused."""
+        reply = await self._send("POST", "/v1/chat/completions/render", body)
+        try:
+            return msgspec.json.decode(reply.body, type=_Rendered) if reply.status == 200 else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    async def _recorded(self, id: str) -> Recording | None:
+        """The server's recording of the answer `id`, which it writes after the answer. None if it does not come."""
+        for _ in range(_TRIES):
+            reply = await self._send("GET", "/inspect/recordings")
+            if reply.status != 200:
+                return None
+            listing = self._decoded(reply, _Listing)
+            name = next((each.name for each in listing.recordings if each.id == id), None)
+            if name is not None:
+                shown = self._decoded(await self._send("GET", f"/inspect/recordings/{name}"), _Shown)
+                return msgspec.structs.replace(shown.recording, request=msgspec.Raw(shown.request.encode()))
+            await asyncio.sleep(_WAIT_S)
+        return None
+
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Reply:
+        try:
+            return await self._transport.send(method, path, None if body is None else msgspec.json.encode(body))
+        except NotTested as error:
+            raise InvalidRequest(f"{self._url}: {error}") from error
+
+    def _decoded(self, reply: Reply, type: type[T]) -> T:
+        if reply.status != 200:
+            raise InvalidRequest(f"{self._url} answered {reply.status}: {error_text(reply)}")
+        try:
+            return msgspec.json.decode(reply.body, type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"{self._url} answered with something else than was expected: {error}") from error
+
+
+def _sent(body: Mapping[str, Any], *, ours: bool, records: bool) -> Mapping[str, Any]:
+    """What is sent for `body`. Nothing that is added changes the answer. `ours`: the server is Dovetail; others refuse
+    its fields."""
+    if records:
+        return merged(body, {"dovetail": {"recording": True}})
+    if ours:
+        return {"logprobs": True, **merged(body, {"dovetail": {"return_token_ids": True}})}
+    return body
+
+
+# -- what the endpoint answers ----------------------------------------------------------------------------------------
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class _Line(msgspec.Struct):
+    name: str
+    id: str = ""
+
+
+class _Listing(msgspec.Struct):
+    recordings: list[_Line]
+
+
+class _Shown(msgspec.Struct):
+    request: str
+    recording: Recording
+
+
+class _Segment(msgspec.Struct):
+    text: str
+    control: bool
+
+
+class _Repair(msgspec.Struct):
+    kind: str
+    where: str
+    detail: str = ""
+
+
+class _Repairs(msgspec.Struct):
+    repairs: list[_Repair] = []
+
+
+class _Rendered(msgspec.Struct):
+    token_ids: list[int]
+    segments: list[_Segment] = []
+    dovetail: _Repairs | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Defect(msgspec.Struct):
+    kind: str
+    detail: str = ""
+
+
+class _Ours(msgspec.Struct):
+    defects: list[_Defect] = []
+    token_ids: list[int] | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+    dovetail: _Ours | None = None
+
+    def calls(self) -> tuple[Call, ...]:
+        made = ((call.id or "", call.function or _Function()) for call in self.tool_calls or ())
+        return tuple(Call(id, function.name, function.arguments) for id, function in made)
+
+
+class _Top(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class _Logprob(msgspec.Struct):
+    token: str
+    logprob: float
+    top_logprobs: list[_Top] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    index: int = 0
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Speculation(msgspec.Struct):
+    drafted: int = 0
+    accepted: int = 0
+    forced: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    speculation: _Speculation | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+    id: str = ""
+    usage: _Usage | None = None
+
+
+# -- what that shows --------------------------------------------------------------------------------------------------
+
+
+def _with_answer(
+    known: Recording, body: Mapping[str, Any], answer: _Answer, rendered: _Rendered | None, seconds: float
+) -> Recording:
+    """`known` with what `answer` and the prompt show: each choice is one step, of which only the end is known."""
+    usage = answer.usage or _Usage()
+    # The figures are those of all choices together.
+    speculation = usage.speculation if len(answer.choices) == 1 else None
+    return msgspec.structs.replace(
+        known,
+        prompt=_prompt(rendered, usage),
+        repairs=tuple(_repairs(rendered)),
+        options=_options(body),
+        steps=tuple(_step(choice, speculation, seconds) for choice in answer.choices),
+        messages=tuple(_message(choice) for choice in answer.choices),
+    )
+
+
+def _prompt(rendered: _Rendered | None, usage: _Usage) -> RecordedPrompt | None:
+    if rendered is None:
+        return RecordedPrompt(usage.prompt_tokens or 0)
+    segments = tuple(PromptSegment(each.text, each.control, 1 if each.control else 0) for each in rendered.segments)
+    return RecordedPrompt(len(rendered.token_ids), False, segments, tuple(rendered.token_ids))
+
+
+def _repairs(rendered: _Rendered | None) -> Iterator[RecordedRepair]:
+    for repair in rendered.dovetail.repairs if rendered is not None and rendered.dovetail is not None else ():
+        yield RecordedRepair(repair.kind, repair.where, repair.detail, True)
+
+
+def _options(body: Mapping[str, Any]) -> RecordedOptions | None:
+    """The options that the request sets itself; None if it does not say how long the answer may be."""
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    if not isinstance(most, int):
+        return None
+    tools, continues = body.get("tools"), body.get("continue_final_message") is True
+    sampling = {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed") if name in body}
+    return RecordedOptions(
+        max_tokens=most,
+        sampling=sampling,
+        stop=(),
+        tools=len(tools) if isinstance(tools, list) else 0,
+        structured=False,
+        add_generation_prompt=not continues and body.get("add_generation_prompt") is not False,
+        continue_final_message=continues,
+        unenforced=(),
+        omitted=(),
+        most_drafts=None,
+    )
+
+
+def _step(choice: _Choice, speculation: _Speculation | None, seconds: float) -> RecordedStep:
+    entries = (choice.logprobs and choice.logprobs.content) or []
+    ids = (choice.message.dovetail and choice.message.dovetail.token_ids) or []
+    whole = bool(ids) and len(ids) == len(entries)
+    logprobs = tuple(
+        RecordedLogprob(each.logprob, tuple((top.token, top.logprob) for top in each.top_logprobs)) for each in entries
+    )
+    return RecordedStep(
+        choice=choice.index,
+        at=round(seconds, 6),
+        tokens=tuple(Token(id, entries[i].token if whole else "") for i, id in enumerate(ids)),
+        drafted=None if speculation is None else speculation.drafted,
+        accepted=0 if speculation is None else speculation.accepted,
+        forced=0 if speculation is None else speculation.forced,
+        cached=None,
+        events=tuple(_events(choice.message)),
+        finish=choice.finish_reason,
+        logprobs=logprobs if whole else None,
+    )
+
+
+def _events(message: _Message) -> Iterator[Event]:
+    if reasoning := message.reasoning_content or message.reasoning:
+        yield Reasoning(reasoning)
+    if message.content:
+        yield Content(message.content)
+    for index, call in enumerate(message.calls()):
+        yield CallStart(index, call.id, call.name)
+        yield CallArguments(index, call.arguments)
+        if _is_json(call.arguments):
+            yield CallEnd(index)
+    for defect in message.dovetail.defects if message.dovetail is not None else ():
+        yield Defect(defect.kind, defect.detail)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text.encode(errors="replace"))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _message(choice: _Choice) -> RecordedMessage:
+    message = choice.message
+    reasoning = message.reasoning_content or message.reasoning or ""
+    return RecordedMessage(choice.index, message.content or "", reasoning, message.calls())

@@ -1,0 +1,121 @@
+"""`dovetail formats`: the formats there are, or how the calls of one checkpoint or chat template are read, and why.
+
+For a chat template, the evidence is the answers that it wrote to chosen messages, with the slots found in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+import dovetail
+from dovetail.cli.files import read_text
+from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
+from dovetail.conversation import Call, Message
+from dovetail.formats.base import Format
+from dovetail.formats.jinja import JinjaFormat, jinja
+from dovetail.formats.layout_parts import SLOTS
+from dovetail.formats.registry import FAMILIES
+from dovetail.formats.template import Template
+
+_SAMPLE = Message(calls=(Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}'),))
+#: What looks like a control token in a template without a tokenizer.
+_CONTROL = re.compile(r"<\|[^<>|'\"\s]+\|>|<｜[^｜<>'\"]+｜>|\[/?[A-Z_]{4,}\]")
+_SLOT = re.compile(f"([{''.join(SLOTS)}])")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.of is None:
+        shown: Any = [_listed(name) for name in FAMILIES]
+    else:
+        fmt = _format(arguments.of)
+        shown = _explained(fmt)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        return
+    console = Console(highlight=False)
+    if arguments.of is None:
+        width = max(len(each["name"]) for each in shown) + 2
+        for each in shown:
+            line = Text.assemble((f"{each['name']:<{width}}", "bold"), visible(each["call"]))
+            console.print(line, no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore", crop=False)
+    else:
+        _show(console, shown)
+
+
+def _listed(name: str) -> dict[str, str]:
+    """A family's name, and a call as its models write it, on one line."""
+    written = FAMILIES[name]().write(_SAMPLE, thinking=False)
+    return {"name": name, "call": written.text.strip("\n").replace("\n", "⏎")}
+
+
+def _format(name_or_path: str) -> Format:
+    if not Path(name_or_path).is_file():
+        return dovetail.format(name_or_path)
+    source = read_text(name_or_path)
+    controls = tuple(dict.fromkeys(_CONTROL.findall(source)))
+    families = [family() for family in FAMILIES.values()]
+    fmt = jinja(Template(source, {"bos_token": "<s>", "eos_token": "</s>"}), (*controls, "<s>", "</s>"), families)
+    return fmt.because_of("it is a template without a tokenizer: what looks like a control token counts as one")
+
+
+def _explained(fmt: Format) -> dict[str, Any]:
+    about: dict[str, Any] = {"format": fmt.name, "because": fmt.because, "reads_calls": fmt.reads_calls}
+    if not isinstance(fmt, JinjaFormat):
+        return about | {"family": fmt.name, "call": fmt.write(_SAMPLE, thinking=False).text}
+    derivation, verdict = fmt.derived.derivation, fmt.verdict
+    failure = derivation.reason if verdict is None or not fmt.reads_calls else verdict.failure
+    about |= {
+        "family": fmt.family_name,
+        "opening": fmt.call_opening,
+        "reasoning": fmt.reasoning,
+        "end_of_turn": fmt.end_of_turn,
+        "proved": not failure,
+        "reason": failure,
+    }
+    if derivation.shows is not None:
+        about |= {"parallel": derivation.shows.parallel, "content_beside_calls": derivation.shows.both}
+    if derivation.layout is None:
+        return about
+    layout = derivation.layout
+    return about | {
+        "calls": {"kind": type(layout.calls).__name__, **vars(layout.calls)},
+        "evidence": [{"answer": name, "text": _with_slots(text)} for name, text in layout.answers],
+    }
+
+
+def _with_slots(text: str) -> str:
+    return _SLOT.sub(lambda slot: SLOTS[slot[0]], text)
+
+
+def _show(console: Console, about: dict[str, Any]) -> None:
+    rows = [("format", about["format"]), ("because", about["because"]), ("family", about["family"])]
+    for name in ("call", "reasoning"):
+        if about.get(name):
+            rows.append((name, about[name]))
+    if about.get("end_of_turn"):
+        rows.append(("end of turn", " ".join(about["end_of_turn"])))
+    if "calls" in about:
+        rows += [(name, repr(value)) for name, value in about["calls"].items() if value and name != "kind"]
+    if "parallel" in about:
+        rows.append(("parallel", "yes" if about["parallel"] else "no: the template shows one call at most"))
+    if "proved" in about:
+        proved = "yes: random messages are read, written and constrained as the template renders them"
+        rows.append(("proved", proved if about["proved"] else f"no: {about['reason']}"))
+    labelled(console, rows)
+    for each in about.get("evidence", ()):
+        console.print(Text(f"\n{each['answer']}", "bold"))
+        console.print(Text.assemble(*_coloured(each["text"])), soft_wrap=True)
+
+
+def _coloured(text: str) -> Iterator[tuple[str, str]]:
+    """The markup that the comparison found, and the slots in it."""
+    for piece in re.split(r"(\{(?:name|arguments|id|index|key|value)\})", text):
+        yield visible(piece), CALL if re.fullmatch(r"\{\w+\}", piece) else CONTROL

@@ -1,0 +1,68 @@
+"""`dovetail formats`: the list of formats, and how the calls of a template or a checkpoint are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.formats.registry import FAMILIES
+from tests.formats.test_differencing import LISTED, template
+
+
+@pytest.fixture
+def described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> object:
+    """Runs `dovetail formats --of` on a template, and returns what it printed."""
+
+    def run(source: str, *arguments: str) -> str:
+        (tmp_path / "template.jinja").write_text(source)
+        assert main(["formats", "--of", str(tmp_path / "template.jinja"), *arguments]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_list_has_a_line_for_each_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(FAMILIES)
+    assert all("get_weather" in line for line in lines)
+    assert main(["formats", "--json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(FAMILIES)
+
+
+def test_a_template_whose_calls_were_derived(described) -> None:  # type: ignore[no-untyped-def]
+    shown = json.loads(described(LISTED, "--json"))
+    assert (shown["format"], shown["family"], shown["proved"], shown["reason"]) == ("jinja", "derived", True, "")
+    assert shown["calls"]["section"] == "<|calls|>[{calls}]<|/calls|>"
+    assert shown["calls"]["call"] == '{"tool": "{name}", "input": {arguments}}'
+    assert shown["evidence"][0] == {
+        "answer": "a call",
+        "text": '<|calls|>[{"tool": "{name}", "input": {arguments}}]<|/calls|>',
+    }
+    text = described(LISTED)
+    assert "proved" in text and "two calls" in text and '{"tool": "{name}", "input": {arguments}}' in text
+
+
+def test_a_template_without_calls(described) -> None:  # type: ignore[no-untyped-def]
+    shown = json.loads(described(template(""), "--json"))
+    assert (shown["family"], shown["reads_calls"]) == ("plain", False)
+    assert shown["reason"].startswith("the chat template shows no calls")
+    assert "calls" not in shown
+    assert "the chat template shows no calls" in described(template("")).replace("\n", " ")
+
+
+def test_a_template_that_a_native_family_reads(described, shared_data: Path) -> None:  # type: ignore[no-untyped-def]
+    source = (shared_data / "templates/llama.cpp/moonshotai-Kimi-K2.jinja").read_text(encoding="utf-8")
+    shown = json.loads(described(source, "--json"))
+    assert (shown["family"], shown["proved"]) == ("kimi_k2", True)
+
+
+def test_a_native_format_needs_no_proof(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "--of", "kimi_k25", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["format"], shown["family"]) == ("kimi_k25", "kimi_k25")
+    assert "get_weather" in shown["call"]
+    assert main(["formats", "--of", "kimi_k25"]) == 0

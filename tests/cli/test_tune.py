@@ -1,0 +1,43 @@
+"""`dovetail tune` without a GPU and, mostly, without Triton."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dovetail import cli
+from dovetail.cli import tune
+from dovetail.engine.tuning.table import Row, Table, table, updated
+
+
+def test_the_table_and_its_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--no-compile", "--arch", "sm_120", "--cache", "fp8"]) == 0
+    shown = capsys.readouterr().out
+    assert "mma.sync" in shown and "never measured" in shown.replace("\n", " ")
+    assert cli.main(["tune", "--no-compile", "--arch", "sm_120", "--json"]) == 0
+    rows = msgspec.json.decode(capsys.readouterr().out, type=Table).rows
+    assert rows == tuple(row for row in table().rows if row.arch == "sm_120")
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(tune, "find_spec", lambda name: None)
+    assert cli.main(["tune", "--arch", "sm_120"]) == 2
+    assert "pip install dovetail[engine,gpu]" in capsys.readouterr().err
+
+
+def test_what_was_compiled_replaces_its_cells_only(tmp_path: Path) -> None:
+    before = table()
+    cell = [row for row in before.rows if (row.arch, row.kind) == ("sm_120", "fp8")]
+    spills = msgspec.structs.replace(cell[0], stack=16)
+    compiled = Table("9.9", (cell[1], spills))
+    after = msgspec.json.decode(updated(before, compiled), type=Table)
+    assert after.triton == "9.9"
+
+    def others(rows: tuple[Row, ...]) -> list[Row]:
+        return [row for row in rows if (row.arch, row.kind) != ("sm_120", "fp8")]
+
+    assert others(after.rows) == others(before.rows) and after.of("sm_120", "fp8") == (cell[1],)
+    assert cli.main(["tune", "--no-compile", "--write", str(tmp_path / "table.json")]) == 0
+    assert msgspec.json.decode((tmp_path / "table.json").read_bytes(), type=Table) == before
