@@ -1,4 +1,4 @@
-"""How fast the machine's memory can be read: what every engine's speed at one sequence is held against."""
+"""How fast the machine's memory can be read: with which every engine's speed with one sequence is compared."""
 
 from __future__ import annotations
 

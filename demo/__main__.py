@@ -58,7 +58,7 @@ def _server(arguments: list[str]) -> Iterator[str]:
                     yield f"http://127.0.0.1:{port}"
                     return
                 time.sleep(0.1)
-            # It has said why on stderr.
+            # The reason is on stderr.
             sys.exit(child.returncode)
         finally:
             child.terminate()

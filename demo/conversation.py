@@ -82,12 +82,12 @@ def converse(client: openai.OpenAI, model: str, *, speculate: bool, show: Show) 
         show("user", request)
         for _ in range(_ROUNDS):
             answers.append(ask(client, model, messages, speculate=speculate, show=show))
-            said = answers[-1].message
-            messages.append(said)
-            for call in said.get("tool_calls", ()):
+            turn = answers[-1].message
+            messages.append(turn)
+            for call in turn.get("tool_calls", ()):
                 result = answer(call["function"]["name"], call["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
                 show("tool", result)
-            if "tool_calls" not in said:
+            if "tool_calls" not in turn:
                 break
     return answers

@@ -1,4 +1,4 @@
-"""The comparison of the demo pair's calls with and without a constraint: what it counts, and that it runs."""
+"""The comparison of the demo pair's calls with and without a constraint: its counts, and a whole run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_turns_are_compared_in_pairs() -> None:
 @pytest.mark.slow
 def test_the_demo_pair_is_measured_at_every_level() -> None:
     torch.set_num_threads(1)
-    told: list[None] = []
-    found = accuracy.measure(DEMO, conversations=4, seeds=1, tick=lambda: told.append(None))
-    assert len(told) == len(found) == 6
-    rows = accuracy.rows(found)
+    ticks: list[None] = []
+    measured = accuracy.measure(DEMO, conversations=4, seeds=1, tick=lambda: ticks.append(None))
+    assert len(ticks) == len(measured) == 6
+    rows = accuracy.rows(measured)
     assert {row["turns"] for row in rows} == {4} and len({row["calls"] for row in rows}) == 1
     assert all(row["right"] > 0 for row in rows)
     assert rows[0]["invalid"] >= next(row for row in rows if row["strict"] == "schema")["invalid"]

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.constraint import decode
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +20,12 @@ def _threads() -> Iterator[None]:
 
 
 def test_a_row_for_every_batch_and_way_of_drafting() -> None:
-    said: list[str] = []
-    rows = decode.measure(batches=(1, 2), drafts=3, answers=2, repeats=2, note=said.append)
+    notes: list[str] = []
+    rows = decode.measure(batches=(1, 2), drafts=3, answers=2, repeats=2, note=notes.append)
     assert [(row["batch"], row["drafting"]) for row in rows] == [
         (batch, drafting) for batch in (1, 2) for drafting in ("off", "K=3", "gated")
     ]
-    assert len(said) == 3 * len(rows)
+    assert len(notes) == 3 * len(rows)
     for row in rows:
         assert row["answers"] == 2 and 0 < row["same"] <= 1
         assert min(row["without"], row["again"], row["new"]) > 0

@@ -1,4 +1,4 @@
-"""The measurement of engines beside each other: what it counts, what it makes, and rows that never vanish."""
+"""The measurement of engines beside each other: its counts, its checkpoints, and a row for every engine."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def test_prompts_are_others_in_each_turn_and_long_enough(tmp_path: Path) -> None
     assert case.prompts(4, 1, 60) == case.prompts(4, 1, 60)
 
 
+@pytest.mark.proof
 def test_an_engine_that_is_absent_has_its_row(tmp_path: Path) -> None:
     command = "--cases demo --dtypes float32 --threads 1 --batches 1 2 --turns 1 --tokens 12 --json"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The bundled demo pair: it says what the slow reference says, speculation changes nothing, and it is good enough."""
+"""The bundled demo pair: its answers equal the slow reference's, speculation changes nothing, and it is good enough."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_transformers_gives_the_same_logits(prompts: list[tuple[int, ...]]) -> N
 def test_greedy_is_the_references_greedy(tokenizer: Tokenizer, prompts: list[tuple[int, ...]]) -> None:
     """One token at a time over the whole sequence again: the slowest way there is."""
     target, _, _ = reference()
-    said = run(core(tokenizer, 3), [Completion(p, 24, Sampling(temperature=0.0)) for p in prompts[:3]])
-    for prompt, ids in zip(prompts, said, strict=False):
+    answers = run(core(tokenizer, 3), [Completion(p, 24, Sampling(temperature=0.0)) for p in prompts[:3]])
+    for prompt, ids in zip(prompts, answers, strict=False):
         sequence = list(prompt)
         with torch.inference_mode():
             for token in ids:
@@ -98,7 +98,7 @@ def test_drafts_are_the_references_drafts(tokenizer: Tokenizer, prompts: list[tu
     """What training's drafter, which sees whole sequences, scores highest at the slot that the engine drafts from."""
     target, drafter, vocabulary = reference()
     engine = core(tokenizer, 3)
-    propose = engine._loop._drafter.propose  # type: ignore[union-attr]
+    propose = engine.scheduler.drafter.propose  # type: ignore[union-attr]
     compared = 0
 
     def checked(requests: Any, rooms: Any) -> Any:
@@ -114,7 +114,7 @@ def test_drafts_are_the_references_drafts(tokenizer: Tokenizer, prompts: list[tu
             compared += 1
         return drafts
 
-    engine._loop._drafter.propose = checked  # type: ignore[union-attr,method-assign]
+    engine.scheduler.drafter.propose = checked  # type: ignore[union-attr,method-assign]
     run(engine, [Completion(prompts[0], 40, Sampling(temperature=0.0))])
     assert compared > 5
 

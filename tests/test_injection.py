@@ -1,4 +1,4 @@
-"""Law 8 beside others: text that spells control tokens becomes such tokens with transformers, and not here."""
+"""Law 8 beside transformers: there, text that spells control tokens becomes such tokens, and here it does not."""
 
 from __future__ import annotations
 

@@ -131,6 +131,30 @@ def test_speculation_is_counted_and_changes_nothing(client: openai.OpenAI) -> No
     assert on.usage.speculation["steps"] < off.usage.speculation["steps"]
 
 
+def test_reasoning_ends_at_its_budget_and_speculation_changes_nothing(client: openai.OpenAI) -> None:
+    request: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
+        "tools": [WEATHER],
+        "temperature": 0,
+    }
+
+    def answer(**fields: Any) -> tuple[list[int], int, Any]:
+        body = {**fields, "dovetail": {"return_token_ids": True, **fields.get("dovetail", {})}}
+        response = client.chat.completions.create(**request, extra_body=body)
+        message = response.choices[0].message
+        reasoning = response.usage.completion_tokens_details.reasoning_tokens
+        return message.model_extra["dovetail"]["token_ids"], reasoning, message.tool_calls
+
+    ids, reasoning, calls = answer()
+    assert answer(thinking_budget=reasoning - 1) == (ids, reasoning, calls)  # the marker is not reasoning
+    shorter = answer(thinking_budget=3)
+    assert (shorter[0][:3], shorter[1]) == (ids[:3], 4)
+    assert [call.function.name for call in shorter[2]] == ["get_weather"]
+    assert answer(thinking_budget=3, dovetail={"draft_tokens": 0}) == shorter
+    assert answer(thinking_budget=3, dovetail={"strict": "off"})[0][:4] == shorter[0][:4]
+
+
 @pytest.mark.slow
 def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
     """Even at temperature 2, at which this model generates nonsense."""
@@ -233,3 +257,24 @@ def test_a_disconnect_frees_the_blocks(url: str, client: openai.OpenAI) -> None:
     while gauge(url, "free_blocks") != total or gauge(url, "running"):
         assert time.monotonic() < deadline, "the blocks of a client that left were not freed"
         time.sleep(0.05)
+
+
+def test_the_next_turn_of_an_agent_is_in_the_cache_to_its_last_block(url: str) -> None:
+    """Prompt and output of the turn before, with its record. The last token of an output was never computed, and the
+    drafter's row of a token needs the token after it."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": REQUESTS["several tools"][0]}]
+    body = {
+        "model": "demo",
+        "tools": [WEATHER, HOTEL],
+        "temperature": 0,
+        "dovetail": {"record": True, "return_token_ids": True},
+    }
+    first = httpx.post(f"{url}/v1/chat/completions", json={**body, "messages": messages}, timeout=60).json()
+    message = first["choices"][0]["message"]
+    whole = message["dovetail"]["prompt_token_ids"] + message["dovetail"]["token_ids"]
+    messages += [message, *({"role": "tool", "tool_call_id": c["id"], "content": "12"} for c in message["tool_calls"])]
+    second = httpx.post(f"{url}/v1/chat/completions", json={**body, "messages": messages}, timeout=60).json()
+    prompt = second["choices"][0]["message"]["dovetail"]["prompt_token_ids"]
+    assert prompt[: len(whole)] == whole
+    block = 16
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= (len(whole) - 2) // block * block

@@ -86,7 +86,7 @@ class Sample:
     thinking: bool
     turn: int
 
-    def said(self, index: int) -> Message:
+    def answer_at(self, index: int) -> Message:
         message = self.messages[index]
         calls = tuple(
             Call(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", ())
@@ -268,12 +268,12 @@ class _Writer:
         if len(cities) == 1 and rng.random() < 0.5:
             text += f" {rng.choice(('in', 'for'))} {arguments[cities[0].name]}"
             named.remove(cities[0])
-        said = []
+        phrases = []
         for field in rng.sample(named, len(named)):
             value = _spelled(arguments[field.name])
-            said.append(field.name + rng.choice((" ", " set to ", " = ")) + value)
-        if said:
-            text += rng.choice((" with ", " using ", " for ")) + " and ".join(said)
+            phrases.append(field.name + rng.choice((" ", " set to ", " = ")) + value)
+        if phrases:
+            text += rng.choice((" with ", " using ", " for ")) + " and ".join(phrases)
         return text, tool, arguments
 
     def _value(self, field: _Parameter) -> Any:

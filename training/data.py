@@ -29,7 +29,7 @@ def encode(s: Sample, tokenizer: Tokenizer) -> tuple[list[int], list[float]]:
         if prompt[: len(ids)] != ids:
             raise ValueError("a turn's prompt does not continue the turn before it")
         weights += [PROMPT_WEIGHT] * (len(prompt) - len(ids))
-        answer = FORMAT.write(s.said(index), thinking=s.thinking).ids(tokenizer)
+        answer = FORMAT.write(s.answer_at(index), thinking=s.thinking).ids(tokenizer)
         ids = prompt + answer
         weights += [1.0] * len(answer)
     return ids, weights

@@ -84,22 +84,22 @@ def evaluate(
     return figures
 
 
-def _score(figures: Figures, s: Sample, said: Any) -> None:
-    wanted = s.said(s.turn).calls
+def _score(figures: Figures, s: Sample, message: Any) -> None:
+    wanted = s.answer_at(s.turn).calls
     if not wanted:
         figures.answers += 1
-        figures.right_answers += not said.calls
+        figures.right_answers += not message.calls
     figures.calls += len(wanted)
-    figures.invalid += sum(d.kind in ("unknown_name", "invalid_arguments", "truncated_call") for d in said.defects)
+    figures.invalid += sum(d.kind in ("unknown_name", "invalid_arguments", "truncated_call") for d in message.defects)
     matched = 0
-    for want, got in itertools.zip_longest(wanted, said.calls[: len(wanted)]):
+    for want, got in itertools.zip_longest(wanted, message.calls[: len(wanted)]):
         if got is None or got.name != want.name:
             continue
         figures.right_tool += 1
         right = _same_json(got.arguments, want.arguments)
         figures.right_arguments += right
         matched += right
-    figures.exact += matched == len(wanted) == len(said.calls)
+    figures.exact += matched == len(wanted) == len(message.calls)
 
 
 def _same_json(a: str, b: str) -> bool:

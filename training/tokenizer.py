@@ -48,7 +48,7 @@ def train(out: Path, conversations: int) -> None:
             s = sample(seed)
             for prompt in (
                 fmt.render(s.messages[:-1], s.tools, thinking=s.thinking),
-                fmt.write(s.said(len(s.messages) - 1), thinking=s.thinking),
+                fmt.write(s.answer_at(len(s.messages) - 1), thinking=s.thinking),
             ):
                 pieces.extend(segment.text for segment in prompt.segments if not segment.control)
         return pieces

@@ -21,7 +21,7 @@ BALANCE_RATE = 1e-3
 
 
 class Schedule:
-    """Optimizers whose learning rate follows the clock, so that a run ends when it was told to."""
+    """Optimizers whose learning rate follows the clock, so that a run ends on time."""
 
     def __init__(self, module: nn.Module, seconds: float, matrix_lr: float = 0.01, vector_lr: float = 2e-3) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]

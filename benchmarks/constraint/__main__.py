@@ -23,8 +23,9 @@ from benchmarks import tables
 from benchmarks.constraint import coverage, decode, plot, report, tools
 from benchmarks.constraint.keywords import KEYWORDS
 from benchmarks.constraint.model_tags import MODEL_TAGS
-from benchmarks.constraint.peers import ENGINES, PEERS, Peer, PeerError, Worker
+from benchmarks.constraint.peers import ENGINES, PEERS, Peer, Worker
 from benchmarks.constraint.vocabulary import ORDINARY, Vocabulary, described
+from benchmarks.worker_process import WorkerError
 
 PARTS = ("compile", "masks", "memory", "loop", "coverage", "decode")
 Cells = list[dict[str, Any]]
@@ -139,7 +140,7 @@ class Run:
                         self._say(f"{family}: {peer.title}")
                         try:
                             workers[peer] = self._worker(peer, family, vocabulary)
-                        except PeerError as error:
+                        except WorkerError as error:
                             missing[f"{family}, {peer.title}"] = str(error)
                 for part in parts:
                     if part in ("compile", "masks") or family == self._options.families[0]:
@@ -154,7 +155,7 @@ class Run:
             self._opened[peer.title] = worker.ask(
                 "open", family=family, model_tag=MODEL_TAGS.get(family), **vocabulary.job()
             )
-        except PeerError:
+        except WorkerError:
             worker.close()
             raise
         self._results["versions"][peer.engine] = worker.versions
@@ -227,7 +228,7 @@ class Run:
             cell: dict[str, Any] = {"family": family, "who": peer.title, **about}
             try:
                 cell |= worker.ask(part, **job([_request(family, vocabulary, peer, one) for one in asked]))
-            except PeerError as error:
+            except WorkerError as error:
                 cell["error"] = str(error)
             self._results[part].append(cell)
 

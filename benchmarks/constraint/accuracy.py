@@ -77,7 +77,7 @@ def _read(s: Sample, ids: Sequence[int], tokenizer: Tokenizer) -> Message:
 
 
 def _turn(s: Sample, message: Message) -> Turn:
-    expected = s.said(s.turn).calls
+    expected = s.answer_at(s.turn).calls
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in s.tools}
     pairs = [
         (want, got) for want, got in zip_longest(expected, message.calls) if want and got and want.name == got.name

@@ -113,7 +113,7 @@ def forced(checkpoints: Path = DEMO, *, drafts: int = 3, answers: int = 32) -> l
             if alone and name == "none":
                 core = pair.engine(None, 0)
             else:
-                core._loop._drafter = core._scheduler._drafter = drafter
+                core.scheduler.drafter = drafter
             steps.append(_run(core, chosen, pair.constraints(chosen, "again")))
         own, both = steps
         rows.append(

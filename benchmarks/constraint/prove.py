@@ -271,20 +271,30 @@ class _Run:
 
 
 def _pointers(schema: Any, error: Any) -> Iterator[str]:
-    """The JSON pointers of the violated keyword, and of those in its branches. A definition has its own pointer."""
+    """The JSON pointers of the violated keyword, of the references on the way to it, and of keywords in its branches. A
+    definition has its own pointer."""
     place: list[str] = []
     value = schema
     for step in error.absolute_schema_path:
+        if isinstance(value, dict) and step not in value and "$ref" in value:  # jsonschema leaves `$ref` out of paths
+            yield "/".join(("#", *place, "$ref"))
+            place = value["$ref"].split("/")[1:]
+            value = _at(schema, place)
         place.append(str(step).replace("~", "~0").replace("/", "~1"))
-        value = value[step]
-        if step == "$ref":
-            place = value.split("/")[1:]
-            value = schema
-            for key in place:
-                value = value[int(key) if isinstance(value, list) else key.replace("~1", "/").replace("~0", "~")]
+        value = _at(value, [place[-1]])
     yield "/".join(("#", *place))
     for inner in error.context or ():
         yield from _pointers(schema, inner)
+
+
+def _at(schema: Any, place: list[str]) -> Any:
+    """The part of a schema at a JSON pointer; None if there is none, as for a reference relative to an `$id`."""
+    for key in place:
+        try:
+            schema = schema[int(key) if isinstance(schema, list) else key.replace("~1", "/").replace("~0", "~")]
+        except (LookupError, TypeError):
+            return None
+    return schema
 
 
 def main() -> int:

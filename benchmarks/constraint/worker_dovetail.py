@@ -58,11 +58,12 @@ class Dovetail(Library):
         return json.dumps({"model": "bench", "messages": messages, "tools": request["tools"]}).encode()
 
     async def serve(self, request: bytes) -> None:
-        answer = await self._client.post("/v1/chat/completions", content=request)
+        answer = await self._client.post("/v1/chat/completions", content=request, headers=_JSON)
         if answer.status_code != 200:
             raise RuntimeError(f"the gateway answered {answer.text}")
 
 
+_JSON = {"content-type": "application/json"}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 

@@ -44,7 +44,9 @@ class Case:
             return [[draw.randrange(3, 30_000) for _ in range(self.prompt)] for _ in range(count)]
         tokenizer = dovetail.tokenizer(self.target)
         samples = map(sample, itertools.count(HELD_OUT + 10_000 * turn + 100 * count))
-        long = (s for s in samples if len(FORMAT.write(s.said(s.turn), thinking=s.thinking).ids(tokenizer)) >= tokens)
+        long = (
+            s for s in samples if len(FORMAT.write(s.answer_at(s.turn), thinking=s.thinking).ids(tokenizer)) >= tokens
+        )
         return [
             FORMAT.render(s.messages[: s.turn], s.tools, thinking=s.thinking).ids(tokenizer)
             for s in itertools.islice(long, count)
@@ -84,8 +86,8 @@ NAMES = ("demo", "demo-drafting", "llama", "middle", "middle-drafting")
 class Reads:
     """Bytes that a step reads: each weight that it uses once, and the keys and values of what came before.
 
-    Matrices are held in `dtype`. The table of embeddings is not counted (a step reads a row of it for each token), and
-    of a layer's experts those that so many tokens choose if they choose at random. MLA caches its latent vectors,
+    Matrices have the type `dtype`. The table of embeddings is not counted, because a step reads a row of it for each
+    token. Of a layer's experts, those count that so many tokens choose at random. MLA caches its latent vectors,
     whatever an engine makes of them. A drafter is read once for each token that it drafts.
     """
 

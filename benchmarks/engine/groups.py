@@ -15,7 +15,8 @@ from rich.console import Console
 from benchmarks import tables
 from benchmarks.engine import figures
 from benchmarks.engine.cases import Case, Reads, cases
-from benchmarks.engine.workers import PEERS, NotInstalled, Peer, Worker, WorkerError, pythons
+from benchmarks.engine.workers import PEERS, Peer, Worker, pythons
+from benchmarks.worker_process import NotInstalled, WorkerError
 
 _SETTLE = 0.5  # seconds that the threads of the engine before may go on spinning
 
@@ -43,13 +44,13 @@ def measured(options: argparse.Namespace, errors: Console) -> dict[str, Any]:
                 and (peer.variant != "gated" or case.drafter is not None)
             ]
             group = _Group(case, dtype, threads, options)
-            said = f"{case.title}, {dtype}, {threads} thread{'s' * (threads > 1)}: "
+            label = f"{case.title}, {dtype}, {threads} thread{'s' * (threads > 1)}: "
             try:
                 for peer in able:
-                    progress.update(bar, description=f"{said}loading {peer.title}")
+                    progress.update(bar, description=f"{label}loading {peer.title}")
                     group.start(peer, folder)
                 for peer, batch, turn in group.jobs():
-                    progress.update(bar, description=f"{said}{peer.title}, batch {batch}, turn {turn + 1}")
+                    progress.update(bar, description=f"{label}{peer.title}, batch {batch}, turn {turn + 1}")
                     group.run(peer, batch, turn)
                 cells += group.cells()
                 versions |= group.versions

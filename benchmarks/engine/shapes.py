@@ -1,6 +1,6 @@
 """The checkpoints that are measured, as folders that every engine loads: the demo pair, and Llamas of random weights.
 
-None ends an answer by itself: the token that would is one that they never write, so that engines which cannot be told
+No model ends an answer by itself, because it never writes its end token. So engines that cannot be told
 to go on write as many tokens as the others.
 """
 
@@ -191,7 +191,7 @@ def endless(source: Path, folder: Path, eos: int) -> Path:
 
 
 def _tokenizer(folder: Path, vocab: int) -> None:
-    """Bytes, and names for all other ids: nobody reads what random weights write, but engines want a tokenizer."""
+    """Bytes, and names for all other ids, because engines need a tokenizer."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = [*alphabet, *(f"Ġt{i}" for i in range(len(alphabet), vocab))]
     tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))

@@ -92,20 +92,20 @@ class Case:
         return 1e6 * float(took["seconds"]) / int(took["deltas"])
 
 
-def spelled(said: Said, more: str = "") -> Message:
+def spelled(sampled: Said, more: str = "") -> Message:
     calls = (
         Call(f"functions.{tool}:{index}", tool, json.dumps(arguments, ensure_ascii=False))
-        for index, (tool, arguments) in enumerate(said.calls)
+        for index, (tool, arguments) in enumerate(sampled.calls)
     )
-    return Message(said.content + more, said.reasoning, tuple(calls))
+    return Message(sampled.content + more, sampled.reasoning, tuple(calls))
 
 
 def messages(name: str, count: int, about: bool) -> Iterator[Message]:
     thinks, may = families.reasons(name, True), FAMILIES[name]
     literals = families.controls(name)
     for seed in range(count):
-        said = sample(seed, reasoning=thinks, content=may.mixes, parallel=may.parallel)
-        yield spelled(said, f" It is spelled {literals[seed % len(literals)]} there." if about else "")
+        sampled = sample(seed, reasoning=thinks, content=may.mixes, parallel=may.parallel)
+        yield spelled(sampled, f" It is spelled {literals[seed % len(literals)]} there." if about else "")
 
 
 def cut(ids: list[int], mean: int | None, seed: int) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """Dovetail's readers and other engines' own streaming parsers, side by side, on the same outputs in the same deltas.
 
 CPU time is measured in each reader's own environment: medians over rounds, between which the others have their turn,
-of medians over runs, after one that warms up. Making a reader is not counted, ending it is. vLLM and "Dovetail, ids"
-get the ids of every delta, the others text alone.
+of medians over runs, after one that warms up. Making a reader has a column of its own; ending it is counted.
+vLLM and "Dovetail, ids" get the ids of every delta, "Dovetail, text" and SGLang text alone.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from benchmarks import tables
 from benchmarks.reading import report
 from benchmarks.reading.deltas import Cutter, split
-from benchmarks.reading.families import FAMILIES, Family
+from benchmarks.reading.families import FAMILIES, Family, as_written
 from benchmarks.reading.texts import TOOLS, VARIANTS, Message, long_call, sample, value
 from benchmarks.reading.workers import READERS, Reader, Worker, WorkerError
-from dovetail.formats.registry import NAMES
+from dovetail.formats import registry
 
 MEANS = (1, 4, 16, None)  # tokens in a delta; None: the whole output in one
 USUAL = 10_000  # characters: of the sizes, the nearest is also cut into tokens
+#: What `--quick` measures.
+_QUICK: dict[str, Any] = {
+    **{"only": ["dovetail"], "ids": False, "sizes": [1_000, 100_000], "variants": ["code"]},
+    **{"splits": 0, "budget": 0.05, "rounds": 1},
+}
 
 
 def main() -> None:
     """Measure and print."""
     options = _options()
     errors = Console(stderr=True)
-    readers = [reader for reader in READERS if reader.engine in options.only]
+    readers = [reader for reader in READERS if reader.engine in options.only and (options.ids or not reader.ids)]
     workers: dict[str, Worker] = {}
     try:
         for engine in dict.fromkeys(reader.engine for reader in readers):
@@ -53,11 +58,12 @@ def main() -> None:
         print(json.dumps({**head, "speed": speeds, "splits": wrongs}, indent=2, ensure_ascii=False))
         return
     used = ", ".join(f"{engine} {found.get(engine)} (Python {found['python']})" for engine, found in versions.items())
-    sheets = [report.speed_sheet(speeds, options.sizes, _usual(options)), report.splits_sheet(wrongs, MEANS)]
+    sheets = [report.speed_sheet(speeds, options.sizes)]
+    sheets += [report.splits_sheet(wrongs, MEANS)] if wrongs else []
     tokens = "those of real tokenizers" if options.tokenizers else "words and short runs of signs"
     notes = [
         f"{tables.machine()}; {used}.",
-        f"µs/delta and µs/token are at {_usual(options) / 1000:g} KB; tokens are {tokens}. 1 KB is 1,000 characters.",
+        f"µs/token is at {_usual(options) / 1000:g} KB; tokens are {tokens}. 1 KB is 1,000 characters.",
         "silence: the most characters of the argument that went in while nothing of it came out.",
     ]
     notes += [f"{cell['family']}, {cell['reader']}: {cell['error']}" for cell in _first_errors([*speeds, *wrongs])]
@@ -79,13 +85,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=100, help="CPU seconds for one output, or one set of splits")
     parser.add_argument("--budget", type=float, default=0.2, help="CPU seconds to spend on one figure in one round")
     parser.add_argument("--rounds", type=int, default=5, help="how often to come back to a figure that is soon had")
+    parser.add_argument(
+        "--quick", action="store_true", help="Dovetail alone, code as text at 1 and 100 KB: the goals, in a minute"
+    )
     parser.add_argument("--json", action="store_true", help="print figures, not tables")
     parser.add_argument("--markdown", action="store_true", help="print tables as Markdown")
+    parser.set_defaults(ids=True)
     options = parser.parse_args()
+    if options.quick:
+        vars(options).update(_QUICK)
     names = list(FAMILIES) if "all" in options.families else options.families
-    options.families = names or [name for name in FAMILIES if name in NAMES]
-    if unknown := [name for name in options.families if name not in FAMILIES]:
-        parser.error(f"no texts for {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
+    known = registry.FAMILIES if options.only == ["dovetail"] else FAMILIES
+    options.families = names or list(known if options.quick else FAMILIES)
+    if unknown := [name for name in options.families if name not in known]:
+        parser.error(f"no texts for {', '.join(unknown)}; there are {', '.join(known)}")
     return options
 
 
@@ -96,10 +109,9 @@ def _measure(
     columns = (TextColumn("{task.description:48}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors) as progress:
         bar = progress.add_task("", total=len(options.families))
-        for family in (FAMILIES[name] for name in options.families):
-            able = [reader for reader in readers if reader.engine != "dovetail" or family.name in NAMES]
-            jobs = [(reader, *job) for job in _speed_jobs(family, options) for reader in able]
-            jobs += [(reader, *job) for job in _splits_jobs(family, options) for reader in able]
+        for family in (FAMILIES.get(name) or as_written(name) for name in options.families):
+            jobs = [(reader, *job) for job in _speed_jobs(family, options) for reader in readers]
+            jobs += [(reader, *job) for job in _splits_jobs(family, options) for reader in readers]
             answers: list[list[dict[str, Any]]] = [[] for _ in jobs]
             for turn in range(options.rounds):
                 for (reader, label, job), given in zip(jobs, answers, strict=True):
@@ -113,6 +125,8 @@ def _measure(
                     seconds = statistics.median(answer["seconds"] for answer in given)
                     cell |= {"deltas": len(job["deltas"]), "characters": job["characters"], "seconds": seconds}
                 cells[job["task"]].append(cell)
+            for line in report.lines(cells["speed"], family.name):
+                progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
     return cells["speed"], cells["splits"]
 
 
@@ -123,7 +137,8 @@ def _again(job: dict[str, Any], answer: dict[str, Any], budget: float) -> bool:
 
 def _speed_jobs(family: Family, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for variant in options.variants if family.tags else options.variants[:1]:
-        for cut, size in [*(("characters", size) for size in options.sizes), ("tokens", _usual(options))]:
+        cuts = [*(("characters", size) for size in options.sizes), ("tokens", _usual(options))]
+        for cut, size in cuts[: len(options.sizes)] if options.quick else cuts:
             cutter = Cutter(family, cut if cut == "characters" else _tokens(family, options))
             text = value(variant, size)
             message = long_call(text, reasoning=family.thinks)
@@ -147,7 +162,7 @@ def _splits_jobs(family: Family, options: argparse.Namespace) -> Iterator[tuple[
     allowed = {"reasoning": family.thinks, "content": family.mixes, "parallel": family.parallel}
     messages = [sample(seed, **allowed) for seed in range(options.splits)]
     cut = [cutter.tokens(family.write(message)) for message in messages]
-    for mean in MEANS:
+    for mean in MEANS if options.splits else ():
         outputs = [
             (split(tokens, mean, seed), _expected(message))
             for seed, (tokens, message) in enumerate(zip(cut, messages, strict=True))

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import dovetail
 from benchmarks.reading.texts import Message
+from dovetail import conversation
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ def _json(data: Any) -> str:
 
 def _json_escape(text: str) -> str:
     return _json(text)[1:-1]
+
+
+def _python_escape(text: str) -> str:
+    return repr(text)[1:-1]
 
 
 def _raw(text: str) -> str:
@@ -385,9 +391,27 @@ _ALL = (
         "<|eot|>",
         Parsers("pythonic"),
         Parsers("pythonic"),
-        lambda text: repr(text)[1:-1],
+        _python_escape,
         mixes=False,
         tokenizer="gpt-2.tokenizer.json",
     ),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
+
+
+def as_written(name: str) -> Family:
+    """A family that is read by Dovetail alone: its outputs are those that the format writes."""
+    fmt = dovetail.format(name)
+    controls, end = fmt.reader_type.controls, fmt.end_of_turn[0]
+
+    def write(message: Message) -> str:
+        calls = [
+            conversation.Call(f"c{i}", called, _json(arguments)) for i, (called, arguments) in enumerate(message.calls)
+        ]
+        text = fmt.write(conversation.Message(message.content, "", tuple(calls)), thinking=False).text
+        return next((text.removesuffix(end) for end in fmt.end_of_turn if text.endswith(end)), text)
+
+    value = 'it\'s "it"\n'
+    written = write(Message((("f", {"x": value}),)))
+    escape = next(spelled for spelled in (_raw, _json_escape, _python_escape) if spelled(value) in written)
+    return Family(name, write, tuple({*controls} - {end}), end, Parsers(""), Parsers(""), escape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.tables import Sheet
@@ -11,11 +11,10 @@ from benchmarks.tables import Sheet
 WORDS = ("format", "text", "reader", "read", "what was wrong")
 
 
-def speed_sheet(cells: Sequence[dict[str, Any]], sizes: Sequence[int], usual: int) -> Sheet:
-    """CPU per delta, token and KB, how that grows, and the longest silence. One row for each reader and text."""
-    headings = ["format", "text", "reader", "µs/delta", "µs/token"]
-    headings += [f"µs/KB at {size / 1000:g} KB" for size in sizes]
-    headings += ["growth", "silence", "at", "read"]
+def speed_sheet(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> Sheet:
+    """CPU per delta, per token and for making a reader, growth, and the longest silence: a row for each reader."""
+    headings = ["format", "text", "reader", *(f"µs/delta at {size / 1000:g} KB" for size in sizes)]
+    headings += ["growth", "µs/token", "µs to make", "silence", "at", "read"]
     groups: dict[tuple[str, str, str], dict[tuple[str, int], dict[str, Any]]] = {}
     for cell in cells:
         key = (cell["family"], cell["variant"], cell["reader"])
@@ -24,10 +23,10 @@ def speed_sheet(cells: Sequence[dict[str, Any]], sizes: Sequence[int], usual: in
     for key, group in groups.items():
         fours = [group.get(("characters", size)) for size in sizes]
         done = [cell for cell in fours if cell is not None and "seconds" in cell]
-        row = [*key, _per_delta(group.get(("characters", usual)))]
-        row.append(_per_delta(next((cell for (cut, _), cell in group.items() if cut != "characters"), None)))
-        row += [_per_kb(cell) for cell in fours]
+        row = [*key, *map(_per_delta, fours)]
         row.append(f"{_rate(done[-1]) / _rate(done[0]):.2f}x" if len(done) == len(sizes) > 1 else "–")
+        row.append(_per_delta(next((cell for (cut, _), cell in group.items() if cut != "characters"), None)))
+        row.append(f"{done[0]['making'] * 1e6:,.1f}" if done else "–")
         row += [f"{done[-1]['silence']:,}", f"{done[-1]['size'] / 1000:g} KB"] if done else ["–", "–"]
         faults = sorted({cell["fault"] for cell in done if cell["fault"]})
         row.append(("wrong " + ", ".join(faults)) if faults else "right" if done else "–")
@@ -53,6 +52,18 @@ def splits_sheet(cells: Sequence[dict[str, Any]], means: Sequence[int | None]) -
     return "Wrong results by mean tokens in a delta, sizes drawn at random", headings, rows
 
 
+def lines(cells: Sequence[dict[str, Any]], family: str) -> Iterator[str]:
+    """The speed of one family in a line for each reader and text, to be printed while others are still measured."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        if cell["family"] == family:
+            groups.setdefault(f"{family}, {cell['variant']}, {cell['reader']}", []).append(cell)
+    for title, group in groups.items():
+        shown = (f"{_per_delta(cell)} at {cell['size'] / 1000:g} KB of {cell['cut']}" for cell in group)
+        made = "".join(f"; {cell['making'] * 1e6:,.1f} to make" for cell in group[:1] if "making" in cell)
+        yield f"{title}: µs a delta {', '.join(shown)}{made}"
+
+
 def _rate(cell: dict[str, Any]) -> float:
     return float(cell["seconds"]) / int(cell["characters"])
 
@@ -60,14 +71,8 @@ def _rate(cell: dict[str, Any]) -> float:
 def _per_delta(cell: dict[str, Any] | None) -> str:
     if cell is None or "seconds" not in cell:
         return _missing(cell)
-    return f"{cell['seconds'] / cell['deltas'] * 1e6:,.2f}"
-
-
-def _per_kb(cell: dict[str, Any] | None) -> str:
-    if cell is None or "seconds" not in cell:
-        return _missing(cell)
     whole = f" ({cell['seconds']:.1f} s in all)" if cell["seconds"] >= 1 else ""
-    return f"{_rate(cell) * 1e9:,.0f}{whole}"
+    return f"{cell['seconds'] / cell['deltas'] * 1e6:,.2f}{whole}"
 
 
 def _missing(cell: dict[str, Any] | None) -> str:

@@ -23,7 +23,7 @@ environment() {
     "$python" -m venv "$folder/$1"
 }
 
-# pip's resolver complains about what the engines ask for and do not get here: that is meant, and said once.
+# pip's resolver complains about what the engines ask for and do not get here: that is expected.
 install() { "$folder/$1/bin/python" -m pip install --disable-pip-version-check --no-warn-conflicts -qq "${@:2}"; }
 
 vllm=(

@@ -99,5 +99,5 @@ def sample(seed: int, *, reasoning: bool, content: bool, parallel: bool) -> Mess
             limit, exact = choose.randrange(1000), choose.random() < 0.5
             filters = [{"field": "lang", "any": ["py", "md"]}, {"field": "size", "max": choose.randrange(9)}]
             calls.append(("search", {"query": text, "limit": limit, "exact": exact, "filters": filters}))
-    said = CONTENT if content and choose.random() < 0.5 else ""
-    return Message(tuple(calls), said, REASONING if reasoning else "")
+    prose = CONTENT if content and choose.random() < 0.5 else ""
+    return Message(tuple(calls), prose, REASONING if reasoning else "")

@@ -105,8 +105,8 @@ def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
                 reasoning = ""
                 if thoughts is not None:
                     reasoning, text = thoughts.parse_stream_chunk(text)
-                    more, held = thoughts.parse_stream_end()
-                    reasoning, text = (reasoning or "") + (more or ""), (text or "") + (held or "")
+                    more, leftover = thoughts.parse_stream_end()
+                    reasoning, text = (reasoning or "") + (more or ""), (text or "") + (leftover or "")
                 content, items = calls.parse_stream_chunk(text)
                 ending, found = calls.parse_stream_end()
                 return reasoning, (content or "") + ending, [*items, *found], _unsent(calls.detector)

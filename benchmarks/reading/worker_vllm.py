@@ -97,7 +97,7 @@ def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
                 read=read,
             )
 
-        start().feed("", [])  # whatever is missing is said here
+        start().feed("", [])  # a missing dependency is reported here
         return start
 
     return {"vllm": vllm.__version__}, open_family

@@ -25,7 +25,7 @@ class Reader:
 
 
 READERS = (
-    Reader("Dovetail", "dovetail", ids=False),
+    Reader("Dovetail, text", "dovetail", ids=False),
     Reader("Dovetail, ids", "dovetail", ids=True),
     Reader("vLLM", "vllm", ids=True),
     Reader("SGLang", "sglang", ids=False),
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, engine: str, environments: Path) -> None:
         self._engine = engine
-        here = engine == "dovetail"
+        here = self._here = engine == "dovetail"
         self._python = Path(sys.executable) if here else environments / engine / "bin" / "python"
         self._log = None if here else environments / f"{engine}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +53,8 @@ class Worker:
         self.versions = self._start()
 
     def _start(self) -> dict[str, str]:
-        quiet = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+        quiet = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        quiet["PYTHONPATH"] = str(_ROOT / "src") if self._here else ""
         log: IO[bytes] | None = None if self._log is None else self._log.open("wb")
         self._process = subprocess.Popen(
             [self._python, "-m", f"benchmarks.reading.worker_{self._engine}"],

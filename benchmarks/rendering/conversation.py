@@ -47,8 +47,8 @@ def messages(count: int) -> list[dict[str, Any]]:
             call_id = f"functions.{name}:{calls}"
             function = {"name": name, "arguments": arguments}
             call = {"id": call_id, "type": "function", "function": function}
-            thought, said = _text(rng, 20), _text(rng, 5)
-            made.append({"role": "assistant", "content": said, "reasoning_content": thought, "tool_calls": [call]})
+            thought, answer = _text(rng, 20), _text(rng, 5)
+            made.append({"role": "assistant", "content": answer, "reasoning_content": thought, "tool_calls": [call]})
             made.append({"role": "tool", "tool_call_id": call_id, "content": _text(rng, 40)})
             calls += 1
         made.append({"role": "assistant", "content": _text(rng, 30), "reasoning_content": _text(rng, 20)})

@@ -55,12 +55,12 @@ def notes(results: Mapping[str, Any]) -> list[str]:
                 found.get(side, (0.0, "")),
                 (cell["decode"], ": ".join(filter(None, (cell["engine"], cell["settings"])))),
             )
-    said = [", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."]
+    lines = [", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."]
     for (model, dtype, batch), found in best.items():
         if len(found) == 2:
             (ours, we), (theirs, they) = found["ours"], found["theirs"]
-            said.append(
+            lines.append(
                 f"{model}, {dtype}, batch {batch}: {ours:,.0f} tokens/s ({we}), {ours / theirs:.2f}x the fastest of "
                 f"the others, {theirs:,.0f} ({they})."
             )
-    return said
+    return lines

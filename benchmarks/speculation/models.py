@@ -168,7 +168,7 @@ class _Maker:
                 ),
             )
         if begun:
-            core._scheduler.tables = _Begun(core._scheduler.tables.pool, share=False)
+            core.scheduler.tables = _Begun(core.scheduler.tables.pool, share=False)
         return Frozen(core, (Script,))
 
     @contextmanager
@@ -218,8 +218,8 @@ def _fill(layers: Sequence[Any]) -> None:
         numbers = torch.randn(_CHUNK, generator=torch.Generator().manual_seed(0))
         for layer in layers:
             cache: HeadCache = layer[1]._cache
-            for held in (cache.keys, cache.values):
-                for part in held.view(-1).split(_CHUNK):
+            for tensor in (cache.keys, cache.values):
+                for part in tensor.view(-1).split(_CHUNK):
                     part.copy_(numbers[: len(part)])
 
 

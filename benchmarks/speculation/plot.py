@@ -112,7 +112,7 @@ def _map(axis: Axes, rows: Sequence[Row], title: str, *, first: bool) -> None:
         ratio = row["gated_to_best"]
         ratios[y][x] = ratio
         axis.text(x, y, f"{ratio:.2f}", ha="center", va="center", color=_INK if row["holds"] else _MISSED)
-    # White is as fast as the best, and blue and orange are told apart by everybody.
+    # White is as fast as the best, and blue and orange are distinct for everybody.
     axis.imshow(ratios, cmap=_MAP, norm=TwoSlopeNorm(1.0, 0.85, 1.15), aspect="auto")
 
 

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.speculation.measure import GOAL
+from benchmarks.speculation.measure import GOAL, NOISY_GOAL
 from benchmarks.tables import Sheet
 
 #: Headings of columns that hold words.
-WORDS = ("goal",)
+WORDS = ("goal", "interval")
 #: Gated is to be at least so many times as fast as off, on the demo model at batch 1.
 DEMO_GOAL = 1.5
 #: What the gate may take of a step, in microseconds.
@@ -26,7 +26,7 @@ def sheets(results: Mapping[str, Any]) -> list[Sheet]:
     for (model, drafter), rows in groups(results).items():
         numbers = list(rows[0]["fixed"])
         headings = ["context", "batch", "off", *(f"K={k}" for k in numbers), "gated", "K gated", "best", "best/off"]
-        headings += ["gated/off", "gated/best", "goal", "accepted", "gate us"]
+        headings += ["gated/off", "gated/best", "interval", "goal", "accepted", "gate us"]
         title = f"{model}, {drafter}: tokens/s, greedy, medians of {turns}"
         found.append((title, headings, [_row(row, numbers) for row in rows]))
     return found
@@ -35,7 +35,7 @@ def sheets(results: Mapping[str, Any]) -> list[Sheet]:
 def notes(results: Mapping[str, Any]) -> list[str]:
     """What the tables were measured with, and what of the goals holds."""
     rows = [row for row in results["cells"] if "gated" in row]
-    said = [
+    lines = [
         f"{results['machine']}; "
         + ", ".join(f"{name} {version}" for name, version in results["versions"].items())
         + f"; {results['threads']} thread{'s' * (results['threads'] > 1)}.",
@@ -45,25 +45,37 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         "where steps are long.",
     ]
     if rows:
+        goal = NOISY_GOAL if results["options"].get("noisy") else GOAL
         worst = min(rows, key=lambda row: row["gated_to_best"])
         met = sum(row["holds"] for row in rows)
-        said.append(
-            f"Gated is at least {GOAL:g}x the best in {met} of {len(rows)} cells; worst {worst['gated_to_best']:.3f}x, "
+        lines.append(
+            f"Gated is at least {goal:g}x the best in {met} of {len(rows)} cells; worst {worst['gated_to_best']:.3f}x, "
             f"{worst['model']}, {worst['drafter']}, context {worst['context']}, batch {worst['batch']}."
         )
         again = sorted(row["best_again"] for row in rows)
         low, high = again[len(again) // 10], again[-1 - len(again) // 10]
-        said.append(
+        lines.append(
             f"In those further turns the best was {statistics.median(again):.3f}x as fast as when it was found to be "
             f"the best; in eight of ten cells {low:.2f}x to {high:.2f}x: so far two runs of the same thing are apart."
         )
         if single := [row for row in rows if row["model"] == "demo" and row["batch"] == 1]:
             found = (f"{row['gated_to_off']:.2f}x ({row['drafter']}, context {row['context']:,})" for row in single)
-            said.append(f"On the demo, gated at batch 1 is {', '.join(found)} off; the goal is {DEMO_GOAL:g}x.")
+            lines.append(f"On the demo, gated at batch 1 is {', '.join(found)} off; the goal is {DEMO_GOAL:g}x.")
         by_batch = {batch: [row["gate_us"] for row in rows if row["batch"] == batch] for batch in _batches(rows)}
         times = (f"{_middle(found, 'median')} ({_middle(found, 'mean')}) at batch {n}" for n, found in by_batch.items())
-        said.append(f"The gate takes of a step, in us, median (mean): {', '.join(times)}; the goal is {GATE_US:g}.")
-    return said
+        lines.append(f"The gate takes of a step, in us, median (mean): {', '.join(times)}; the goal is {GATE_US:g}.")
+    return lines
+
+
+def line(row: Row) -> str:
+    """A row in short, for when its cell ends."""
+    fixed = ", ".join(f"K={k} {rate:,.0f}" for k, rate in row["fixed"].items())
+    text = f"{row['model']}, {row['drafter']}, context {row['context']:,}, batch {row['batch']}: off {row['off']:,.0f}"
+    if "gated" not in row:
+        return f"{text}, {fixed} tokens/s"
+    low, high = row["interval"]
+    ratios = f"{row['gated_to_off']:.2f}x off, {row['gated_to_best']:.3f} ({low:.2f} to {high:.2f}) of the best"
+    return f"{text}, {fixed}, gated {row['gated']:,.0f} tokens/s, {ratios}"
 
 
 def groups(results: Mapping[str, Any]) -> dict[tuple[str, str], list[Row]]:
@@ -89,8 +101,13 @@ def _row(row: Row, numbers: Sequence[str]) -> list[str]:
     found += [f"{row['gated']:,.1f}", f"{row['gated_drafts']:.1f}"] if gated else ["–", "–"]
     found += ["off" if row["best"] == 0 else f"K={row['best']}", f"{row['best_to_off']:.2f}x"]
     if gated:
-        found += [f"{row['gated_to_off']:.2f}x", f"{row['gated_to_best']:.3f}x", "yes" if row["holds"] else "no"]
+        found += [
+            f"{row['gated_to_off']:.2f}x",
+            f"{row['gated_to_best']:.3f}x",
+            "{:.2f} to {:.2f}".format(*row["interval"]),
+            "yes" if row["holds"] else "no",
+        ]
     else:
-        found += ["–", "–", "–"]
+        found += ["–", "–", "–", "–"]
     found.append(f"{row['accepted'][numbers[0]]:.0%}")
     return [*found, f"{row['gate_us']['median']:.1f}" if gated else "–"]

@@ -1,4 +1,4 @@
-"""A drafter that is right as often as it is told to be, at the price of a real one.
+"""A drafter with a fixed share of right drafts, which costs as much as a real one.
 
 An EAGLE-3 head of random weights computes what such a head computes, over its own cache, and guesses nothing; each of
 its tokens is then replaced by the one that the target will say, or by another. So acceptance is a setting, and at any

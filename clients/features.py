@@ -1,0 +1,131 @@
+"""The features that a client's program tries, and what it must see: exactly, or (of the demo model) the right kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from clients import tasks
+
+
+class Feature(NamedTuple):
+    """A feature's name in the programs, its title in the page, and what it means."""
+
+    name: str
+    title: str
+    meaning: str
+
+
+TEXT = (
+    Feature("plain", "answer", "the text of an answer"),
+    Feature("stream", "stream", "the same text in several pieces"),
+    Feature("reasoning", "reasoning", "the model's reasoning"),
+    Feature("usage", "usage", "token counts, equal to the engine's own"),
+)
+TOOLS = (
+    Feature("call", "call", "a tool's name and arguments"),
+    Feature("streamed_call", "streamed", "the same from a stream"),
+    Feature("parallel", "two calls", "two calls in one answer"),
+    Feature("result", "result", "the tool's result reaches the model, and its answer the client"),
+)
+LIMITS = (
+    Feature("structured", "schema", "an object of a JSON Schema"),
+    Feature("length", "cut", "the reason when an answer is cut at its limit"),
+    Feature("bad_field", "bad field", "the client's own error type, with the field named"),
+    Feature("overflow", "too long", "the client's own error type for a prompt beyond the context"),
+    Feature("headers", "headers", "the header `x-dovetail-unenforced`, through the client"),
+)
+AGENT = (
+    Feature("edited", "edited", "the file on disk is as the task wants it"),
+    Feature("report", "report", "the closing text, which quotes the last tool's result"),
+    Feature("turns", "turns", "four turns of the model: three calls, of the tools that it was to use, and the report"),
+    Feature("exact", "exact", "each prompt begins with the tokens of the turn before, id for id"),
+)
+MEASURE = (
+    Feature("scored", "scored", "a multiple-choice task by log probabilities, with the known score"),
+    Feature("generated", "generated", "a task of generated answers, with the known score"),
+    Feature("benchmarked", "requests", "all requests of a benchmark completed, by its own report"),
+    Feature("counted", "tokens", "its count of output tokens is the engine's own"),
+)
+FEATURES = (*TEXT, *TOOLS, *LIMITS, *AGENT, *MEASURE)
+
+_CALL = ["get_weather", {"city": "Paris"}]
+_CUT = ("length", "max_tokens", "max_output_tokens")
+
+
+class Target(NamedTuple):
+    """What a client talks to. `completions`: what the scripted engine has recorded (`scripted.engine`)."""
+
+    name: str
+    url: str
+    model: str
+    reasons: bool
+    scripted: bool
+    completions: Sequence[dict[str, Any]] = ()
+
+
+def fault(feature: str, saw: Any, target: Target) -> str | None:
+    """Why what a client saw is not what it has to be; None if it is."""
+    expected = _EXPECTED[feature] if target.scripted else _EXPECTED_OF_DEMO[feature]
+    return None if expected(saw, target) else f"saw {saw!r:.200}"
+
+
+def _equals(value: Any) -> Callable[[Any, Target], bool]:
+    return lambda saw, target: bool(saw == value)
+
+
+def _counts(saw: Any, target: Target) -> bool:
+    return any(saw == [line["prompt"], line["output"]] for line in target.completions)
+
+
+def _says(*words: str) -> Callable[[Any, Target], bool]:
+    return lambda saw, target: isinstance(saw, str) and all(word in saw for word in words)
+
+
+def _streamed(saw: Any, target: Target) -> bool:
+    if "text" in saw:
+        return bool(saw["text"] == tasks.COUNT_ANSWER and saw["pieces"] > 10)
+    return bool(saw == tasks.PERSON)  # instructor streams objects
+
+
+_EXPECTED: dict[str, Callable[[Any, Target], bool]] = {
+    "plain": _equals(tasks.HELLO_ANSWER),
+    "stream": _streamed,
+    "reasoning": lambda saw, target: (saw or "") == (tasks.HELLO_REASONING if target.reasons else ""),
+    "usage": _counts,
+    "call": _equals([_CALL]),
+    "streamed_call": _equals([_CALL]),
+    "parallel": _equals([_CALL, ["get_weather", {"city": "Rome"}]]),
+    "result": _equals(tasks.WEATHER_ANSWER),
+    "structured": _equals(tasks.PERSON),
+    "length": lambda saw, target: saw in _CUT,
+    "bad_field": lambda saw, target: isinstance(saw, str) and ("temperature" in saw or "top_p" in saw),
+    "overflow": _says("context"),
+    "headers": _says(tasks.UNENFORCED),
+    "edited": _equals(tasks.EDIT_FILE.replace(tasks.OLD, tasks.NEW)),
+    "report": _says(tasks.EDIT_ANSWER),
+    "turns": _equals(True),
+    "exact": _equals(True),
+    "scored": _equals(tasks.EXAM_SCORE),
+    "generated": _equals(1.0),
+    "benchmarked": _equals([tasks.BENCHMARK_REQUESTS, 0]),
+    "counted": lambda saw, target: saw == sum(line["output"] for line in target.completions),
+}
+
+
+def _is_person(saw: Any, target: Target) -> bool:
+    return isinstance(saw, dict) and isinstance(saw.get("name"), str) and isinstance(saw.get("age"), int)
+
+
+#: The demo model is real and small: what it answers is not known to the letter.
+_EXPECTED_OF_DEMO = _EXPECTED | {
+    "plain": lambda saw, target: isinstance(saw, str) and bool(saw.strip()),
+    "stream": lambda saw, target: _is_person(saw, target) or (bool(saw.get("text")) and saw["pieces"] > 1),
+    "reasoning": lambda saw, target: isinstance(saw, str) and bool(saw.strip()),
+    "usage": lambda saw, target: all(isinstance(count, int) and count > 0 for count in saw),
+    "result": _says("red"),
+    "structured": _is_person,
+    "scored": lambda saw, target: 0 <= saw <= 1,
+    "generated": lambda saw, target: 0 <= saw <= 1,
+    "counted": lambda saw, target: saw > 0,
+}

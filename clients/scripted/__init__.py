@@ -1,0 +1,1 @@
+"""A model whose answers are known, behind Dovetail's own gateway."""

@@ -1,0 +1,144 @@
+"""An engine that plays the scripted model: it reads the prompt's token ids and writes the script's next answer.
+
+It obeys the request's constraint like any other engine: an answer that the grammar forbids is not given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+from clients.scripted import answers
+from clients.scripted.answers import OTHER, SCRIPTS, Say
+from clients.scripted.models import Model
+from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, TokenLogprob
+from dovetail.conversation import Call, Message
+from dovetail.errors import EngineError
+
+CONTEXT = 131_072
+#: Tokens of one step, over and over: several, as with speculative decoding.
+STEP_SIZES = (1, 4, 2, 7)
+#: Log probabilities of one token.
+LIKELY, UNLIKELY = -0.1, -3.0
+
+
+class ScriptedEngine:
+    """Answers by the scripts. `log`: a file to which each completion appends a line of JSON."""
+
+    def __init__(self, model: Model, log: Path) -> None:
+        self.info = EngineInfo(
+            CONTEXT, model.tokenizer.vocab_size, (model.end_id,), draft_tokens=max(STEP_SIZES) - 1, prompt_logprobs=True
+        )
+        self._model = model
+        self._log = log
+        self._turns: dict[str, tuple[int, ...]] = {}
+
+    async def start(self) -> None:
+        self._log.touch()
+
+    async def stop(self) -> None:
+        pass
+
+    def gauges(self) -> dict[str, float]:
+        return {"up": 1}
+
+    async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
+        name, say, ids = self._answer(completion)
+        if completion.ignore_eos and completion.constraint is None:
+            ids = tuple(itertools.islice(itertools.cycle(ids[:-1]), completion.max_tokens))
+        ids = ids[: completion.max_tokens]
+        self._record(name, say, completion, ids)
+        for batch in self._batches(completion, ids):
+            yield batch
+
+    def _answer(self, completion: Completion) -> tuple[str, Say, tuple[int, ...]]:
+        """The script's name, and the first of its answers that the constraint allows, with its tokens."""
+        prompt = self._model.tokenizer.decode(completion.prompt)
+        found = [(match.start(), script, match) for script in SCRIPTS for match in script.pattern.finditer(prompt)]
+        name, turn = "other", OTHER
+        if found:
+            at, script, match = max(found, key=lambda place: place[0])
+            name, turn = script.name, script.turn(match, self._model.wire.results(prompt[at:]))
+        # A format may show a tool's parameters in another order than the client declared them.
+        for say, ordered in itertools.product(turn, (False, True)):
+            ids = self._written(say, prompt, ordered)
+            if _allowed(completion, ids):
+                return name, say, ids
+        raise EngineError(f"the grammar forbids every answer of the script {name!r}")
+
+    def _written(self, say: Say, prompt: str, ordered: bool) -> tuple[int, ...]:
+        earlier = len(self._model.wire.call.findall(prompt))
+        calls = tuple(
+            Call(
+                f"functions.{name}:{earlier + number}",
+                name,
+                json.dumps(arguments, ensure_ascii=False, sort_keys=ordered),
+            )
+            for number, (name, arguments) in enumerate(say.calls)
+        )
+        thinking = prompt.rstrip().endswith("<think>")
+        message = Message(say.text, say.reasoning if thinking else "", calls)
+        return tuple(self._model.writer.write(message, thinking=thinking).ids(self._model.tokenizer))
+
+    def _batches(self, completion: Completion, ids: Sequence[int]) -> Iterator[TokenBatch]:
+        finish: Finish = "stop" if ids and ids[-1] == self._model.end_id else "length"
+        at = 0
+        for size in itertools.cycle(STEP_SIZES):
+            piece = tuple(ids[at : at + size])
+            at += size
+            done = at >= len(ids)
+            scored = piece if completion.logprobs is not None else ()
+            yield TokenBatch(
+                piece,
+                finish if done else None,
+                drafted=size,
+                accepted=len(piece) - 1,
+                logprobs=tuple(_logprob(token, LIKELY) for token in scored),
+                prompt_logprobs=self._prompt_logprobs(completion) if at == size else (),
+            )
+            if done:
+                return
+
+    def _prompt_logprobs(self, completion: Completion) -> tuple[TokenLogprob, ...]:
+        """A prompt is likely if it ends with a right answer of the exam, or with the one that the model gets wrong."""
+        if completion.prompt_logprobs is None:
+            return ()
+        likely = self._model.tokenizer.decode(completion.prompt).endswith(answers.PREFERRED)
+        return tuple(_logprob(token, LIKELY if likely else UNLIKELY) for token in completion.prompt[1:])
+
+    def _record(self, name: str, say: Say, completion: Completion, ids: Sequence[int]) -> None:
+        """Append what was asked and answered. `differs`: where the prompt does not begin with the turn before."""
+        earlier = self._turns.get(name, ())
+        common = next(
+            (i for i, (a, b) in enumerate(zip(earlier, completion.prompt, strict=False)) if a != b),
+            min(len(earlier), len(completion.prompt)),
+        )
+        self._turns[name] = (*completion.prompt, *ids)
+        line: dict[str, object] = {
+            "script": name,
+            "calls": [called for called, _ in say.calls],
+            "prompt": len(completion.prompt),
+            "output": len(ids),
+            "differs": None,
+        }
+        if common < len(earlier):
+            decode, around = self._model.tokenizer.decode, slice(max(common - 10, 0), common + 20)
+            line["differs"] = [decode(earlier[around]), decode(completion.prompt[around])]
+        with self._log.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+
+def _logprob(token: int, logprob: float) -> TokenLogprob:
+    return TokenLogprob(token, logprob, ((token, logprob),))
+
+
+def _allowed(completion: Completion, ids: Sequence[int]) -> bool:
+    """Whether the constraint takes all of `ids`. Its state does not change."""
+    constraint = completion.constraint
+    if constraint is None:
+        return True
+    taken = sum(1 for _ in itertools.takewhile(constraint.advance, ids))
+    constraint.rollback(taken)
+    return taken == len(ids)

@@ -1,0 +1,74 @@
+"""What every client is asked to do, and what the scripted model answers.
+
+The sentences are of the kind that the demo model was trained on, so the same program of a client runs against both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+HELLO = "Hello!"
+HELLO_ANSWER = "Hello! How can I help you today? Ça va? 你好 👋"
+HELLO_REASONING = "This needs no tool."
+
+COUNT = "Count to forty."
+COUNT_ANSWER = ", ".join(map(str, range(1, 41))) + "."
+
+WEATHER = "Please get the weather for city Paris."
+WEATHER_REASONING = "The user wants get_weather."
+#: What the tool returns for each city.
+RESULTS = {"Paris": "red", "Rome": "blue"}
+WEATHER_ANSWER = "The result is red."
+
+BOTH = "Please get the weather for city Paris and get the weather for city Rome."
+
+PERSON_REQUEST = "Please get the person with name Ada and age 36."
+PERSON: dict[str, Any] = {"name": "Ada", "age": 36}
+
+WEATHER_TOOL: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "Get the weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+#: A tool with a keyword that no grammar enforces, which a header reports.
+PARTLY_ENFORCED_TOOL: dict[str, Any] = WEATHER_TOOL | {
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "not": {"const": "Oslo"}}},
+        "required": ["city"],
+    },
+}
+UNENFORCED = "#/properties/city/not"
+PERSON_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+OLD, NEW = "draft", "final"
+EDIT_FILE = "Chapter one.\nThis is the draft of it.\nThe end.\n"
+EDIT_PATTERN = rf"Replace the word {OLD} by {NEW} in (?P<path>[\w./-]+), then count the lines that have it\."
+EDIT_ANSWER = "The file is edited; lines with the new word: 1."
+
+
+def edit_request(path: str) -> str:
+    """The task of a coding agent, for the file at `path`."""
+    return f"Replace the word {OLD} by {NEW} in {path}, then count the lines that have it."
+
+
+#: A multiple-choice exam. The scripted model prefers the answer at `preferred`; it is wrong once.
+EXAM: tuple[dict[str, Any], ...] = (
+    {"question": "What is the capital of France?", "choices": ["Oslo", "Paris", "Rome"], "answer": 1, "preferred": 1},
+    {"question": "What is the capital of Italy?", "choices": ["Rome", "Lima", "Cairo"], "answer": 0, "preferred": 0},
+    {"question": "What is the capital of Peru?", "choices": ["Rome", "Oslo", "Lima"], "answer": 2, "preferred": 2},
+    {"question": "What is the capital of Norway?", "choices": ["Oslo", "Cairo", "Paris"], "answer": 0, "preferred": 1},
+)
+EXAM_SCORE = 0.75
+
+BENCHMARK_REQUESTS = 6

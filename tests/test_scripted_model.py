@@ -1,0 +1,80 @@
+"""The scripted model of `make test-clients` says what its scripts say, in each wire format, and obeys constraints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from clients import tasks
+from clients.scripted import models
+from clients.scripted.engine import ScriptedEngine
+from dovetail.gateway import Settings, create_app
+
+TOOLS = [{"type": "function", "function": tasks.WEATHER_TOOL}]
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=models.WIRES)
+def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Ask:
+    """Sends a chat completion to the model of a wire format."""
+    model = models.load(request.param, tmp_path)
+    engine = ScriptedEngine(model, tmp_path / "log.jsonl")
+    app = create_app(engine, model.format, model.tokenizer, Settings(served_model_name="scripted"))
+
+    async def post(messages: list[Any], **fields: Any) -> Any:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
+            body = {"model": "scripted", "messages": messages, **fields}
+            answer = await client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["message"]
+
+    return post
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.anyio
+async def test_a_greeting_is_answered(ask: Ask) -> None:
+    assert (await ask([user(tasks.HELLO)]))["content"] == tasks.HELLO_ANSWER
+
+
+@pytest.mark.anyio
+async def test_an_answer_quotes_the_results_of_its_calls(ask: Ask) -> None:
+    first = await ask([user(tasks.BOTH)], tools=TOOLS)
+    arguments = [json.loads(call["function"]["arguments"]) for call in first["tool_calls"]]
+    assert arguments == [{"city": "Paris"}, {"city": "Rome"}]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"result": result})}
+        for call, result in zip(first["tool_calls"], ("one", "two"), strict=True)
+    ]
+    last = await ask([user(tasks.BOTH), first, *results], tools=TOOLS)
+    assert last["content"] == "The result is one. The result is two."
+
+
+@pytest.mark.anyio
+async def test_a_schema_decides_between_content_and_a_call(ask: Ask) -> None:
+    person = {"type": "function", "function": {"name": "Person", "parameters": tasks.PERSON_SCHEMA}}
+    shape = {"type": "json_schema", "json_schema": {"name": "Person", "schema": tasks.PERSON_SCHEMA}}
+    content = await ask([user(tasks.PERSON_REQUEST)], response_format=shape)
+    assert json.loads(content["content"]) == tasks.PERSON
+    called = await ask([user(tasks.PERSON_REQUEST)], tools=[person], tool_choice="required")
+    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == tasks.PERSON
+
+
+@pytest.mark.anyio
+async def test_the_last_known_sentence_counts(ask: Ask) -> None:
+    history = [user(tasks.WEATHER), {"role": "assistant", "content": "Later."}, user(tasks.COUNT)]
+    assert (await ask(history))["content"] == tasks.COUNT_ANSWER
