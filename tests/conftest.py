@@ -1,4 +1,4 @@
-"""What many tests need: other people's data (if it lies beside the checkout) and a small tokenizer made on the spot."""
+"""Fixtures of many tests: data of other projects (if it is beside the checkout) and a small tokenizer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 import dovetail
 from dovetail.tokens import Tokenizer as DovetailTokenizer
+from tests.reading import families
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 KIMI_CONTROL = (
@@ -32,6 +33,15 @@ KIMI_CONTROL = (
     "<|media_pad|>",
     "<|media_end|>",
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a family whose reader another family has, too."""
+    for item in items:
+        cases = getattr(item, "callspec", None)
+        name = cases.params.get("name") if cases is not None else None
+        if name in families.NAMES and name not in families.leading():
+            item.add_marker("sibling")
 
 
 @pytest.fixture(scope="session")

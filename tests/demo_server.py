@@ -1,4 +1,4 @@
-"""The bundled demo pair behind a real server."""
+"""Apps, and the bundled demo pair, behind a real server."""
 
 from __future__ import annotations
 
@@ -10,32 +10,43 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.recordings.folder import RecordingOptions
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 
 
 @contextmanager
-def demo_server() -> Iterator[str]:
+def served(app: Starlette) -> Iterator[str]:
+    """A server of `app` on a port of its own, in a thread; yields its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.05)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+@contextmanager
+def demo_server(recordings: RecordingOptions | None = None, api_key: str | None = None) -> Iterator[str]:
     """A server of the model `demo` on a port of its own; yields its address."""
     engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
     app = create_app(
         engine,
         dovetail.format(DEMO / "target"),
         dovetail.tokenizer(DEMO / "target"),
-        Settings(served_model_name="demo"),
+        Settings(served_model_name="demo", recordings=recordings, api_key=api_key),
     )
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=20)
+    with served(app) as url:
+        yield url

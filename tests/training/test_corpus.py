@@ -31,7 +31,7 @@ def test_calls_satisfy_their_own_tools_and_say_what_the_user_said() -> None:
         for index in range(s.turn, len(s.messages)):
             if s.messages[index]["role"] != "assistant":
                 continue
-            for call in s.said(index).calls:
+            for call in s.answer_at(index).calls:
                 arguments = json.loads(call.arguments)
                 jsonschema.validate(arguments, tools[call.name])
                 request = s.messages[index - 1]["content"]
@@ -53,8 +53,8 @@ def test_every_answer_has_weight_one_and_reads_back(small_tokenizer: Tokenizer) 
         reader = FORMAT.reader(s.tools, thinking=s.thinking, tokenizer=small_tokenizer)
         first = ids[len(FORMAT.render(s.messages[: s.turn], s.tools, thinking=s.thinking).ids(small_tokenizer)) :]
         length = next(n for n, token in enumerate(first) if token == small_tokenizer.control["<|im_end|>"]) + 1
-        assert dovetail.fold([*reader.feed("", first[:length]), *reader.finish()]) == s.said(answers[0])
-        written = sum(len(FORMAT.write(s.said(i), thinking=s.thinking).ids(small_tokenizer)) for i in answers)
+        assert dovetail.fold([*reader.feed("", first[:length]), *reader.finish()]) == s.answer_at(answers[0])
+        written = sum(len(FORMAT.write(s.answer_at(i), thinking=s.thinking).ids(small_tokenizer)) for i in answers)
         assert sum(w == 1.0 for w in weights) == written
 
 

@@ -1,0 +1,26 @@
+"""How many examples a property gets."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+#: Whether this is `make fuzz`.
+FUZZ = settings().max_examples > 1000
+
+
+def examples(count: int, *, fuzz: int | None = None, **others: Any) -> settings:
+    """The settings of a property that has `count` examples in `make test-all`.
+
+    `make test` runs a quarter of them, and at least five (or all); `make prove-exact` runs five times as many, and
+    `make fuzz` 50 times as many, or `fuzz`. `others` are
+    Hypothesis's own settings.
+    """
+    if FUZZ:
+        return settings(max_examples=fuzz or 50 * count, **others)
+    return settings(max_examples=max(min(count, 5), count * settings().max_examples // 100), **others)
+
+
+def seeds(count: int, *, quick: int) -> list[Any]:
+    """The seeds of a test that draws without Hypothesis, for `parametrize`: all but the first `quick` are slow."""
+    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, count))]
