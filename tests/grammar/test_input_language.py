@@ -45,10 +45,10 @@ _REGEXES = st.recursive(
             lambda each: f"({each[0]}){each[1]}"
         ),
         inner.map(lambda each: f"(?i:{each})"),
-        inner.map(lambda each: f"(?P<n{abs(hash(each))}>{each})" if "(" not in each else each),
+        inner.map(lambda each: f"(?P<name>{each})"),
     ),
     max_leaves=5,
-)
+).map(lambda regex: re.sub("<name>", lambda match: f"<n{match.start()}>", regex))  # a group's name occurs once
 
 
 @given(_REGEXES, st.lists(st.text(st.sampled_from('abAc1é \n\t"\\.-/'), max_size=5), max_size=8))
