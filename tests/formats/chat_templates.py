@@ -27,6 +27,8 @@ _SUFFIX = re.compile(r"set HYTK = '(:\w+)'")
 _ENDING_IN_NEWLINES = re.compile(r'_sep="(<\|\w+\|>)((?:\\n)+)"')
 #: MiniMax-M3's control token in front of each of its tags.
 _MARK = "]<]minimax[>["
+#: MiniCPM5's control tokens, which are the beginnings of tags (vLLM #43175).
+_BEGINNINGS = ("<function", "</function>", "<param", "</param>")
 #: Control tokens with a role's name, which some templates build from the role.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end"))
 
@@ -42,6 +44,8 @@ def controls(source: str) -> tuple[str, ...]:
     literals = tuple(dict.fromkeys((*_CONTROL.findall(source), *SPECIAL.values(), *_ROLES)))
     longer = {found[1]: found[1] + "\n" * found[2].count("n") for found in _ENDING_IN_NEWLINES.finditer(source)}
     literals = tuple(longer.get(literal, literal) for literal in literals)
+    if '<param name="' in source:
+        literals += _BEGINNINGS
     if _MARK in literals:  # each tag after that is text
         literals = tuple(literal for literal in literals if literal not in ("<tool_call>", "</tool_call>"))
     return literals

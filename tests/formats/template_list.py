@@ -38,8 +38,7 @@ A "no" has its reason at the end of the page.
 _REASONS = """
 ## Why not
 
-- One template writes calls that are not read: MiniCPM5's puts nothing around them, writes each of them twice, and
-  wraps a value in CDATA if it has certain characters.
+- Every template that writes calls is read. Those that are not read show no calls.
 - Some templates lose what they are sent, so that nothing can read it back: strings without quotes (Llama 3.2 and
   ToolACE as lists of Python calls), without escapes (LFM2.5), without commas between them (Gemma 3), big numbers as
   strings (Llama 4), calls within a line of text (Llama 4 as JSON), no end of a section (DeepSeek R1 distilled). What

@@ -20,6 +20,7 @@ TOOLS = [tool for tool in families.TOOLS if "parameters" in tool["function"]]
 #: Each family's published templates.
 TEMPLATES = {
     "llama.cpp/ByteDance-Seed-OSS": "seed_oss",
+    "llama.cpp/openbmb-MiniCPM5-1B": "minicpm5",
     "llama.cpp/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron_v3",
     "llama.cpp/StepFun3.5-Flash": "step3p5",
     "vllm/tool_chat_template_gemma4": "gemma4",

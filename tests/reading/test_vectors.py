@@ -44,6 +44,7 @@ READ_BY = {
     "kimi_k25": "kimi_k25",
     "lfm2": "lfm2",
     "llama3_json": "llama3_json",
+    "minicpm5": "minicpm5",
     "minimax_append_think": "minimax_m2",
     "minimax_m2": "minimax_m2",
     "minimax_m3": "minimax_m3",
@@ -68,6 +69,7 @@ RULES = {
     "no-name": "A call that names no tool is content, with a Defect.",
     "only-tool": "A call that names no tool is a call of the only tool that the request has, with a Defect.",
     "unknown-name": "A name that is not among the tools is passed on as it is, with a Defect.",
+    "unchecked": "Parameters that the tool does not have, or that come twice, are passed on.",
     "bare-counter": "A call gets its name as soon as its header is read. The name is not guessed from later arguments.",
     "no-arguments": "A call that ends without arguments has none, with a Defect.",
     "invalid": "Arguments that are not JSON are passed on as they came, without a CallEnd and with a Defect.",
@@ -227,6 +229,15 @@ DIFFERS: dict[str, dict[str, str]] = {
         " TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "json_with_trailing_text TOOLCALLING.batch.8.a",
         "garbled": "TOOLCALLING.stream.2",
+    },
+    "minicpm5": {
+        "in-section": "param_missing_name_invalid_v3",
+        "unknown-name": "unknown_tool_block_preserved_v3",
+        "unchecked": "duplicate_param_names_invalid_v3 case_sensitive_param_name_invalid_v3",
+        "missing-end": "incomplete_missing_function_end_v3",
+        "whitespace-markup": "detect_and_parse_single_call_v3 detect_and_parse_cdata_multiline_v3"
+        " non_string_types_v3 multiple_calls_interleaved_text_v3 no_required_and_zero_param_valid_v3"
+        " streaming_increment_v3",
     },
     "minimax_m2": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",

@@ -69,6 +69,12 @@ class Family(NamedTuple):
         reader = self.reader(())
         return reader.value_stops if isinstance(reader, ParameterReader) else ()
 
+    @property
+    def quotes(self) -> tuple[str, str]:
+        """What may surround a parameter's value, if it is a string; "" twice for nothing."""
+        reader = self.reader(())
+        return reader.quotes if isinstance(reader, ParameterReader) else ("", "")
+
     def reads_back(self, name: str) -> bool:
         """Whether the reader reads back a parameter of this name."""
         if _PLAIN.fullmatch(name):
@@ -204,15 +210,18 @@ class _Parameters:
             between[kind] = _nodes(one[self._key + 1 : value])
         # If the end of a value contains a control token, ordinary text does not end it.
         text_stops = [stop for stop in family.stops() if not any(literal in stop for literal in controls)]
+        opener = family.quotes[0]
+        stops = (stop for stop in text_stops if not any(other in stop for other in text_stops if other != stop))
         return parameter_grammar.Markup(
             opening=_nodes(self._first[: len(self._first) - len(self._before)]),
             empty=_nodes(empty[self._name + 1 : len(empty) - len(self._closing)]),
             before=_nodes(self._before),
             between=between,
             after=_nodes(self._after),
-            stops=tuple(stop for stop in text_stops if not any(other in stop for other in text_stops if other != stop)),
+            stops=(*stops, *((opener,) if opener else ())),
             attribute=family.attribute,
             reads_back=family.reads_back,
+            quotes=family.quotes,
         )
 
     def as_arguments(self, pieces: _Pieces) -> _Pieces:

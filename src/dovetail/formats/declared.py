@@ -172,17 +172,26 @@ class TagCalls(Declaration):
 
     def _call(self, call: Call, index: str, controls: tuple[str, ...]) -> Iterator[Segment]:
         written = [
-            filled(self.parameter, controls, key=key, value=value, is_string="true" if is_string else "false")
+            filled(
+                self.parameter,
+                controls,
+                key=key,
+                value=self._value(value, is_string),
+                is_string="true" if is_string else "false",
+            )
             for key, value, is_string in parameters(call)
         ]
         inside = (segment for parameter in written for segment in parameter)
         empty = markup("" if written else self.no_parameters, controls)
         return filled(self.call, controls, name=call.name, parameters=(*inside, *empty))
 
+    def _value(self, value: str, is_string: bool) -> str:
+        """A value as it is written between a parameter's tags."""
+        return value
+
     def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
         opener, end = self._around
         tagged, parameter = _NAMED_TAG.search(self.call), _NAMED_TAG.search(self.parameter)
-        own: dict[str, Any] = {"section": opener.lstrip("\n"), "section_end": end}
         if tagged is None or parameter is None:
             return self._key_tag_reader(opener, end)
 
@@ -193,6 +202,11 @@ class TagCalls(Declaration):
             return tag[1] if is_control(tag[1]) else tag[1] + tag[2].rstrip('"')
 
         call_end, parameter_end = (template.rpartition("}")[2].strip() for template in (self.call, self.parameter))
+        if not opener:  # each call opens a section of its own
+            if not is_control(tagged[1]):
+                raise ValueError(f"section must surround calls whose tags are text: {self.section!r}")
+            opener, end = self.after_content + tagged[1], call_end
+        own: dict[str, Any] = {"section": opener.lstrip("\n"), "section_end": end}
         own |= {"call": tagged[1], "call_end": call_end, "call_in_text": in_text(tagged)}
         own |= {"parameter": parameter[1], "parameter_end": parameter_end, "parameter_in_text": in_text(parameter)}
         own |= opened_by(controls, opener, in_text(tagged))

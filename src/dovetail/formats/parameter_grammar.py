@@ -61,6 +61,8 @@ class Markup(NamedTuple):
     attribute: Callable[[str], str]
     #: Whether the reader reads back a parameter of this name.
     reads_back: Callable[[str], bool]
+    #: Text that may surround a string, or "" twice. The first is one of `stops`.
+    quotes: tuple[str, str] = ("", "")
 
 
 def arguments(schema: JsonSchema, markup: Markup) -> Node:
@@ -177,7 +179,8 @@ class _Arguments:
         if all("enum" in flat for flat in flats):
             values = [value for flat in flats for value in flat["enum"]]
             texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-            return self._words(text for text in texts if schemas.is_among(_read(text, types), values))
+            possible = [text for text in texts if schemas.is_among(_read(text, types), values)]
+            return self._words(possible, [value for value in values if isinstance(value, str)])
         words = [word for kind, spelled in _WORDS.items() if kind in types for word in spelled]
         if types - STRING <= {"null", "boolean"} & free:
             return self._string(at, schema, words)
@@ -207,27 +210,43 @@ class _Arguments:
         except NotSimpleError:
             return self._wider(self._text(), at, schema, _keywords(schema))
         flats = [flat for flat in flats if "string" in schemas.kinds_of(flat)]
-        words = [*words, *(word for flat in flats for word in flat.get("enum", ()) if isinstance(word, str))]
+        strings = [word for flat in flats for word in flat.get("enum", ()) if isinstance(word, str)]
+        words = [*words, *strings]
         plain = [flat for flat in flats if "enum" not in flat]
         enforced = [{key: flat[key] for key in flat if _is_enforced(flat, key)} for flat in plain]
         lost = [key for flat in flats for key in flat if key in _ABOUT_STRINGS and not _is_enforced(flat, key)]
         texts = [each for each in enforced if each.get("minLength", 0) <= each.get("maxLength", float("inf"))]
         if not texts:
-            node = self._words(words)
+            node = self._words(words, strings)
         elif {} in texts:
             node = self._text()
         else:
-            options = [self._text(each, at, words) for each in texts]
+            options = [self._text(each, at, words, strings) for each in texts]
             node = options[0] if len(options) == 1 else Choice(tuple(options))
         return None if node is None else self._wider(node, at, schema, lost)
 
-    def _text(self, schema: Mapping[str, Any] = _ANY, at: str = "#", words: Iterable[str] = ()) -> Node:
+    def _text(
+        self,
+        schema: Mapping[str, Any] = _ANY,
+        at: str = "#",
+        words: Iterable[str] = (),
+        strings: Iterable[str] = (),
+    ) -> Node:
+        """Texts that are strings of a schema, or one of `words`. `strings`: those of the words that are strings."""
         markup = self._markup
-        text = TextUntil(self._end, markup.stops, schema, self._origin, at, tuple(self._possible(words)))
+        text: Node = TextUntil(self._end, markup.stops, schema, self._origin, at, tuple(self._possible(words)))
+        opener, closer = markup.quotes
+        if opener:
+            stops = tuple(stop for stop in markup.stops if stop != opener)
+            inside = TextUntil(closer + self._end, stops, schema, self._origin, at, tuple(strings))
+            text = Choice((text, Concat((ExactText(opener), inside))))
         return Concat((text, *self._rest))
 
-    def _words(self, words: Iterable[str]) -> Node | None:
-        options = tuple(map(ExactText, self._possible(words)))
+    def _words(self, words: Iterable[str], strings: Iterable[str]) -> Node | None:
+        """One of `words`. `strings`: those of them that are strings."""
+        opener, closer = self._markup.quotes
+        quoted = (f"{opener}{word}{closer}" for word in strings if opener)
+        options = tuple(map(ExactText, (*self._possible(words), *quoted)))
         return Concat((Choice(options), *self._markup.after)) if options else None
 
     def _possible(self, words: Iterable[str]) -> list[str]:

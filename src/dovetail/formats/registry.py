@@ -25,6 +25,7 @@ from dovetail.formats.kimi_k3 import KimiK3
 from dovetail.formats.lfm2 import Lfm2
 from dovetail.formats.llama3_json import Llama3Json
 from dovetail.formats.mimo import MiMo
+from dovetail.formats.minicpm5 import MiniCPM5
 from dovetail.formats.minimax_m2 import MiniMaxM2
 from dovetail.formats.minimax_m3 import MiniMaxM3
 from dovetail.formats.mistral import Mistral
@@ -61,6 +62,7 @@ FAMILIES: dict[str, type[Format]] = {
         Glm47,
         MiniMaxM2,
         MiniMaxM3,
+        MiniCPM5,
         Gemma4,
         FunctionGemma,
         Llama3Json,

@@ -28,6 +28,8 @@ class ParameterReader(CallReader):
     parameter_end: str
     #: Whether a newline after a parameter's opening tag belongs to the tag.
     newline_before_value = False
+    #: What may surround a value, if it is a string; "" for nothing.
+    quotes = ("", "")
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
@@ -144,6 +146,9 @@ class TagReader(ParameterReader):
     # -- sections -----------------------------------------------------------------------------------------------------
 
     def _section(self, opener: str) -> Script[None]:
+        if self.section == self.call:
+            yield from self._calls_alone()
+            return
         in_section = opener == self.section
         before = self._index
         if not in_section:
@@ -177,6 +182,12 @@ class TagReader(ParameterReader):
                 if marker:
                     self._unread()
                 return
+
+    def _calls_alone(self) -> Script[None]:
+        """Read calls that nothing surrounds."""
+        yield from self._call()
+        while (yield from self._another_section(self.call)):
+            yield from self._call()
 
     @classmethod
     def after_tag(cls, tag: str) -> str | tuple[str]:
