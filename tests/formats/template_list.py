@@ -38,18 +38,21 @@ A "no" has its reason at the end of the page.
 _REASONS = """
 ## Why not
 
-- Every template that writes calls is read. Those that are not read show no calls.
+- Every template that shows calls is read. Those that are not read show none.
+- "No history" is a template whose instructions have a family's markers, but that shows no earlier calls, or refuses the
+  conversation. (Transformers refuses a list's `append` in Kimi K2's, too.) There is nothing to compare.
 - Some templates lose what they are sent, so that nothing can read it back: strings without quotes (Llama 3.2 and
   ToolACE as lists of Python calls), without escapes (LFM2.5), without commas between them (Gemma 3), big numbers as
   strings (Llama 4), calls within a line of text (Llama 4 as JSON), no end of a section (DeepSeek R1 distilled). What
   models write in these layouts is read.
-- Mistral's show ids that the server makes. We write calls without them, as the models do.
-- Phi-4-mini's leaves out the word with which its models begin calls; gpt-oss's shows content beside calls as
-  reasoning; Kimi-K3's opens the response anew.
+- Mistral's show ids that the server makes, and vLLM's copies a blank before a list. We write calls without both, as the
+  models do.
+- Phi-4-mini's leaves out the word with which its models begin calls, and Llama 4's the marker after content; gpt-oss's
+  shows content beside calls as reasoning; Kimi-K3's opens the response anew.
 - Engines' copies of DeepSeek's templates write blanks that DeepSeek's own do not have, and Hunyuan's a word before
   each answer. We write the models' own.
 
-| template | the first answer that differs |
+| template | the first answer that differs, or why none is shown |
 |---|---|""".splitlines()
 
 
@@ -72,9 +75,9 @@ def rows(shared_data: Path) -> Iterator[Row]:
             yield Row(name, "plain", (f"not read: {_cell(fmt.derived.derivation.reason)}", "", "", ""))
             continue
         kind = "derived" if fmt.family_name == DERIVED else "native"
+        reasons = (fmt.derived.derivation.reason,) if verdict is None else tuple(filter(None, verdict))
         marks = ("no history",) * 3 if verdict is None else tuple("no" if problem else "yes" for problem in verdict)
-        reasons = tuple(_cell(problem) for problem in verdict or () if problem)
-        yield Row(name, kind, (fmt.family_name, *marks), reasons)
+        yield Row(name, kind, (fmt.family_name, *marks), tuple(map(_cell, reasons)))
 
 
 def _cell(text: str) -> str:

@@ -59,13 +59,13 @@ def test_a_span_at_a_position(drawn: tuple[list[str], list[Position]], span: lis
 
 
 @given(with_positions(2), CONTROL, TEXT)
-def test_the_last_begin(drawn: tuple[list[str], list[Position]], control: str, text: str) -> None:
+def test_where_a_span_begins(drawn: tuple[list[str], list[Position]], control: str, text: str) -> None:
     listed, (after, before) = drawn
     whole, part = flat(listed), flat(["", control, text])
     first, last = place(listed, after), place(listed, before) - len(part)
     expected = [at for at in range(first, last + 1) if whole[at : at + len(part)] == part]
-    found = piece_spans.last_begin(listed, ["", control, text], after=after, before=before)
-    assert (None if found is None else place(listed, found)) == (expected[-1] if expected else None)
+    found = piece_spans.begins(listed, ["", control, text], after=after, before=before)
+    assert [place(listed, begin) for begin in found] == expected
 
 
 @given(pieces(), pieces(), st.booleans(), st.booleans())

@@ -156,6 +156,27 @@ ROLES = """\
 {%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{% endif %}"""
 
 
+#: A role begins a call inside an answer as well, as in GigaChat 3's.
+MESSAGES = """\
+{{- 'tools<|role|>' }}
+{%- for m in messages %}{{- m.role + '<|role|>' + m.content + '<|sep|>' }}
+{%- for call in m.tool_calls or [] %}{{- 'call<|role|>' + call.function.name + call.function.arguments + '<|sep|>' }}
+{%- endfor %}{% endfor %}
+{%- if add_generation_prompt %}{{- 'assistant<|role|>' }}{% endif %}"""
+
+
+def test_what_opens_an_answer_may_stand_inside_it_too() -> None:
+    fmt = formed(MESSAGES, ("<|role|>", "<|sep|>", "</s>"))
+    opening = frames(fmt).opening("user")
+    assert opening == ["", "<|role|>", ""]
+    written = spelling("", "<|sep|>", "call", "<|role|>", "now{ }", "<|sep|>", "", opening=opening, open="markup")
+    messages = [user("a"), calling("now"), result()]
+    text = "".join(spliced(fmt, messages, {1: written}))
+    assert text == fmt.render(messages, None).text.replace("now{}", "now{ }")
+    # Without a message before it, nothing tells which of them opens the answer.
+    assert frames(fmt).of(calling("now"), opening, None, "tool", reasoned=False) is None
+
+
 def test_without_a_generation_prompt_the_last_control_token_opens_an_answer() -> None:
     fmt = formed(BRACKETS, ("[INST]", "[/INST]", "</s>"))
     opening = frames(fmt).opening("user")

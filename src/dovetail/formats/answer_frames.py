@@ -16,10 +16,10 @@ from dovetail.formats.history import HistoryRules
 from dovetail.formats.piece_spans import (
     Position,
     begin_of_span,
+    begins,
     between,
     end_of,
     end_of_span,
-    last_begin,
     whole,
 )
 from dovetail.tokens import Prompt
@@ -129,10 +129,11 @@ class Frames:
             return None
         closing = between(alone, place_alone.end, end_of(alone))
         limit = places[_BEFORE].end if _BEFORE in places else (0, 0)
-        begin = last_begin(among, opening, after=limit, before=place.begin)
-        if begin is None or end_of_span(among, closing, place.end) is None:
+        found = [*begins(among, opening, after=limit, before=place.begin)]
+        # After the message before, the first one opens the answer: another may stand inside the answer, before a call.
+        if not found or (len(found) > 1 and _BEFORE not in places) or end_of_span(among, closing, place.end) is None:
             return None
-        return Frame(between(among, begin, place.begin), (len(opening) - 1, len(opening[-1])), closing)
+        return Frame(between(among, found[0], place.begin), (len(opening) - 1, len(opening[-1])), closing)
 
     def _earlier(self, role: str | None) -> list[Message]:
         """A short conversation whose last message has `role`."""

@@ -6,7 +6,7 @@ parts of the prompt's texts that lie inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail.tokens import CUT, TokenSpan
 
@@ -53,15 +53,14 @@ def end_of_span(pieces: Pieces, span: Pieces, begin: Position) -> Position | Non
     return last, len(span[-1]) + (begin[1] if len(span) == 1 else 0)
 
 
-def last_begin(pieces: Pieces, span: Pieces, *, after: Position, before: Position) -> Position | None:
-    """The last position inside the limits where `span`, a control token after an empty text, begins."""
-    for at in range(before[0], after[0], -2):
+def begins(pieces: Pieces, span: Pieces, *, after: Position, before: Position) -> Iterator[Position]:
+    """The positions inside the limits where `span`, a control token after an empty text, begins."""
+    for at in range(after[0] + 2, before[0] + 1, 2):
         text = between(pieces, (at, 0), min((at, len(pieces[at])), before))[0]
         if text.startswith(span[-1]):
             begin = begin_of_span(pieces, span, (at, len(span[-1])))
             if begin is not None and begin >= after:
-                return begin
-    return None
+                yield begin
 
 
 def join(pieces: list[str], span: Pieces) -> None:
