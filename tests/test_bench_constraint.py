@@ -130,11 +130,6 @@ def test_keywords_that_a_library_does_not_enforce_are_listed_or_refused(case: Ca
         assert enforced or figures[title].endswith("listed"), title
 
 
-def test_percentiles() -> None:
-    values = [float(i) for i in range(1, 101)]
-    assert [report.percentile(values, share) for share in (0.5, 0.99, 1.0)] == [51, 100, 100]
-
-
 @pytest.mark.proof
 def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def decoded(**options: Any) -> list[dict[str, Any]]:

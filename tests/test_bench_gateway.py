@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gateway import fronts, load, recording, report
-from benchmarks.gateway.measure import percentile, set_pace, upstream
-from benchmarks.gateway.upstream import Answers
+from benchmarks.gateway.measure import Measured, set_pace, streaming, upstream
 from dovetail.backends.remote import Server
+from dovetail.client.transport import Reply
 from dovetail.gateway.turn import runner
 from tests.backends.remote.fake import VOCABULARY, completion, ids_of, whole
 
@@ -33,25 +32,46 @@ def test_the_upstream_answers_as_vllm_does_at_any_pace(tmp_path: Path, pace: str
         assert asyncio.run(ids(f"http://127.0.0.1:{port}")) == [token for token, _ in TOKENS]
 
 
-@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("streams", [True, False])
-def test_the_client_adds_up_what_the_upstream_sends(chat: bool, streams: bool) -> None:
-    answer = b"".join(Answers(TOKENS).of(chat, streams, 7))
-    assert load.text_of(answer) == "".join(text for _, text in TOKENS[:7])
+def test_the_client_adds_up_what_the_upstream_sends(tmp_path: Path, path: str, streams: bool) -> None:
+    with upstream(TOKENS, tmp_path) as port:
+        url, body = f"http://127.0.0.1:{port}", {"max_tokens": 7, "stream": streams}
+        arrivals = asyncio.run(load.at_once(url, path, body, 3))
+        arrivals += asyncio.run(load.one_by_one(url, path, body, 2, keep=streams))
+    assert [load.text_of(each.reply) for each in arrivals] == ["".join(text for _, text in TOKENS[:7])] * 5
+    assert all(load.latency(each) >= each.pieces[0][0] - each.sent > 0 for each in arrivals)
 
 
 def test_an_answer_that_is_an_error_is_shown() -> None:
-    assert load.text_of(b"HTTP/1.1 502 Bad Gateway\r\n\r\nno").startswith("HTTP/1.1 502")
+    assert load.text_of(Reply(502, {}, b"no")) == "502: no"
 
 
-def test_a_request_has_its_length() -> None:
-    request = load.request_of({"path": "/p", "body": {"a": 1}})
-    head, _, body = request.partition(b"\r\n\r\n")
-    assert json.loads(body) == {"a": 1} and b"Content-Length: %d" % len(body) in head
+@pytest.mark.slow
+def test_streams_that_are_held_are_measured_while_all_of_them_run(tmp_path: Path) -> None:
+    """The upstream is its own front end here."""
+    texts = {5: "".join(text for _, text in TOKENS[:5]), 4: "something else"}
+    with upstream(TOKENS, tmp_path) as port:
+        running = Beside(port)
+        measured = Measured(fronts.dovetail("none"), running, port, texts)
+        figures = measured.held(4, 5, "1000")
+        assert running.streaming == [0, 4] and figures["asked"] > 0 and figures["health_worst_ms"] > 0
+        with pytest.raises(RuntimeError, match="not what the upstream sent"):
+            measured.streams(2, 4, "whole")
 
 
-def test_percentiles() -> None:
-    assert [percentile(range(1, 101), share) for share in (0.0, 0.5, 0.99, 1.0)] == [1, 51, 100, 100]
+class Beside(fronts.Running):
+    """No process: it notes how many streams there are whenever its memory is asked for."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.streaming = port, list[int]()
+
+    def cpu(self) -> dict[int, float]:
+        return {1: 0.0}
+
+    def memory(self) -> int:
+        self.streaming.append(streaming(self.port))
+        return 0
 
 
 def test_a_front_end_that_is_not_there_says_so(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import IO
 import msgspec
 
 from benchmarks.attack import wire
+from dovetail.client.statistics import quantile
 
 #: The model's name, and deadlines short enough to be waited for.
 MODEL = "dovetail-demo"
@@ -123,15 +124,15 @@ class Latencies(msgspec.Struct):
     sorted_ms: list[float] = []
 
     def __str__(self) -> str:
-        return f"/health p99 {self.percentile(99):.0f} ms, worst {self.worst:.0f} ms"
+        return f"/health p99 {self.p99:.0f} ms, worst {self.worst:.0f} ms"
 
     @property
     def worst(self) -> float:
         return self.sorted_ms[-1] if self.sorted_ms else 0.0
 
-    def percentile(self, percent: int) -> float:
-        last = len(self.sorted_ms) - 1
-        return self.sorted_ms[last * percent // 100] if self.sorted_ms else 0.0
+    @property
+    def p99(self) -> float:
+        return quantile(self.sorted_ms, 0.99) if self.sorted_ms else 0.0
 
 
 @contextlib.asynccontextmanager

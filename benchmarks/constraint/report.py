@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.constraint.tools import KINDS
 from benchmarks.tables import Sheet
+from dovetail.client.statistics import quantile
 
 Row = Mapping[str, Any]
 #: Headings of columns that hold words.
@@ -30,12 +31,6 @@ def sheets(results: Mapping[str, Any]) -> list[Sheet]:
     if collected := results.get("collection"):
         made.append(_collection(collected))
     return made
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _compile(cells: Sequence[Row]) -> Sheet:
@@ -64,16 +59,17 @@ def _masks(cells: Sequence[Row]) -> Sheet:
             continue
         first, later = cell["fill"][0], [value for one in cell["fill"][1:] or cell["fill"] for value in one]
         row += [_us(share) for share in _three(first)] + [_us(share) for share in _three(later)]
-        row.append(_us(percentile([value for one in cell["advance"] for value in one], 0.5)))
+        row.append(_us(statistics.median(value for one in cell["advance"] for value in one)))
         for kind in KINDS:
             of_kind = [one[i] for one in cell["fill"][1:] for i, it in enumerate(cell["kinds"]) if it == kind]
-            row.append(_us(percentile(of_kind, 0.5)) if of_kind else "–")
+            row.append(_us(statistics.median(of_kind)) if of_kind else "–")
         rows.append(row)
     return "A mask of 163,840 tokens: CPU time in µs", headings, rows
 
 
 def _three(values: Sequence[float]) -> tuple[float, float, float]:
-    return percentile(values, 0.5), percentile(values, 0.99), max(values)
+    ordered = sorted(values)
+    return quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1]
 
 
 def _us(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """What Dovetail takes per token and per request in front of an engine behind HTTP, beside other front ends, one run.
 
-The upstream answers at once with bytes that were made before (`upstream.py`), and the client costs little (`load.py`):
-what is measured is the front end. CPU is that of its processes (/proc), so the figures hold on a busy machine, while
-times and rates need a quiet one.
+The upstream answers at once with bytes that were made before (`upstream.py`), and the client is that of
+`dovetail bench` (`load.py`). CPU is that of the front end's processes (/proc), so the figures hold on a busy machine,
+while times and rates need a quiet one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import dovetail
 from benchmarks import tables
 from benchmarks.engine.shapes import LLAMA, llama
 from benchmarks.gateway import fronts, report
-from benchmarks.gateway.measure import Job, Load, Measured, load_client, upstream
+from benchmarks.gateway.measure import Job, Measured, upstream
+from dovetail.client.not_tested import NotTested
 
 _DEMO = Path(dovetail.__file__).parent / "data/demo/target"
 _TEXT = "The gateway reads a request, renders its prompt, and streams the answer token by token to the client. " * 40
@@ -62,17 +63,17 @@ def _measured(options: argparse.Namespace, errors: Console) -> Iterator[dict[str
     texts = {count: "".join(text for _, text in tokens[:count]) for count in range(1, len(tokens) + 1)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with upstream(tokens, folder) as port, load_client() as load:
+        with upstream(tokens, folder) as port:
             for front in _fronts(options.peers, folder):
                 if front.name in options.only:
                     errors.print(f"measuring {front.name}")
-                    found = _of_front(front, load, port, texts, options, folder)
+                    found = _of_front(front, port, texts, options, folder)
                     errors.print_json(data=found)
                     yield found
 
 
 def _of_front(
-    front: fronts.Front, load: Load, port: int, texts: Mapping[int, str], options: argparse.Namespace, folder: Path
+    front: fronts.Front, port: int, texts: Mapping[int, str], options: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"name": front.name, "missing": []}
     turns = options.turns if front.package == "dovetail" else options.peer_turns
@@ -80,8 +81,8 @@ def _of_front(
         found["version"] = front.version()
         with fronts.running(front, port, folder / "log") as running:
             found["cells"] = {}
-            measured = Measured(front, running, load, port, texts)
-            for name, streams, job in _jobs(measured, options, folder):
+            measured = Measured(front, running, port, texts)
+            for name, streams, job in _jobs(measured, options):
                 if name not in options.figures:
                     continue
                 if streams > front.most:
@@ -89,19 +90,17 @@ def _of_front(
                     continue
                 try:
                     found["cells"][name] = _median([job() for _ in range(1 if name == "held" else turns)])
-                except (RuntimeError, OSError) as error:
+                except (RuntimeError, NotTested, OSError) as error:
                     found["missing"].append(f"{name}: {error}"[:200])
     except fronts.Missing as error:
         found["missing"].append(str(error))
     return found
 
 
-def _jobs(
-    measured: Measured, options: argparse.Namespace, folder: Path
-) -> Iterator[tuple[str, int, Callable[[], Job]]]:
+def _jobs(measured: Measured, options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[], Job]]]:
     """What is measured: its name, and how many streams it has. Held streams come first, while the memory is fresh."""
     measured.streams(2, 50, "whole")
-    yield "held", options.held, lambda: measured.held(options.held, 20, "1000", folder)
+    yield "held", options.held, lambda: measured.held(options.held, 20, "1000")
     for count, pace in _STREAMS:
         tokens = min(options.tokens, 100) if pace == "20" else options.tokens
         yield (

@@ -5,7 +5,8 @@ usage: python upstream.py TOKENS.json      TOKENS.json: [[id, text], …], the l
 Prints its port. Speaks what vLLM answers to POST /v1/completions (text and token ids) and to POST
 /v1/chat/completions (text). Each token is an event, and a chunk of HTTP, of its own. `GET /pace/WHAT` sets how answers
 are written from then on: `whole`, all in one write; `0`, one write a token, a token to every stream in turn, without a
-pause; or so many milliseconds between two tokens of a stream.
+pause; or so many milliseconds between two tokens of a stream. `GET /streaming` counts the answers that are begun and
+not ended.
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ class Upstream:
     def end(self, connection: Connection) -> None:
         self._running.pop(connection, None)
 
+    @property
+    def streaming(self) -> int:
+        """Answers of which tokens are written, but not all."""
+        return sum(number > 0 for _, number in self._running.values())
+
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         at = loop.time()
@@ -156,6 +162,8 @@ class Connection(asyncio.Protocol):
         if path.startswith(b"/pace/"):
             upstream.pace = path[6:].decode()
             self.transport.write(page({}))
+        elif path == b"/streaming":
+            self.transport.write(page({"count": upstream.streaming}))
         elif path in (b"/v1/completions", b"/v1/chat/completions"):
             request = json.loads(body)
             count = request.get("max_tokens") or request.get("max_completion_tokens") or 16

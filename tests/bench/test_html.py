@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from io import StringIO
 
 import msgspec
+from rich.console import Console
 
 from dovetail.bench.html import html
 from dovetail.bench.plan import Plan
+from dovetail.bench.report import show
 from dovetail.bench.result import Client, Result
 from dovetail.bench.runner import ratios
 from tests.bench.scripted import Scripted
@@ -83,3 +86,11 @@ def test_hostile_text_stays_text() -> None:
     hostile = "<script>alert(1)</script><img src=x onerror=y>\"'\x00"
     page = Page(html(msgspec.structs.replace(result(plan(), Scripted(), model=hostile), command=("a", hostile))))
     assert "<script>" in page.text and not any(tag in ("script", "img") for tag, _ in page.elements)
+
+
+def test_answers_that_are_held_back_are_named_on_page_and_table() -> None:
+    made = result(plan(), Scripted(burst=20))
+    console = Console(file=StringIO(), width=200)
+    show(made, console)
+    for text in (Page(html(made)).text, console.file.getvalue()):  # type: ignore[attr-defined]
+        assert "100 x 1" in text and "4 of 4 answers begin with more than 16 tokens at once" in text

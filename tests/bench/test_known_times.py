@@ -62,6 +62,14 @@ def test_known_times_come_out(concurrency: int, burst: int, usage: str) -> None:
     assert server.most_at_once == concurrency
 
 
+@pytest.mark.parametrize(("burst", "late"), [(16, 0), (17, 4), (31, 4)])
+def test_text_that_is_held_back_is_no_time_of_prefill(burst: int, late: int) -> None:
+    (cell,) = measured(plan(), Scripted(burst=burst))
+    assert cell.late_first_deltas == late and median(cell.ttft_ms) == pytest.approx(50)
+    assert (cell.prefill_tokens_per_second is None) == bool(late) == ("holds text back" in str(cell.late_answers))
+    assert (cell.decode_tokens_per_second is None) == (burst == 31)
+
+
 @pytest.mark.parametrize("tokenizes", [True, False])
 def test_prompts_have_their_length_and_distinct_beginnings(tokenizes: bool) -> None:
     server = Scripted(tokenizes=tokenizes)

@@ -13,6 +13,8 @@ from dovetail.bench.timing import Drafting, Sample, TextKind
 from dovetail.client.statistics import Interval, Pair, bootstrap, percentiles
 
 _SHARES = (0.5, 0.9, 0.99)
+#: No first step makes more tokens than this: a server whose first delta has more has held text back.
+MOST_OF_A_STEP = 16
 #: A wave: the samples of requests that were sent at once.
 Wave = Sequence[Sample]
 
@@ -80,6 +82,8 @@ class Cell(msgspec.Struct, frozen=True):
     `ttft_ms`: to the first delta with tokens. `answer_ms`: to the first delta of content or a call.
     `tpot_ms`: per token after the first delta. `gap_ms`: between deltas, which may hold several tokens.
     `waves`: the median decode speed of each wave. `first_delta_estimated`: its tokens are known by its characters only.
+    `late_first_deltas`: answers whose first delta has more than `MOST_OF_A_STEP` tokens. Their `ttft_ms` has decoding
+    in it, and they are not in `prefill_tokens_per_second`.
     """
 
     endpoint: str
@@ -105,8 +109,19 @@ class Cell(msgspec.Struct, frozen=True):
     waves: tuple[float | None, ...] = ()
     warm_up: WarmUp | None = None
     first_delta_estimated: bool = False
+    late_first_deltas: int = 0
     goodput: Goodput | None = None
     tokens_by_kind: dict[TextKind, KindTokens] = {}
+
+    @property
+    def late_answers(self) -> str | None:
+        """What to say about `late_first_deltas`; None if there is none."""
+        if not self.late_first_deltas:
+            return None
+        return (
+            f"{self.late_first_deltas} of {self.requests} answers begin with more than {MOST_OF_A_STEP} tokens at "
+            "once: the endpoint holds text back, so TTFT has decoding in it"
+        )
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -155,6 +170,7 @@ def measured(
         waves=tuple(_median([rate for sample in wave for rate in _rates(sample)]) for wave in waves),
         warm_up=_warm_up(warm_up),
         first_delta_estimated=any(sample.estimated for sample in every),
+        late_first_deltas=sum(map(_is_late, every)),
         goodput=None if level is None else _goodput(waves, level),
         tokens_by_kind=_by_kind(every),
     )
@@ -169,7 +185,13 @@ def _per_token(sample: Sample) -> list[float]:
 
 
 def _prefill(sample: Sample) -> list[float]:
-    return [(sample.prompt_tokens - sample.cached_tokens) / sample.first] if sample.first > 0 else []
+    if sample.first <= 0 or _is_late(sample):
+        return []
+    return [(sample.prompt_tokens - sample.cached_tokens) / sample.first]
+
+
+def _is_late(sample: Sample) -> bool:
+    return sample.first_tokens > MOST_OF_A_STEP
 
 
 def _times(waves: Sequence[Wave], values: Callable[[Sample], list[float]]) -> Times | None:

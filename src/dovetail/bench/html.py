@@ -194,6 +194,8 @@ def _problems(cells: Sequence[Cell]) -> str:
         if cell.calls.wrong:
             wrong = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong: {cell.calls.because}"
             lines.append(f'<li class="bad">{place}: {escape(wrong)}</li>\n')
+        if cell.late_answers is not None:
+            lines.append(f"<li>{place}: {cell.late_answers}</li>\n")
     return f"<ul>{''.join(lines)}</ul>\n" if lines else ""
 
 

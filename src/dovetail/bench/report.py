@@ -78,6 +78,8 @@ def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
         if cell.calls.wrong:
             share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
             console.print(f"{place}: {share}: {escape(str(cell.calls.because))}", style="bold red", soft_wrap=True)
+        if cell.late_answers is not None:
+            console.print(f"{place}: {cell.late_answers}", style="yellow", soft_wrap=True)
         if cell.goodput is not None:
             console.print(
                 f"{place}: {cell.goodput.share:.0%} of requests are within the limits, "
