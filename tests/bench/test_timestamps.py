@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp.streams import StreamReader
 
+from dovetail.client import transport as transport_module
 from dovetail.client.transport import Arrival, HttpTransport
 from tests.verify.harness import served
 
@@ -63,3 +64,29 @@ def test_a_piece_has_come_when_its_bytes_came(monkeypatch: pytest.MonkeyPatch) -
     _, arrival = _timed()
     assert arrival.pieces[0][0] <= fed[0] and arrival.pieces[-1][0] <= fed[-1]
     assert arrival.pieces[-1][1] == len(arrival.reply.body) == 30
+
+
+@pytest.mark.parametrize(("idle", "connections"), [(60.0, 1), (0.01, 2)])
+def test_a_connection_that_was_idle_is_not_used_again(
+    idle: float, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be closing it at that moment."""
+    ports: set[int] = set()
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        ports.add(scope["client"][1])
+        await _stream(scope, receive, send)
+
+    async def main(address: str) -> None:
+        transport = HttpTransport(address, None, 20)
+        try:
+            await transport.timed("POST", "/", b"{}")
+            await asyncio.sleep(0.1)
+            await transport.timed("POST", "/", b"{}")
+        finally:
+            await transport.close()
+
+    monkeypatch.setattr(transport_module, "IDLE_S", idle)
+    with served(note) as address:
+        asyncio.run(main(address))
+    assert len(ports) == connections

@@ -20,6 +20,9 @@ from dovetail.client.not_tested import NotTested
 from dovetail.errors import InvalidRequest
 
 CONNECT_S = 10.0
+#: A connection that was idle for longer is not used again. Servers close idle ones (uvicorn after 5 s), and a request
+#: that is written at that moment is lost.
+IDLE_S = 2.0
 #: The most bytes of one reply.
 REPLY_BYTES = 64 * 1024 * 1024
 #: Characters of a key that is looked for in replies. A shorter one may be a word of an answer.
@@ -182,7 +185,7 @@ class _Response(aiohttp.ClientResponse):
 
 class _Connector(aiohttp.TCPConnector):
     def __init__(self, *, limit: int) -> None:
-        super().__init__(limit=limit)
+        super().__init__(limit=limit, keepalive_timeout=IDLE_S)
         factory: Any = functools.partial(_Connection, loop=self._loop)
         self._factory = factory
 
