@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,8 @@ def guidellm(url: str, folder: Path, program: Path) -> Medians:
         "--output=kind=json,path=g.json",
         "--disable-console",
     ]
-    _run([program, "run", *words], folder)
+    # It starts ten processes, each of which imports torch.
+    _run([program, "run", *words], folder, GUIDELLM__MAX_WORKER_PROCESSES="1")
     metrics = json.loads((folder / "g.json").read_text())["benchmarks"][0]["metrics"]
     names = ("time_to_first_token_ms", "inter_token_latency_ms", None, "request_latency")
     medians = [None if name is None else metrics[name]["successful"]["median"] for name in names]
@@ -74,8 +76,11 @@ def vllm(url: str, folder: Path, program: Path) -> Medians:
     return tuple(found[f"median_{name}_ms"] for name in ("ttft", "tpot", "itl", "e2el"))
 
 
-def _run(command: list[Any], folder: Path) -> str:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
+def _run(command: list[Any], folder: Path, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=LIMIT_S
+    ).stdout
 
 
 def main() -> None:

@@ -8,8 +8,10 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
+from dovetail.bench.comparison import CellComparison, Comparison
 from dovetail.bench.figures import Cell, Ratio, Times
 from dovetail.bench.result import Result
+from dovetail.client.statistics import Interval
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -61,17 +63,65 @@ def html(result: Result) -> str:
         key=lambda cell: (cell.kind, cell.endpoint),
     )
     parts = [_of_endpoint(f"{endpoint}: {kind}", [*cells]) for (kind, endpoint), cells in groups]
-    models = ", ".join(f"{endpoint} serves {model}" for endpoint, model in result.models.items() if model is not None)
-    command = escape(" ".join(result.command))
+    return _page(f"{_command(result)}{_ratios(result.ratios)}{''.join(parts)}{_conditions(result)}")
+
+
+def comparison_html(before: Result, after: Result, comparison: Comparison) -> str:
+    """The page of two results beside each other: decode speed before and after, and the ratio, for each variant."""
+    parts = []
+    ordered = sorted(comparison.cells, key=_variant)  # stable: the order of the plan stays
+    for (endpoint, kind, speculation), group in groupby(ordered, key=_variant):
+        cells = {(cell.context, cell.concurrency): cell for cell in group}
+        largest = max(max(cell.before, cell.after) for cell in cells.values())
+        before_and_after = (
+            {place: _speed(cell.before, largest) for place, cell in cells.items()},
+            {place: _speed(cell.after, largest) for place, cell in cells.items()},
+            {place: _ratio(cell.ratio, cell.interval) for place, cell in cells.items()},
+        )
+        titles = "before, tokens/s", "after, tokens/s", "after by before"
+        tables = "".join(
+            _table(title, squares, _square_of(squares)) for title, squares in zip(titles, before_and_after, strict=True)
+        )
+        where = "" if endpoint == 0 else ", the second endpoint"
+        parts.append(f'<h2>{kind}, drafting {speculation}{where}</h2>\n<div class="row">{tables}</div>\n')
+    interval = comparison.interval
+    whole = f"{comparison.ratio:.3f} times as fast as before ({interval.low:.3f} to {interval.high:.3f})"
+    lines = [f"<li>{name}: not compared, because only one result has figures</li>\n" for name in comparison.missing]
+    lines += [f'<li class="bad">{name}: calls are wrong in the later result</li>\n' for name in comparison.wrong]
+    runs = "".join(
+        f"<h2>{name}</h2>\n{_command(result)}{_conditions(result)}"
+        for name, result in (("Before", before), ("After", after))
+    )
+    return _page(f"<p>all cells: {whole}</p>\n{''.join(parts)}<ul>{''.join(lines)}</ul>\n{runs}")
+
+
+def _variant(cell: CellComparison) -> tuple[int, str, str]:
+    return cell.endpoint, cell.kind, cell.speculation
+
+
+def _square_of(squares: dict[tuple[int, int], str]) -> Callable[[int, int], str]:
+    return lambda context, concurrency: squares.get((context, concurrency), "<td></td>")
+
+
+def _speed(value: float, largest: float) -> str:
+    return f'<td style="background: {_blue(value, largest)}">{_number(value)}</td>'
+
+
+def _page(body: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>dovetail bench</title>\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<style>{_STYLE}</style></head>\n<body>\n<h1>dovetail bench</h1>\n<pre>{command}</pre>\n"
-        f"<p>{escape(models)}</p>\n{_ratios(result.ratios)}{''.join(parts)}"
-        f'<p class="minor">Dovetail {escape(result.version)} on {escape(result.machine)}; seed {result.plan.seed}; '
-        f"{result.plan.tokens} tokens an answer; the client used {result.client.cpu_share:.0%} of a core.</p>\n"
-        "</body>\n</html>\n"
+        f"<style>{_STYLE}</style></head>\n<body>\n<h1>dovetail bench</h1>\n{body}</body>\n</html>\n"
     )
+
+
+def _command(result: Result) -> str:
+    models = ", ".join(f"{endpoint} serves {model}" for endpoint, model in result.models.items() if model is not None)
+    return f"<pre>{escape(' '.join(result.command))}</pre>\n<p>{escape(models)}</p>\n"
+
+
+def _conditions(result: Result) -> str:
+    return f'<p class="minor">{escape(result.conditions)}.</p>\n'
 
 
 def _of_endpoint(title: str, cells: Sequence[Cell]) -> str:
@@ -127,13 +177,16 @@ def _ratios(ratios: Sequence[Ratio]) -> str:
             ratio = places.get((context, concurrency))
             if ratio is None:
                 return "<td></td>"
-            within = f"{ratio.interval.low:.2f} to {ratio.interval.high:.2f}"
-            shade = _around_one(ratio.decode, 2.0)
-            return f'<td style="background: {shade}">{ratio.decode:.2f}<br><small>{within}</small></td>'
+            return _ratio(ratio.decode, ratio.interval)
 
         parts.append(_table(f"{kind}: {numerator} over {denominator}", places, square))
     title = "<h2>Decode speed of one over the other, with 95 % intervals</h2>\n"
     return f'{title}<div class="row">{"".join(parts)}</div>\n' if parts else ""
+
+
+def _ratio(value: float, interval: Interval | None) -> str:
+    within = "" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
+    return f'<td style="background: {_around_one(value, 2.0)}">{value:.2f}<br><small>{within}</small></td>'
 
 
 def _curves(name: str, cells: Sequence[Cell], top: float) -> str:

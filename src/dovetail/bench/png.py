@@ -32,7 +32,8 @@ def png(result: Result, file: Path) -> None:
             else:
                 axis.set_axis_off()
     figure.tight_layout()
-    figure.savefig(file, dpi=150)
+    about = {"Title": " ".join(result.command), "Description": result.conditions}
+    figure.savefig(file, dpi=150, metadata=about)
     plt.close(figure)
 
 
@@ -47,7 +48,7 @@ def _rows(result: Result) -> list[list[_Map]]:
         speeds: dict[str, _Places] = {}
         for cell in result.cells:
             if cell.kind == kind and cell.decode_tokens_per_second is not None:
-                title = f"{kind}, {_short(result, cell.endpoint)}{cell.speculation}\ndecode, tokens/s"
+                title = f"{kind}, {_name(result, cell.endpoint, cell.speculation)}\ndecode, tokens/s"
                 speeds.setdefault(title, {})[cell.context, cell.concurrency] = cell.decode_tokens_per_second.p50
         ratios: dict[str, _Places] = {}
         for ratio in result.ratios:
@@ -60,15 +61,18 @@ def _rows(result: Result) -> list[list[_Map]]:
     return rows
 
 
-def _short(result: Result, endpoint: str) -> str:
-    """Nothing if there is one endpoint only."""
-    places = list(result.models)
-    return "" if len(places) < 2 else f"{'AB'[places.index(endpoint)]} "
-
-
 def _variant(result: Result, name: str) -> str:
     endpoint, _, speculation = name.rpartition(" ")
-    return f"{_short(result, endpoint)}{speculation}"
+    return _name(result, endpoint, speculation)
+
+
+def _name(result: Result, endpoint: str, speculation: str) -> str:
+    """Of two endpoints A or B, with the way of drafting where it is known."""
+    places = list(result.models)
+    if len(places) < 2:
+        return speculation
+    which = "AB"[places.index(endpoint)]
+    return which if speculation == "unknown" else f"{which} {speculation}"
 
 
 def _draw(axis: Axes, title: str, values: _Places, are_ratios: bool, largest: float) -> None:

@@ -67,6 +67,17 @@ class Result(msgspec.Struct, frozen=True):
     commit: str | None = None
     versions: dict[str, str] = {}
 
+    @property
+    def conditions(self) -> str:
+        """What it was measured with and where, on one line."""
+        of = "" if self.commit is None else f", commit {self.commit}"
+        tools = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return (
+            f"Dovetail {self.version}{of} on {self.machine}; {tools}{'; ' if tools else ''}seed {self.plan.seed}; "
+            f"{self.plan.tokens} tokens an answer; at least {self.plan.requests} requests a cell; "
+            f"the client used {self.client.cpu_share:.0%} of a core"
+        )
+
 
 class LoadResult(msgspec.Struct, frozen=True):
     """The result of a run with `--workload`: its load, or with `--find-knee` every load that it tried, and the knee."""
