@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.bench.result import commit, versions
+from dovetail.bench.figures import Acceptance, Calls, Cell, Goodput, KindTokens, Ratio, Times, WarmUp
+from dovetail.bench.plan import Plan
+from dovetail.bench.result import Client, Result, commit, versions
 from dovetail.bench.runner import Run
 from dovetail.cli import bench, main
 from dovetail.client.transport import HttpTransport
@@ -116,6 +118,12 @@ def test_a_result_names_the_commit_and_versions(monkeypatch: pytest.MonkeyPatch)
     assert described is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", described)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert commit() is None
+
+
+def test_the_docs_name_every_field_of_a_result() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    types = (Result, Plan, Cell, Times, Calls, Acceptance, KindTokens, Goodput, WarmUp, Ratio, Client)
+    assert [name for each in types for name in each.__struct_fields__ if f'"{name}"' not in docs] == []
 
 
 def test_a_run_that_is_stopped_prints_what_it_has(

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from io import StringIO
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from dovetail.bench.html import html
@@ -94,3 +95,11 @@ def test_answers_that_are_held_back_are_named_on_page_and_table() -> None:
     show(made, console)
     for text in (Page(html(made)).text, console.file.getvalue()):  # type: ignore[attr-defined]
         assert "100 x 1" in text and "4 of 4 answers begin with more than 16 tokens at once" in text
+
+
+@pytest.mark.parametrize(("usage", "known"), [("every", True), ("end", False)])
+def test_the_table_says_where_drafting_is_not_reported(usage: str, known: bool) -> None:
+    console = Console(file=StringIO(), width=200)
+    show(result(plan(), Scripted(usage=usage)), console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("the endpoint reports no drafting" in printed) == (not known)

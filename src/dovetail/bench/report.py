@@ -71,6 +71,8 @@ def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
             "medians; decode (each, its interval, all at once) and prefill in tokens/s, TTFT and TPOT (a token) in ms",
             style="dim",
         )
+        if all(cell.acceptance is None for cell in cells):
+            console.print("tokens a step are unknown: the endpoint reports no drafting", style="dim")
     for cell in cells:
         place = f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
         if cell.because is not None:

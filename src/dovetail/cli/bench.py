@@ -117,16 +117,16 @@ def _report(
     result = Result(
         command, __version__, machine(), plan, models, tuple(cells), tuple(ratios(cells)), client, commit(), versions()
     )
-    if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
-    else:
-        show(result, Console(highlight=False))
     if arguments.csv is not None:
         Path(arguments.csv).write_text(as_csv(result), encoding="utf-8")
     if arguments.html is not None:
         Path(arguments.html).write_text(html(result), encoding="utf-8", errors="replace")
     if arguments.png is not None:
         import_module("dovetail.bench.png").png(result, Path(arguments.png))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+    else:
+        show(result, Console(highlight=False))
     if stopped:
         return bench_load.INTERRUPTED
     if any(cell.because is not None for cell in cells):
