@@ -100,6 +100,8 @@ SELF, USER, TO_PING, NEXT = (
         (f"{TO_PING}Hi", "Hi", "", [], ["call_without_arguments"]),
         (f"{TO_PING}{section('ping')}</atem:invoke>", "", "", PING, ["stray_marker"]),
         (f" to=pong<|message|>{section('ping')}", "", "", PING, ["unknown_channel"]),
+        (" to=no one<|message|>Hi", "to=no oneHi", "", [], ["unknown_channel"]),
+        (" to=\ue000user to=user<|message|>Hi", "to=\ue000user to=userHi", "", [], ["unknown_channel"]),
         (" to=ping<|message|>{}<|eot|>", "", "", PING, ["json_arguments"]),
         (" to=ping<|message|>{}", "", "", PING, ["json_arguments"]),
         (f" to=ping\n{section('ping')}", "", "", PING, ["missing_message"]),

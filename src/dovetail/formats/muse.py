@@ -84,6 +84,9 @@ class MuseReader(TagReader):
                 return (yield from self._text(Content))
             self._defect("missing_message", name)
             yield from self._skip(WHITESPACE, MOST_SPACE)
+        elif self._tool(name) not in self._options.tools and not (name.isprintable() and " " not in name):
+            self._abandon(f"to={recipient}", "unknown_channel")
+            name = USER
         while (yield from self._next_is(MESSAGE)) is not None:
             self._stray_marker(MESSAGE)
         return (yield from self._text(Reasoning if name == SELF else Content, name))

@@ -307,11 +307,7 @@ class PythonReader(CallReader):
         self._write('"')
         while mark := (yield from self._next_is('"""', "'''")) or (yield from self._next_is(*_QUOTES)):
             decoder = _Decoder()
-            decode = _raw if raw else decoder.feed
-
-            def write(text: str, decode: Callable[[str], str] = decode) -> None:
-                self._write(decode(text))
-
+            write = self._string_writer(decoder, raw)
             # Only these two escapes could be mistaken for the end of the string.
             stops, in_string = (mark, "\\\\", "\\" + mark[0], *self.ends), _in_string(mark)
 
@@ -327,6 +323,21 @@ class PythonReader(CallReader):
             yield from self._skip(SPACE)
         self._write('"')
         return True
+
+    def _string_writer(self, decoder: _Decoder, raw: bool) -> Callable[[str], None]:
+        """A function that writes the next part of a string. It runs for every delta, so ordinary text takes no other
+        call of ours."""
+        index, streams = self._index, not self._parentheses and not self._options.repair_arguments
+
+        def write(text: str) -> None:
+            plain = raw or ("\\" not in text and not decoder.buffered)
+            written = quote(text)[1:-1] if plain else decoder.feed(text)
+            if not streams:
+                self._write(written)
+            elif written:
+                self._events.append(CallArguments(index, written))
+
+        return write
 
     # -- unreadable arguments -----------------------------------------------------------------------------------------
 
@@ -363,10 +374,6 @@ def _begins_value(text: str, stop: str | None) -> bool:
     return stop in (*_CLOSERS, ",") and bool(text.strip(SPACE)) and text[0] != "*"
 
 
-def _raw(text: str) -> str:
-    return quote(text)[1:-1]
-
-
 class _Decoder:
     """Turns the inside of a Python string into that of a JSON string, each character as soon as its escape is complete.
 
@@ -374,21 +381,20 @@ class _Decoder:
     """
 
     def __init__(self) -> None:
-        self._buffered = ""
+        #: The beginning of an escape.
+        self.buffered = ""
 
     def feed(self, text: str) -> str:
-        if "\\" not in text and not self._buffered:
-            return quote(text)[1:-1]
-        text, self._buffered = self._buffered + text, ""
+        text, self.buffered = self.buffered + text, ""
         decoded = quote(_ESCAPE.sub(self._decoded, text))[1:-1]
         # Half of a pair of surrogates becomes a JSON escape, which the other half may complete.
         return decoded if decoded.isascii() else _SURROGATE.sub(lambda half: f"\\u{ord(half.group()):04x}", decoded)
 
     def end(self) -> str:
         """The buffered text, which is complete only if it is a short octal escape."""
-        if not self._buffered:
+        if not self.buffered:
             return ""
-        rest, self._buffered = self._buffered, ""
+        rest, self.buffered = self.buffered, ""
         return quote(chr(int(rest[1:], 8)) if _OCTAL.fullmatch(rest) else rest)[1:-1]
 
     def _decoded(self, escape: re.Match[str]) -> str:
@@ -397,7 +403,7 @@ class _Decoder:
             case None:
                 return _ESCAPES.get(text[1], text)
             case "begun":
-                self._buffered = text
+                self.buffered = text
                 return ""
             case "hex":
                 return _character(int(text[2:], 16)) or text

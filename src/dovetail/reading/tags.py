@@ -375,8 +375,8 @@ class TagReader(ParameterReader):
             # Models do not escape names, so that a name with a quote in it looks like several attributes.
             attributes = {key: value for key, value in exact.groupdict("").items() if value or key == "name"}
             return Attributes(attributes, None if exact["name"] + '"' in text else "attribute_quotes", "", len(text))
-        if "name" not in attributes and _WORD.fullmatch(stray):
-            return Attributes({**attributes, "name": stray}, "missing_attribute", "", len(text))
+        if "name" not in attributes and (word := _WORD.fullmatch(stray)):
+            return Attributes({**attributes, "name": word[2]}, "missing_attribute", "", len(text))
         defect = "extra_attributes" if extra else None if quotes else "attribute_quotes"
         return Attributes(attributes, defect, stray, end)
 
@@ -441,7 +441,7 @@ _DECLARED_TYPES = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
 _WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'))+""")
-_WORD = re.compile(r"[\w.-]+")
+_WORD = re.compile(r"""=?\s*(["']?)([\w.-]+)\1""")
 _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
 
 
