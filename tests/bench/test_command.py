@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_an_endpoint_that_is_down_leaves_its_cells_empty(
     ("script", "reason"),
     [
         ({"stop": 3}, "an answer ended after 3 of 8 tokens"),
+        ({"stop": 3, "refuses": ("dovetail", "ignore_eos")}, "it refuses ignore_eos, and an answer ended after 3 of 8"),
         ({"context": 100}, "its context of 100 tokens has no room for 96 and 8"),
         ({"status": 429}, "it limits rates (429)"),
         ({"usage": "none"}, "its streams have no usage"),
@@ -135,6 +137,30 @@ def test_a_run_that_is_stopped_prints_what_it_has(
     monkeypatch.setattr(Run, "run", stopped)
     assert main(["bench", "http://127.0.0.1:9", *SMALL]) == 130
     assert "the run was stopped before" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_cells_and_resume_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waves, wave = 0, Run._wave
+
+    async def interrupted(*arguments: Any) -> None:
+        nonlocal waves
+        waves += 1
+        if waves == 4:  # the first of the second cell
+            signal.raise_signal(signal.SIGINT)
+        await wave(*arguments)
+
+    monkeypatch.setattr(bench, "HttpTransport", lambda *arguments: Scripted(first=0.001, token=0.0005))
+    monkeypatch.setattr(Run, "_wave", interrupted)
+    words = ["bench", "http://a:1", "--matrix", "96,120 x 2", *SMALL[2:-1], "prose", "--json"]
+    words += ["--resume", str(tmp_path / "cells")]
+    assert main(words) == 130
+    first, second = json.loads(capsys.readouterr().out)["cells"]
+    assert first["because"] is None and second["because"] == "the run was stopped before it was measured"
+    assert main(words) == 0
+    again, measured = json.loads(capsys.readouterr().out)["cells"]
+    assert again == first and measured["because"] is None and waves == 4 + 3
 
 
 @pytest.mark.parametrize(

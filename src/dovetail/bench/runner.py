@@ -130,19 +130,21 @@ class Run:
             await asyncio.gather(*tasks, return_exceptions=True)
         wave_timed = [timed(arrival) for arrival in arrivals]
         for each in wave_timed:
-            self._check(each, cell)
+            self._check(each, variant)
         variant.waves.append(wave_timed)
         after = await variant.target.counters()
         if before is not None and after is not None:
             variant.counted.append([max(now - then, 0) for then, now in zip(before, after, strict=False)])
 
-    def _check(self, timed: Timed, cell: Cell) -> None:
+    def _check(self, timed: Timed, variant: _Variant) -> None:
         """Raises `NotTested` for an answer or a prompt of another length than planned."""
-        sample = timed.sample
+        sample, cell = timed.sample, variant.empty
         if abs(sample.prompt_tokens - cell.context) > tolerance(cell.context):
             raise NotTested(f"a prompt has {sample.prompt_tokens} tokens by its usage instead of {cell.context}")
         if cell.kind == "prose" and sample.tokens < self._plan.tokens:
-            raise NotTested(f"an answer ended after {sample.tokens} of {self._plan.tokens} tokens (lower --tokens)")
+            refused = "" if variant.target.ignores_eos else "it refuses ignore_eos, and "
+            ended = f"an answer ended after {sample.tokens} of {self._plan.tokens} tokens (lower --tokens)"
+            raise NotTested(refused + ended)
 
     def everything(self) -> list[Cell]:
         """A cell for each place and variant of the plan, with those that were not reached."""

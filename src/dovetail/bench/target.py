@@ -52,6 +52,11 @@ class Target:
     def model(self) -> str | None:
         return self._endpoint.model
 
+    @property
+    def ignores_eos(self) -> bool:
+        """Whether it takes `ignore_eos`, so that answers have their length."""
+        return bool(self._ignore_eos)
+
     async def prepare(self) -> None:
         """Find out what the endpoint accepts. Raises `NotTested` if nothing can be measured."""
         self._context = await choose_model(self._endpoint)
