@@ -49,6 +49,11 @@ def test_a_second_value_in_cdata_does_not_end_the_first() -> None:
     assert read(text) == ("", [("get_weather", {"city": "a", "unit": "b"})], [])
 
 
+def test_a_name_without_its_closing_quote() -> None:
+    text = '<function name="get_weather"><param name="city>Paris</param></function>'
+    assert read(text) == ("", [("get_weather", {"city": "Paris"})], ["attribute_quotes"])
+
+
 def test_cdata_that_is_cut_off() -> None:
     text = f"{CITY}<![CDATA[a\nb"
     message = dovetail.format("minicpm5").parse(text, TOOLS, thinking=False)
