@@ -35,6 +35,7 @@ from dovetail.formats.phi4_mini import Phi4Mini
 from dovetail.formats.pythonic import Pythonic
 from dovetail.formats.qwen3_coder import Qwen3Coder
 from dovetail.formats.seed_oss import SeedOss
+from dovetail.formats.solar_open import SolarOpen
 from dovetail.formats.step3p5 import Step3p5
 from dovetail.formats.xlam import Xlam
 
@@ -57,6 +58,7 @@ FAMILIES: dict[str, type[Format]] = {
         MiMo,
         NemotronV3,
         SeedOss,
+        SolarOpen,
         Step3p5,
         Glm45,
         Glm47,
