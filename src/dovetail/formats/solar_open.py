@@ -1,7 +1,7 @@
 """Upstage Solar Open's calls: `solar_open`, the id and the name of each before its arguments. On one line:
 
-    <|think|>Paris, then.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather
-    <|tool_call:args|>{"city": "Paris"}<|tool_call:end|><|calls|>
+    <|think|>Paris, then.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>
+    get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|><|calls|>
 
 The prompt ends in `<|begin|>assistant`. `<|end|><|begin|>assistant` stands between two messages of one turn: after
 reasoning, and after content that calls follow. A turn ends with `<|calls|>` or `<|flush|>`, although the template
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.conversation import Call, Tool
+from dovetail.conversation import Call, Message, Tool
 from dovetail.formats.base import ReasoningBlock
-from dovetail.formats.declared import DeclaredFormat, markup
+from dovetail.formats.declared import Declaration, DeclaredFormat, markup
 from dovetail.formats.declared_answers import DeclaredAnswers
 from dovetail.formats.named_calls import NamedCalls
 from dovetail.grammar import Choice, Concat, FreeText, Grammar, Maybe, Node
@@ -40,11 +40,12 @@ class SolarOpenAnswers(DeclaredAnswers):
     def answer(
         self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
     ) -> Grammar:
-        answer = calls = self.calls(tools, parallel)
-        if not required:
-            content = super().answer_block(FreeText())
-            next_message = Concat((self.mark(END), Maybe(Concat((self.mark(BEGIN + ROLE), calls)))))
-            answer = Maybe(Choice((calls, Concat((content, Maybe(Choice((calls, next_message))))))))
+        calls = self.calls(tools, parallel)
+        if required:
+            return Grammar(Concat((*self.reasoning(thinking), calls)))
+        content, end = super().answer_block(FreeText()), self.mark(END)
+        next_message = Concat((content, end, self.mark(BEGIN + ROLE), calls))
+        answer = Choice((Concat((Maybe(content), Maybe(calls))), Concat((content, end)), next_message))
         return Grammar(Concat((*self.reasoning(thinking), answer)))
 
     def reasoning(self, thinking: bool) -> tuple[Node, ...]:
@@ -94,3 +95,10 @@ class SolarOpen(DeclaredFormat):
 
     def left_open(self, prompt: Prompt) -> bool:
         return next((token for token in reversed(prompt.pieces[1::2]) if token in (THINK, END)), "") == THINK
+
+    def _segments(self, message: Message, thinking: bool, calls: Declaration, index: str | None) -> Iterator[Segment]:
+        *segments, end = super()._segments(message, thinking, calls, index)
+        yield from segments
+        if message.content and not message.calls:
+            yield Segment(END, True)
+        yield end
