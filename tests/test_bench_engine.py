@@ -123,3 +123,18 @@ def test_an_engine_that_is_absent_has_its_row(tmp_path: Path) -> None:
     rows = [(cell["engine"], cell["batch"], cell.get("error")) for cell in json.loads(done.stdout)["cells"]]
     absent = "not installed"
     assert rows == [("Dovetail", 1, None), ("vLLM", 1, absent), ("Dovetail", 2, None), ("vLLM", 2, absent)]
+
+
+@pytest.mark.proof
+def test_a_profile_names_operators_and_the_step() -> None:
+    command = "--case demo --steps 2 --rows 4 --markdown"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.engine.profile", *command.split()],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("aten::") + done.stdout.count("mkldnn::") == 4
+    assert "A step takes" in done.stdout
