@@ -96,6 +96,14 @@ class SolarOpen(DeclaredFormat):
     def left_open(self, prompt: Prompt) -> bool:
         return next((token for token in reversed(prompt.pieces[1::2]) if token in (THINK, END)), "") == THINK
 
+    @property
+    def reasoning_tags(self) -> None:
+        """None: reasoning is a message, and the end of one may be that of another."""
+
+    @property
+    def _reasoning_ends(self) -> tuple[str, str]:
+        return THINK, NEXT
+
     def _segments(self, message: Message, thinking: bool, calls: Declaration, index: str | None) -> Iterator[Segment]:
         *segments, end = super()._segments(message, thinking, calls, index)
         yield from segments

@@ -181,9 +181,9 @@ def test_a_call_that_a_limit_cut_is_the_same_streamed_and_not(inside: Inside, fo
 
 @families_all
 def test_each_parser_by_itself_reads_what_it_is_for(inside: Inside, folders: dict[str, Path], name: str) -> None:
-    if name == "harmony":
-        pytest.skip("its reasoning is a channel of its own, and vLLM takes none but its own parser for gpt-oss")
     fmt, folder = families.format_of(name), folders[name]
+    if fmt.reasoning != "none" and fmt.reasoning_tags is None:
+        pytest.skip("its reasoning is a message of its own, which only both parsers together read")
     message = CALLED if reasons(name, True) else Message(CALLED.content, "", CALLED.calls)
     text = fmt.write(message, thinking=True).text
     for end in fmt.end_of_turn:
@@ -200,8 +200,8 @@ def test_each_parser_by_itself_reads_what_it_is_for(inside: Inside, folders: dic
 @families_all
 def test_the_engine_learns_where_reasoning_ends(inside: Inside, folders: dict[str, Path], name: str) -> None:
     """As vLLM gates other constraints than calls: none in reasoning, all behind it."""
-    if not reasons(name, True) or name == "harmony":  # vLLM takes none but its own for gpt-oss
-        pytest.skip("no reasoning that vLLM asks this parser about")
+    if not reasons(name, True) or families.format_of(name).reasoning_tags is None:
+        pytest.skip("no reasoning between tags")
     folder, tokenizer = folders[name], tokenizer_in(folders[name])
     ids = ids_written(name, folder)
     answer = inside.ask("engine", **job(name, folder, [ids], opened(name, True)))

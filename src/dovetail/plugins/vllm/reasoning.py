@@ -18,7 +18,7 @@ class ReasoningSpans:
         self._format = fmt
         self._tokenizer = tokenizer
         control = tokenizer.control if tokenizer is not None else {}
-        tags = fmt.reasoning_tags  # None for Harmony, where reasoning is a channel
+        tags = fmt.reasoning_tags  # None for Harmony and others, where reasoning is a message
         self.opener = tags[0] if tags else None
         self.closer = tags[1] if tags else None
         tag = self.opener or ""
