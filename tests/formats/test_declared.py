@@ -80,7 +80,7 @@ def test_a_key_belongs_to_its_family() -> None:
         ),
         (
             {"other_calls": (JsonCalls("<call>{call}</call>", after_content="<|end|>"),)},
-            r"Acme\.calls: '<\|end\|>' ends a turn, so that it cannot stand in the after_content of calls",
+            r"Acme\.calls: '<\|end\|>' ends a turn, so that it cannot stand in the after_content of calls; .* belongs in inside_turns",
         ),
         (
             {"controls": ("<|think|>", "<|think|>>")},
@@ -89,6 +89,10 @@ def test_a_key_belongs_to_its_family() -> None:
         (
             {"controls": (), "calls": JsonCalls("<|end{calls}</calls>")},
             r"Acme: the marker '<\|end' is also the beginning of '<\|end\|>'",
+        ),
+        (
+            {"answer": "{content}<|over|>", "reasoning_block": "<|think|>{reasoning}<|over|><|next|>"},
+            r"Acme: the marker '<\|over\|>' is also the beginning of '<\|over\|><\|next\|>'",
         ),
     ],
 )

@@ -65,8 +65,12 @@ def check_markers(fmt: type[DeclaredFormat]) -> None:
         raise ValueError(f"{name}.calls: nothing opens them: the section, or the call, must begin with markup")
     for calls, part in itertools.product((fmt.calls, *fmt.other_calls), ("section", "call", "after_content")):
         if end := next((end for end in fmt.end_of_turn if end in getattr(calls, part)), ""):
-            raise ValueError(f"{name}.calls: {end!r} ends a turn, so that it cannot stand in the {part} of calls")
-    marks = {mark.strip() for mark in (kind.think, kind.think_end, *openers, *kind.ends)}
+            raise ValueError(
+                f"{name}.calls: {end!r} ends a turn, so that it cannot stand in the {part} of calls; if it stands between"
+                " two messages of one turn, it belongs in inside_turns and not in end_of_turn"
+            )
+    answer = (mark for mark in (kind.answer, kind.answer_end) if mark.strip())
+    marks = {mark.strip() for mark in (kind.think, kind.think_end, *answer, *openers, *kind.ends)}
     for group in (kind.controls, sorted(marks)):
         for mark, other in itertools.permutations(group, 2):
             if other.startswith(mark):
