@@ -90,10 +90,6 @@ def test_a_key_belongs_to_its_family() -> None:
             {"controls": (), "calls": JsonCalls("<|end{calls}</calls>")},
             r"Acme: the marker '<\|end' is also the beginning of '<\|end\|>'",
         ),
-        (
-            {"answer": "{content}<|over|>", "reasoning_block": "<|think|>{reasoning}<|over|><|next|>"},
-            r"Acme: the marker '<\|over\|>' is also the beginning of '<\|over\|><\|next\|>'",
-        ),
     ],
 )
 def test_a_family_that_cannot_be_meant_is_refused(changes: dict[str, object], message: str) -> None:

@@ -69,8 +69,7 @@ def check_markers(fmt: type[DeclaredFormat]) -> None:
                 f"{name}.calls: {end!r} ends a turn, so that it cannot stand in the {part} of calls; if it stands between"
                 " two messages of one turn, it belongs in inside_turns and not in end_of_turn"
             )
-    answer = (mark for mark in (kind.answer, kind.answer_end) if mark.strip())
-    marks = {mark.strip() for mark in (kind.think, kind.think_end, *answer, *openers, *kind.ends)}
+    marks = {mark.strip() for mark in (kind.think, kind.think_end, *openers, *kind.ends)}
     for group in (kind.controls, sorted(marks)):
         for mark, other in itertools.permutations(group, 2):
             if other.startswith(mark):
