@@ -80,7 +80,7 @@ def test_a_key_belongs_to_its_family() -> None:
         ),
         (
             {"other_calls": (JsonCalls("<call>{call}</call>", after_content="<|end|>"),)},
-            r"Acme\.calls: '<\|end\|>' ends a turn, so that it cannot stand in the after_content of calls; .* belongs in inside_turns",
+            r"Acme\.calls: '<\|end\|>' ends a turn, so that it cannot stand in the after_content of calls;",
         ),
         (
             {"controls": ("<|think|>", "<|think|>>")},

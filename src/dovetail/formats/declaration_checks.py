@@ -66,8 +66,8 @@ def check_markers(fmt: type[DeclaredFormat]) -> None:
     for calls, part in itertools.product((fmt.calls, *fmt.other_calls), ("section", "call", "after_content")):
         if end := next((end for end in fmt.end_of_turn if end in getattr(calls, part)), ""):
             raise ValueError(
-                f"{name}.calls: {end!r} ends a turn, so that it cannot stand in the {part} of calls; if it stands between"
-                " two messages of one turn, it belongs in inside_turns and not in end_of_turn"
+                f"{name}.calls: {end!r} ends a turn, so that it cannot stand in the {part} of calls;"
+                " if it stands between two messages of one turn, it belongs in inside_turns and not in end_of_turn"
             )
     marks = {mark.strip() for mark in (kind.think, kind.think_end, *openers, *kind.ends)}
     for group in (kind.controls, sorted(marks)):
