@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.custom_tools import INPUT, InputGrammar, parameters
 from dovetail.errors import SchemaRefused
 from dovetail.formats.parameter_grammar import Markup
-from dovetail.grammar import ClientText, Concat, ExactText, JsonSchema, Loosened, Node, TextUntil
+from dovetail.grammar import Choice, ClientText, Concat, ExactText, JsonSchema, Loosened, Node, TextUntil
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.inputs import regex_text, spelling
 from dovetail.grammar.inputs.language import InputGrammarError, language
@@ -54,7 +54,11 @@ class ClientGrammar:
         first = markup.after[0]
         end, rest = (first.text, markup.after[1:]) if isinstance(first, ExactText) else ("", markup.after)
         before = (*markup.opening, *markup.before, ExactText(markup.attribute(INPUT)), *markup.between["string"])
-        return Concat((*before, self._raw(end, markup.stops), *rest))
+        text, (opener, closer) = self._raw(end, markup.stops), markup.quotes
+        if opener:
+            stops = tuple(stop for stop in markup.stops if stop != opener)
+            text = Choice((text, Concat((ExactText(opener), self._raw(closer + end, stops)))))
+        return Concat((*before, text, *rest))
 
     def _raw(self, end: str, stops: tuple[str, ...]) -> Node:
         plain = TextUntil(end, stops)
