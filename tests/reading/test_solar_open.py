@@ -9,7 +9,7 @@ import pytest
 import dovetail
 from dovetail.tokens import Prompt, Segment
 from tests.formats import chat_templates
-from tests.reading.families import TOOLS, stream
+from tests.reading.families import TOOLS, stream, tokenizer_of
 
 NEXT = "<|end|><|begin|>assistant"
 CALL = "<|tool_call:begin|>a1<|tool_call:name|>ping<|tool_call:args|>{}<|tool_call:end|>"
@@ -41,6 +41,17 @@ def test_whether_reasoning_is_left_open() -> None:
     assert fmt.left_open(Prompt([*opened]))
     assert not fmt.left_open(Prompt([*opened, *closed]))
     assert not fmt.left_open(Prompt([]))
+
+
+def test_the_tokens_around_reasoning() -> None:
+    fmt = dovetail.format("solar_open")
+    tokenizer = tokenizer_of("solar_open")
+    control = tokenizer.control
+    assert fmt.reasoning_tags is None
+    assert fmt.reasoning_tokens(tokenizer) == (
+        (control["<|think|>"],),
+        (control["<|end|>"], control["<|begin|>"], *tokenizer.encode("assistant")),
+    )
 
 
 def test_the_end_of_a_message_does_not_end_the_turn(shared_data: Path) -> None:
