@@ -218,7 +218,7 @@ test-inspect: $(VENV)/.dev
 # The images that need no registry: a base from Debian's packages, gateway and engine built twice and compared, run without a
 # network, and asked by OpenAI's client. Needs root and `apt-get install mmdebstrap buildah bubblewrap`; ten minutes, 3 GB.
 image-test: $(VENV)/.dev
-	@CONTAINERS_STORAGE_CONF= tests/image/base.sh "$(abspath $(PEERS))/image"
+	@tests/image/base.sh "$(abspath $(PEERS))/image"
 	@DOVETAIL_IMAGE_BASE="$(abspath $(PEERS))/image/base" \
 	  $(BIN)/python -m pytest $(UNTIMED) tests/image $(ARGS)
 

@@ -148,6 +148,9 @@ def test_commands_for_other_engines(plan: Any) -> None:
     kinds = [each["kind"] for each in yaml.safe_load_all(plan(*words, "--emit", "k8s"))]
     assert kinds == ["PersistentVolumeClaim", "Service", "Deployment"]
     assert yaml.safe_load(plan(*words, "--emit", "helm"))["vllm"]["nodes"] == 1
+    kinds = [each["kind"] for each in yaml.safe_load_all(plan(*words, "--emit", "lws"))]
+    assert kinds == ["PersistentVolumeClaim", "Service", "LeaderWorkerSet"]
+    assert yaml.safe_load(plan(*words, "--emit", "kserve"))["kind"] == "LLMInferenceService"
 
 
 def test_two_nodes_take_a_leader_and_workers(plan: Any) -> None:

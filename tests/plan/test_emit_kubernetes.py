@@ -58,6 +58,15 @@ def test_gpus_are_spread_evenly_over_no_more_nodes_than_needed(degrees: dict[str
         assert "readinessProbe" in leader and "readinessProbe" not in worker
 
 
+def test_lws_is_a_group_on_one_node_too() -> None:
+    on_one = [yaml for yaml in emitted(settings_of(), "lws").split("---\n") if "LeaderWorkerSet\n" in yaml]
+    group = msgspec.yaml.decode(on_one[0])["spec"]["leaderWorkerTemplate"]
+    assert group["size"] == 1
+    assert "--nnodes" not in group["leaderTemplate"]["spec"]["containers"][0]["command"]
+    several = settings_of(tensor_parallel_size=16)
+    assert emitted(several, "lws") == emitted(several, "k8s")
+
+
 @pytest.mark.parametrize("plan", [settings_of(), settings_of(tensor_parallel_size=16)], ids=["one node", "two nodes"])
 def test_the_service_finds_the_pod_that_answers(plan: Settings) -> None:
     manifest = objects(plan | settings_of(port=9000))

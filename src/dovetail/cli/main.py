@@ -100,7 +100,7 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     output.add_argument("--json", action="store_true", help="print the plan as JSON")
     output.add_argument(
         "--emit",
-        choices=("vllm", "sglang", "trtllm", "k8s", "helm"),
+        choices=("vllm", "sglang", "trtllm", "k8s", "helm", "lws", "kserve"),
         help="print a command for another engine, a manifest, or values for the chart",
     )
     output.add_argument("--all", action="store_true", help="also show the settings that are left to the engine")

@@ -16,7 +16,9 @@ from dovetail.plan.emit import emitted
 from dovetail.plan.emit.command import comment
 from dovetail.plan.options import BY_NAME
 
-_ENGINES = {"k8s": "vllm", "helm": "vllm"}  # form of --emit -> its engine, where the names differ
+_ENGINES = dict.fromkeys(
+    ("k8s", "helm", "lws", "kserve"), "vllm"
+)  # form of --emit -> its engine, where the names differ
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -23,22 +23,35 @@ _HUB_CACHE = "/root/.cache/huggingface"
 _CHECKPOINTS = ("target", "drafter", "tokenizer")
 
 
-def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None) -> str:
-    """YAML for `kubectl apply -f -`: a Service, and the Deployment or LeaderWorkerSet behind it."""
+def manifest(plan: Mapping[str, Setting[Any]], version: str | None = None, *, group: bool = False) -> str:
+    """YAML for `kubectl apply -f -`: a Service, and the Deployment or LeaderWorkerSet behind it.
+
+    `group`: a LeaderWorkerSet on one node too.
+    """
     inside = {name: setting for name, setting in plan.items() if name != "api_key_file"}
     inside["host"] = Setting("0.0.0.0", "cluster")
     command = vllm.command(inside, version)
-    name, port = _name(plan), value(plan, "port") or 8000
+    name, port = name_of(plan), value(plan, "port") or 8000
     nodes, gpus = nodes_of(plan)
     checkpoints = [path for path in (value(plan, which) for which in _CHECKPOINTS) if path is not None]
     folders = sorted({path for path in checkpoints if path.startswith("/")})
     hub = len(folders) < len(set(checkpoints))
-    pod = _Pod(command, f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0", name, port, gpus, folders, hub)
-    objects = [_service(name, port), _on_several_nodes(pod, nodes) if nodes > 1 else _on_one_node(pod)]
+    group = group or nodes > 1
+    pod = _Pod(command, image_of(version), name, port, gpus, folders, hub)
+    objects = [_service(name, port), _group(pod, nodes) if group else _on_one_node(pod)]
     if hub:
         objects.insert(0, _claim(name, nodes))
     documents = "---\n".join(yaml_text(document) for document in objects)
-    return _comments(plan, command, name, nodes) + documents
+    notes = ["Needs LeaderWorkerSet: https://lws.sigs.k8s.io/docs/installation/"] if group else []
+    host = value(plan, "host")
+    if host not in (None, "0.0.0.0", "::"):
+        notes.insert(0, f"not carried over: host {host}: the Service must reach the pod")
+    return comments(plan, name, (*notes, *command.notes)) + documents
+
+
+def image_of(version: str | None) -> str:
+    """vLLM's own image of the version that the command is for."""
+    return f"vllm/vllm-openai:v{vllm.flavour_of(version)}.0"
 
 
 def nodes_of(plan: Mapping[str, Setting[Any]]) -> tuple[int, int]:
@@ -85,25 +98,15 @@ class _Pod(msgspec.Struct, frozen=True):
 
         The start may take an hour, because weights are downloaded and loaded.
         """
-        probe = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 5}
-        probes = {
-            "ports": [{"name": "http", "containerPort": self.port}],
-            "startupProbe": probe | {"periodSeconds": 10, "failureThreshold": 360},
-            "readinessProbe": probe | {"periodSeconds": 5, "failureThreshold": 3},
-            "livenessProbe": probe | {"periodSeconds": 10, "failureThreshold": 6},
-        }
+        answering = {"ports": [{"name": "http", "containerPort": self.port}], **probes("http")}
         volumes = self._volumes()
         container = {
             "name": "vllm",
             "image": self.image,
             "command": [*map(word, self.command.argv), *map(Word, more)],
-            "env": [
-                {"name": "VLLM_API_KEY", "valueFrom": _secret(self.name, "api-key")},
-                {"name": "HF_TOKEN", "valueFrom": _secret(self.name, "hf-token", optional=True)},
-                *({"name": name, "value": word(text)} for name, text in self.command.variables.items()),
-            ],
+            "env": environment(self.name, self.command),
             "resources": {"limits": {"nvidia.com/gpu": self.gpus}},
-            **(probes if answers else {}),
+            **(answering if answers else {}),
             "volumeMounts": [{"name": name, "mountPath": path} for name, path, _ in volumes],
         }
         return {
@@ -126,7 +129,31 @@ class _Pod(msgspec.Struct, frozen=True):
         return volumes
 
 
-def _name(plan: Mapping[str, Setting[Any]]) -> str:
+def probes(port: int | str, **more: str) -> dict[str, Any]:
+    """The probes of a pod that answers HTTP. `more`: members of each httpGet."""
+    probe = {"httpGet": {"path": "/health", "port": port, **more}, "timeoutSeconds": 5}
+    return {
+        "startupProbe": probe | {"periodSeconds": 10, "failureThreshold": 360},
+        "readinessProbe": probe | {"periodSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": probe | {"periodSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def environment(name: str, command: Command) -> list[dict[str, Any]]:
+    """A container's variables: keys from the secret `name`, then the command's own."""
+    return [
+        {"name": "VLLM_API_KEY", "valueFrom": _secret(name, "api-key")},
+        {"name": "HF_TOKEN", "valueFrom": _secret(name, "hf-token", optional=True)},
+        *({"name": variable, "value": word(text)} for variable, text in command.variables.items()),
+    ]
+
+
+def over_nodes(nodes: int) -> tuple[str, ...]:
+    """The words by which the pods of a LeaderWorkerSet find each other. vLLM needs no Ray for that."""
+    return ("--nnodes", str(nodes), "--master-addr", "$(LWS_LEADER_ADDRESS)", "--node-rank", "$(LWS_WORKER_INDEX)")
+
+
+def name_of(plan: Mapping[str, Setting[Any]]) -> str:
     """The served model's name as Kubernetes allows names: lower case, digits and hyphens, at most 46 characters."""
     called = value(plan, "served_model_name") or PurePosixPath(plan["target"].value).name
     plain = re.sub(r"[^a-z0-9]+", "-", called.lower()).strip("-")[:40].rstrip("-")
@@ -175,9 +202,9 @@ def _on_one_node(pod: _Pod) -> dict[str, Any]:
     }
 
 
-def _on_several_nodes(pod: _Pod, nodes: int) -> dict[str, Any]:
-    """A leader pod and its workers, which restart together (https://lws.sigs.k8s.io). vLLM needs no Ray for that."""
-    shared = ("--nnodes", str(nodes), "--master-addr", "$(LWS_LEADER_ADDRESS)", "--node-rank", "$(LWS_WORKER_INDEX)")
+def _group(pod: _Pod, nodes: int) -> dict[str, Any]:
+    """A leader pod and its workers, which restart together (https://lws.sigs.k8s.io); on one node the leader alone."""
+    shared = over_nodes(nodes) if nodes > 1 else ()
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
@@ -194,19 +221,14 @@ def _on_several_nodes(pod: _Pod, nodes: int) -> dict[str, Any]:
     }
 
 
-def _comments(plan: Mapping[str, Setting[Any]], command: Command, name: str, nodes: int) -> str:
-    keys, host = value(plan, "api_key_file"), value(plan, "host")
+def comments(plan: Mapping[str, Setting[Any]], name: str, notes: Sequence[str]) -> str:
+    """Lines of comment: how to make the secret `name`, then the notes."""
+    keys = value(plan, "api_key_file")
     where = '--from-literal=api-key="$(openssl rand -hex 32)"'
     if keys is not None:
         where = printable(" ".join(f"--from-file=api-key={shlex.quote(keys)}".splitlines()))
-    notes = [
-        "First run this command (with --from-literal=hf-token=… too, if the hub wants a token for the model):",
-        "Clients must send that key, because the pod listens on all its addresses.",
-    ]
-    if host not in (None, "0.0.0.0", "::"):
-        notes.append(f"not carried over: host {host}: the Service must reach the pod")
-    if nodes > 1:
-        notes.append("Needs LeaderWorkerSet: https://lws.sigs.k8s.io/docs/installation/")
-    lines = [*comment(notes[0]), f"# kubectl create secret generic {name} {where}"]
-    lines += [line for note in (*notes[1:], *command.notes) for line in comment(note)]
+    first = "First run this command (with --from-literal=hf-token=… too, if the hub wants a token for the model):"
+    then = "Clients must send that key, because the pod listens on all its addresses."
+    lines = [*comment(first), f"# kubectl create secret generic {name} {where}"]
+    lines += [line for note in (then, *notes) for line in comment(note)]
     return "".join(line + "\n" for line in lines)

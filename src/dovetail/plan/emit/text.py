@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import PlanError
-from dovetail.plan.emit import helm, kubernetes, sglang, trtllm, vllm
+from dovetail.plan.emit import helm, kserve, kubernetes, sglang, trtllm, vllm
 from dovetail.plan.layers import Setting
 
-FORMS = ("vllm", "sglang", "trtllm", "k8s", "helm")
+FORMS = ("vllm", "sglang", "trtllm", "k8s", "helm", "lws", "kserve")
 
 
 def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = None) -> str:
     """The plan's settings in one of `FORMS`: a shell script, YAML for kubectl, or values for the chart.
 
-    `version` is vLLM's. Comments list the settings that the form cannot contain. Raises `PlanError` for another form
-    or an old version.
+    `version` is vLLM's. Comments list the settings that the form cannot contain. Raises `PlanError` for another form,
+    an old version, or nodes that KServe cannot set up.
     """
     match form:
         case "vllm":
@@ -29,4 +29,8 @@ def emitted(plan: Mapping[str, Setting[Any]], form: str, version: str | None = N
             return kubernetes.manifest(plan, version)
         case "helm":
             return helm.values(plan, version)
+        case "lws":
+            return kubernetes.manifest(plan, version, group=True)
+        case "kserve":
+            return kserve.service(plan, version)
     raise PlanError(f"a plan cannot be written for {form!r}, only for {', '.join(FORMS)}")
