@@ -1,7 +1,6 @@
 """The chart by a real helm and the schemas of Kubernetes 1.28 to 1.37: `make chart-test` names the tools' folder.
 
-LeaderWorkerSet and ServiceMonitor are no part of Kubernetes: the pods in the first are checked as those of a
-Deployment, and their own fields against what is written here, not against their CRDs.
+LeaderWorkerSet, LLMInferenceService and ServiceMonitor are no part of Kubernetes: see tests/deploy/custom_resources.py.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from dovetail.plan.emit import emitted
+from tests.deploy import custom_resources
 from tests.plan.emit_plans import DRAFTING, RECIPES, settings_of
 from tests.plan.test_emit_helm import CHART, IMAGE
 
@@ -73,21 +74,12 @@ def validate(documents: list[dict[str, Any]], version: str, tmp_path: Path) -> N
 
 
 def known(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The document, or of a custom resource the parts that Kubernetes knows; their own fields are checked here."""
-    if document["kind"] == "LeaderWorkerSet":
-        spec = document["spec"]
-        assert document["apiVersion"] == "leaderworkerset.x-k8s.io/v1" and set(spec) == {
-            "replicas",
-            "leaderWorkerTemplate",
-        }
-        group = spec["leaderWorkerTemplate"]
-        assert set(group) == {"size", "restartPolicy", "leaderTemplate", "workerTemplate"}
-        assert isinstance(group["size"], int) and group["restartPolicy"] == "RecreateGroupOnPodRestart"
-        return [_deployment(group["leaderTemplate"]), _deployment(group["workerTemplate"])]
+    """The document, or of a custom resource the pods inside, after its own fields were checked."""
     if document["kind"] == "ServiceMonitor":
-        assert set(document["spec"]) == {"selector", "endpoints"}
+        custom_resources.check_service_monitor(document, TOOLS)
         return []
-    return [document]
+    inside = custom_resources.pods(document)
+    return [document] if inside is None else [_deployment(template) for template in inside]
 
 
 def _deployment(template: dict[str, Any]) -> dict[str, Any]:
@@ -107,20 +99,73 @@ def test_every_set_of_values_is_valid_in_every_version(name: str, version: str, 
     validate(rendered((SETS | NEW)[name], version, tmp_path), version, tmp_path)
 
 
+#: Every recipe's plan, and plans with and without drafts, folders, and several nodes of each kind.
+PLANS = {name: plan for name, plan in RECIPES.items() if name != "demo"} | {
+    "drafting": DRAFTING,
+    "plain": settings_of(),
+    "folders": DRAFTING | settings_of(target="/here/a", drafter="/here/b"),
+    "tensor over nodes": settings_of(tensor_parallel_size=16),
+    "pipeline over nodes": DRAFTING | settings_of(tensor_parallel_size=8, pipeline_parallel_size=2),
+    "data over nodes": settings_of(data_parallel_size=16, env={"A": "1e5", "B": "yes"}),
+}
+
+
 @needs_tools
-@pytest.mark.parametrize("name", [*sorted(RECIPES.keys() - {"demo"}), "drafting", "plain"])
-def test_every_emitted_plan_is_valid(name: str, tmp_path: Path) -> None:
-    plan = {"drafting": DRAFTING, "plain": settings_of()}.get(name) or RECIPES[name]
-    for version in (VERSIONS[0], VERSIONS[-1]):
-        validate(list(yaml.safe_load_all(emitted(plan, "k8s"))), version, tmp_path)
-    values = yaml.safe_load(emitted(plan, "helm"))
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_emitted_manifest_is_valid_in_every_version(version: str, tmp_path: Path) -> None:
+    forms = [(plan, form) for plan in PLANS for form in ("k8s", "lws", "kserve")]
+    forms.remove(("tensor over nodes", "kserve"))  # refused: KServe has no such groups
+    documents = [each for plan, form in forms for each in yaml.safe_load_all(emitted(PLANS[plan], form))]
+    assert {"Deployment", "LeaderWorkerSet", "LLMInferenceService"} <= {each["kind"] for each in documents}
+    validate(documents, version, tmp_path)
+
+
+@needs_tools
+@pytest.mark.parametrize("name", PLANS)
+def test_every_emitted_set_of_values_is_valid(name: str, tmp_path: Path) -> None:
+    values = yaml.safe_load(emitted(PLANS[name], "helm"))
+    if values["model"]["name"] == "/model":
+        values["model"]["claim"] = "models"
     documents = rendered(values, VERSIONS[-1], tmp_path)
     validate(documents, VERSIONS[-1], tmp_path)
-    pods = [each for document in documents for each in known(document) if each["metadata"]["name"] in ("pod", "m-vllm")]
-    command = next(each for each in pods if each["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"][0][
-        "command"
-    ]
+    served = next(each for each in documents if each["metadata"]["name"] == "m-vllm" and each["kind"] in _SERVED)
+    command = known(served)[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[3 : 3 + len(values["vllm"]["args"])] == values["vllm"]["args"]
+
+
+_SERVED = ("Deployment", "LeaderWorkerSet")
+
+
+@pytest.mark.parametrize(
+    ("path", "broken"),
+    [
+        ("spec/replica", 1),
+        ("spec/model/uri", "Qwen/Qwen3-8B"),
+        ("spec/parallelism", {"tensor": 8}),
+        ("spec/parallelism", {"data": 2}),
+        ("spec/parallelism", {"pipeline": 2, "data": 2, "dataLocal": 1}),
+        ("spec/scaling", {}),
+    ],
+)
+def test_a_broken_service_is_not_valid(path: str, broken: Any) -> None:
+    document = yaml.safe_load(emitted(PLANS["pipeline over nodes"], "kserve"))
+    assert custom_resources.pods(document)
+    *folders, name = path.split("/")
+    inside = document
+    for folder in folders:
+        inside = inside[folder]
+    inside[name] = broken
+    with pytest.raises(jsonschema.ValidationError):
+        custom_resources.pods(document)
+
+
+@pytest.mark.parametrize("broken", [{"size": 0}, {"restartPolicy": "Always"}, {"sizes": 2}])
+def test_a_broken_group_is_not_valid(broken: dict[str, Any]) -> None:
+    document = list(yaml.safe_load_all(emitted(PLANS["plain"], "lws")))[-1]
+    assert custom_resources.pods(document)
+    document["spec"]["leaderWorkerTemplate"] |= broken
+    with pytest.raises(jsonschema.ValidationError):
+        custom_resources.pods(document)
 
 
 @needs_tools

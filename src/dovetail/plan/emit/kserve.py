@@ -97,7 +97,7 @@ def _parallelism(plan: Mapping[str, Setting[Any]], nodes: int) -> dict[str, int]
     if pipeline == 1 and data % nodes == 0:
         return {"tensor": tensor, "data": data, "dataLocal": data // nodes}
     raise PlanError(
-        f"--emit kserve: KServe sets up {nodes} nodes by --pipeline-parallel-size {nodes}, or a --data-parallel-size that "
-        f"{nodes} divides, and this plan has tensor {tensor}, pipeline {pipeline}, data {data}: set one of them, "
+        f"--emit kserve: KServe sets up {nodes} nodes by --pipeline-parallel-size {nodes}, or a --data-parallel-size "
+        f"that {nodes} divides, and this plan has tensor {tensor}, pipeline {pipeline}, data {data}: set one of them, "
         "or use --emit lws"
     )

@@ -1,0 +1,167 @@
+"""Checks custom resources: what Kubernetes' own schemas do not know.
+
+LeaderWorkerSet and LLMInferenceService: their CRDs are a megabyte each, nearly all of it the pods inside. So their own
+fields are written down here, closed and with the limits of their sources, and `pods` hands out the pods inside, which
+Kubernetes' schemas check. ServiceMonitor: by the validator of an npm package, which is made from its CRD.
+
+Sources: sigs.k8s.io/lws, api/leaderworkerset/v1/leaderworkerset_types.go; github.com/kserve/kserve,
+pkg/apis/serving/v1alpha1/llm_inference_service_types.go and llm_inference_service_validation.go (both as of 2026).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+#: Name -> schema of a custom resource's own fields. Pods, and what is Kubernetes' inside, are plain objects here.
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
+_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+_OBJECT: Schema = {"type": "object"}
+_SHARE: Schema = {"type": ["integer", "string"]}
+
+
+def _closed(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
+    return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
+
+
+def _resource(version: str, kind: str, spec: Schema) -> Schema:
+    metadata = _closed(
+        ("name",), name={"type": "string", "pattern": "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"}, labels=_TEXTS
+    )
+    required = ("apiVersion", "kind", "metadata", "spec")
+    return _closed(required, apiVersion={"const": version}, kind={"const": kind}, metadata=metadata, spec=spec)
+
+
+_GROUP = _closed(
+    ("workerTemplate",),
+    leaderTemplate=_OBJECT,
+    workerTemplate=_OBJECT,
+    size=_COUNT,
+    restartPolicy={"enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
+    subGroupPolicy=_closed(
+        subGroupPolicyType={"enum": ["LeaderWorker", "LeaderExcluded"]},
+        subGroupSize=_COUNT,
+    ),
+    volumeClaimTemplates={"type": "array", "items": _OBJECT},
+    persistentVolumeClaimRetentionPolicy=_OBJECT,
+)
+_ROLLOUT = _closed(
+    ("type",),
+    type={"enum": ["RollingUpdate"]},
+    rollingUpdateConfiguration=_closed(
+        partition={"type": "integer", "minimum": 0}, maxUnavailable=_SHARE, maxSurge=_SHARE
+    ),
+)
+LEADER_WORKER_SET = _resource(
+    "leaderworkerset.x-k8s.io/v1",
+    "LeaderWorkerSet",
+    _closed(
+        ("leaderWorkerTemplate",),
+        replicas={"type": "integer", "minimum": 0},
+        leaderWorkerTemplate=_GROUP,
+        rolloutStrategy=_ROLLOUT,
+        startupPolicy={"enum": ["LeaderCreated", "LeaderReady"]},
+        networkConfig=_closed(("subdomainPolicy",), subdomainPolicy={"enum": ["Shared", "UniquePerReplica"]}),
+    ),
+)
+
+_PARALLELISM = _closed(
+    tensor=_COUNT,
+    pipeline=_COUNT,
+    data=_COUNT,
+    dataLocal=_COUNT,
+    dataRPCPort={"type": "integer", "minimum": 1, "maximum": 65535},
+    expert={"type": "boolean"},
+) | {
+    "dependentRequired": {"data": ["dataLocal"], "dataLocal": ["data"]},
+    "not": {"required": ["data", "pipeline"], "properties": {"pipeline": {"minimum": 2}}},
+}
+_MODEL = _closed(
+    ("uri",),
+    uri={"type": "string", "pattern": "^(hf|pvc|s3|oci)://[^ ]+$"},
+    name=_TEXT,
+    criticality={"enum": ["Critical", "Standard", "Sheddable"]},
+    lora=_OBJECT,
+)
+_LOCAL: Schema = {"type": "array", "items": _closed(name=_TEXT, namespace=_TEXT, sectionName=_TEXT)}
+_ROUTER = _closed(
+    route=_closed(http=_OBJECT, group=_TEXT, weight={"type": "integer", "minimum": 0, "maximum": 1_000_000}),
+    gateway=_closed(refs=_LOCAL),
+    ingress=_closed(refs=_LOCAL),
+    scheduler=_OBJECT,
+)
+LLM_INFERENCE_SERVICE = _resource(
+    "serving.kserve.io/v1alpha1",
+    "LLMInferenceService",
+    _closed(
+        ("model",),
+        model=_MODEL,
+        runtime=_TEXT,
+        trustRemoteCode={"type": "boolean"},
+        storageInitializer=_closed(enabled={"type": "boolean"}),
+        replicas={"type": "integer", "minimum": 0},
+        scaling=_OBJECT,
+        parallelism=_PARALLELISM,
+        labels=_TEXTS,
+        annotations=_TEXTS,
+        template=_OBJECT,
+        worker=_OBJECT,
+        rolloutStrategy=_closed(maxUnavailable=_SHARE, maxSurge=_SHARE),
+        router=_ROUTER,
+        prefill=_OBJECT,
+        tracing=_OBJECT,
+        baseRefs={"type": "array", "items": _closed(name=_TEXT)},
+    )
+    | {
+        "not": {"required": ["replicas", "scaling"]},
+        "dependentSchemas": {
+            "worker": {
+                "required": ["parallelism"],
+                "properties": {"parallelism": {"anyOf": [{"required": ["pipeline"]}, {"required": ["data"]}]}},
+            }
+        },
+    },
+)
+
+_SERVICE_MONITOR = """
+import { ServiceMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor";
+new ServiceMonitor(JSON.parse(process.argv.at(-1))).validate();
+"""
+
+
+def pods(document: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The pods inside a LeaderWorkerSet or LLMInferenceService, as pod templates; None for another kind.
+
+    Raises `ValidationError` if the resource's own fields are not valid.
+    """
+    if document["kind"] == "LeaderWorkerSet":
+        jsonschema.Draft202012Validator(LEADER_WORKER_SET).validate(document)
+        group = document["spec"]["leaderWorkerTemplate"]
+        return [group["leaderTemplate"], group["workerTemplate"]]
+    if document["kind"] == "LLMInferenceService":
+        jsonschema.Draft202012Validator(LLM_INFERENCE_SERVICE).validate(document)
+        spec, labels = document["spec"], {"labels": {"app": document["metadata"]["name"]}}
+        return [{"metadata": labels, "spec": spec[role]} for role in ("template", "worker") if role in spec]
+    return None
+
+
+def check_service_monitor(document: dict[str, Any], tools: str) -> None:
+    """Check a ServiceMonitor by its CRD; `tools` has the npm package."""
+    # The package lets unknown fields pass.
+    assert set(document["spec"]) <= {"selector", "endpoints", "namespaceSelector", "jobLabel", "targetLabels"}
+    for endpoint in document["spec"]["endpoints"]:
+        assert set(endpoint) <= {"port", "path", "interval", "scheme", "authorization", "tlsConfig"}
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", _SERVICE_MONITOR, "--", json.dumps(document)],
+        cwd=Path(tools),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
