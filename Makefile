@@ -40,10 +40,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 serve: $(VENV)/.engine
 	@$(BIN)/dovetail serve --port $(PORT) $(ARGS)
 
-# On all cores, without the tests marked slow, with a quarter of the examples of each property, and with properties of
-# reading for one family of each reader.
+# On all cores, without the tests marked slow, with a quarter of the examples of each property, and for one family of each
+# reader.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not (hypothesis and sibling)" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not sibling" $(ARGS)
 
 # The slow tests, and every property with all its examples (in `.ci/run`: with PROFILE=ci, half of them); without the
 # proofs.

@@ -38,6 +38,7 @@ def tool(name: str) -> dict[str, Any]:
     return {"name": "edit", "description": "Edits a file.", "format": FORMATS[name][1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_chat_completions_whole_and_streamed(client: openai.OpenAI, name: str) -> None:
     for seed in range(3):
@@ -70,6 +71,7 @@ def test_chat_completions_whole_and_streamed(client: openai.OpenAI, name: str) -
         assert again.choices[0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_responses_whole_and_streamed(client: openai.OpenAI, name: str) -> None:
     body: Any = {

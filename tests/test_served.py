@@ -182,6 +182,7 @@ def test_sampled_calls_are_valid(client: openai.OpenAI) -> None:
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 40}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_several_sampled_choices_with_log_probabilities(client: openai.OpenAI, draft_tokens: int) -> None:
     """Each choice equals the answer that its seed gives alone, and its log probabilities spell it."""
@@ -220,6 +221,7 @@ def test_log_probabilities_are_the_same_with_and_without_drafts(client: openai.O
         assert drafted.logprob == pytest.approx(plain.logprob, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_penalties_and_min_p_change_the_answer(client: openai.OpenAI) -> None:
     def answered(temperature: float, **fields: float) -> str:
         extra = {"dovetail": {"draft_tokens": fields.pop("draft_tokens", 3)}} | fields

@@ -139,6 +139,7 @@ def test_an_endpoint_that_does_not_keep_up_is_left_alone(monkeypatch: pytest.Mon
     assert "16 requests are waiting at once" in str(measured.because) and len(server.sent) == 16
 
 
+@pytest.mark.slow
 def test_the_knee_is_where_a_server_stops_keeping_its_level() -> None:
     level, work = ServiceLevel(ttft=500), [one(6)] * 300  # a request takes 0.1 s, and none beside another
 

@@ -13,6 +13,7 @@ from tests.bench.test_html import result
 from tests.bench.test_known_times import plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [{"drafts": True, "refuses": ()}, {}, {"status": 500}], ids=str)
 def test_a_run_has_a_picture(script: dict[str, object], tmp_path: Path) -> None:
     file = tmp_path / "picture.png"

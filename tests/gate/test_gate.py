@@ -411,6 +411,7 @@ def test_noise_costs_little(noise: str) -> None:
     assert all(own > bar for own, bar in zip(figures, BARS[noise], strict=True)), (noise, figures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["quiet", "a neighbour", "outliers", "recorded"])
 def test_noise_costs_little_in_small_batches(noise: str) -> None:
     """Of so few cells the mean says something only after the first steps."""

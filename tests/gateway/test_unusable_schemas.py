@@ -151,6 +151,7 @@ async def test_out_of_bounds_is_refused_sloppy_or_not(engine: ScriptedEngine, to
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, WHERE)
 
 
+@pytest.mark.slow
 def test_the_demo_pair_answers_with_all_of_them_at_once() -> None:
     tools = [
         {"type": "function", "function": {"name": f"tool_{i}", "parameters": schema}}

@@ -39,6 +39,7 @@ def test_agrees_with_another_validator(schema: dict[str, Any], value: Any) -> No
     assert (Checker(schema, "x").fault(json.dumps(value)) is None) == oracle(schema).is_valid(value)
 
 
+@pytest.mark.slow
 def test_agrees_with_another_validator_on_walle(shared_data: Path) -> None:
     """On what a grammar makes, and on the same with one thing changed."""
     rng = random.Random(3)

@@ -107,6 +107,7 @@ def test_figures_of_calls_are_those_of_minimaxs_program(minimax: Any, answers: A
     assert figures["schema_validation_error_count"].value == summary["tool_calls_schema_validation_error_count"]
 
 
+@pytest.mark.slow
 def test_arguments_for_walles_schemas_are_valid_where_moonshots_program_finds_them_so(moonshot: Any) -> None:
     draw, verdicts = random.Random(0), []
     for case in moonshot.load_cases(moonshot.DEFAULT_CASE_DIR):
