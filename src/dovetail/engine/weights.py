@@ -16,6 +16,7 @@ from dovetail.checkpoints.generation import check_eos_ids
 from dovetail.checkpoints.target import Target, read_target
 from dovetail.checkpoints.tensor_files import TensorHeader, read_headers
 from dovetail.engine.config import TargetConfig, target_config
+from dovetail.engine.parallel.shards import Shard, shard_of
 from dovetail.errors import CheckpointError
 
 #: Stored types that are read.
@@ -54,8 +55,8 @@ class Weights(Mapping[str, torch.Tensor]):
     """Tensors by name, as stored. Each look-up reads the tensor from its file into new memory and does not cache it.
 
     A model that is built layer by layer therefore never has the whole checkpoint in memory beside its own weights.
-    `progress(done, total)` gets the bytes read so far. Raises `CheckpointError` when a file has changed since its
-    header was read.
+    `progress(done, total)` gets the bytes read so far. `rank` of `ranks` gets its own part of each tensor, and reads no
+    more than that. Raises `CheckpointError` when a file has changed since its header was read.
     """
 
     def __init__(
@@ -63,32 +64,30 @@ class Weights(Mapping[str, torch.Tensor]):
         tensors: Mapping[str, TensorHeader],
         names: Iterable[str],
         progress: Callable[[int, int], None] | None = None,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         self._tensors = {name: tensors[name] for name in names}
+        self._shards = {name: shard_of(name, header, rank, ranks) for name, header in self._tensors.items()}
         self._progress = progress
         self._unread = set(self._tensors)
-        self._total = sum(header.size for header in self._tensors.values())
+        self._total = sum(shard.size for shard in self._shards.values())
         self._done = 0
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        header = self._tensors[name]
-        content = bytearray(header.size)
+        header, shard = self._tensors[name], self._shards[name]
+        content = bytearray(shard.size)
         try:
-            with header.file.open("rb", buffering=0) as handle:
-                handle.seek(header.start)
-                read, into = 0, memoryview(content)
-                # One call reads 2 GiB at most.
-                while count := handle.readinto(into[read:]):
-                    read += count
+            read = _read(header.file, shard, memoryview(content))
         except OSError as error:
             raise CheckpointError(f"{header.file} cannot be read: {error}") from error
-        if read < header.size:
+        if read < shard.size:
             raise CheckpointError(f"{header.file} has been cut short: {name} is incomplete")
         if self._progress is not None and name in self._unread:
             self._unread.remove(name)
-            self._done += header.size
+            self._done += shard.size
             self._progress(self._done, self._total)
-        return torch.frombuffer(content, dtype=_DTYPES[header.dtype]).view(header.shape)
+        return torch.frombuffer(content, dtype=_DTYPES[header.dtype]).view(shard.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -97,13 +96,28 @@ class Weights(Mapping[str, torch.Tensor]):
         return len(self._tensors)
 
 
+def _read(file: Path, shard: Shard, into: memoryview) -> int:
+    """Fill `into` with the pieces of `shard`. Returns how many bytes of them there were."""
+    read = 0
+    with file.open("rb", buffering=0) as handle:
+        for start in shard.starts:
+            handle.seek(start)
+            end = read + shard.piece
+            # One call reads 2 GiB at most.
+            while count := handle.readinto(into[read:end]):
+                read += count
+    return read
+
+
 def load_tensors(
     tensors: Mapping[str, TensorHeader],
     names: Iterable[str],
     progress: Callable[[int, int], None] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> Weights:
-    """The tensors called `names`, each read when it is looked up."""
-    return Weights(tensors, names, progress)
+    """The tensors called `names`, each read when it is looked up; of `rank`, the part that it computes with."""
+    return Weights(tensors, names, progress, rank, ranks)
 
 
 def check_tensors(path: Path, tensors: Mapping[str, TensorHeader], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -30,9 +30,14 @@ def attend_part(queries: Tensor, latents: Tensor, ends: Tensor, rank: int) -> tu
 def merge(mixed: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Merge parts [parts, tokens, heads, rank] by their log-sum-exps [parts, tokens, heads], both float32."""
     total = sums.logsumexp(0)
-    weights = (sums - _finite(total)).exp().unsqueeze(-1)
+    weights = shares(sums, total).unsqueeze(-1)
     # A part that saw nothing may hold anything, and 0 times NaN is NaN.
     return (weights * mixed.masked_fill(weights == 0, 0.0)).sum(0), total
+
+
+def shares(sums: Tensor, total: Tensor) -> Tensor:
+    """What each part counts for: `sums` are its log-sum-exps, `total` those of the whole."""
+    return (sums - _finite(total)).exp()
 
 
 def _finite(sums: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class ForwardBatch:
 
 
 class Model(Protocol):
-    """A target. `logits` maps hidden states [n, hidden_size] to float32 [n, vocab_size]."""
+    """A target. `logits` maps hidden states [n, hidden_size] to float32 [n, vocab_size], and `best` to the token of the
+    largest, int64 [n], the first one of equals: for ranks that is much less to exchange."""
 
     vocab_size: int
     embed_tokens: Tensor
@@ -56,6 +57,8 @@ class Model(Protocol):
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]: ...
 
     def logits(self, hidden: Tensor) -> Tensor: ...
+
+    def best(self, hidden: Tensor) -> Tensor: ...
 
 
 def collate(parts: list[tuple[list[int], int, BlockTable]]) -> ForwardBatch:

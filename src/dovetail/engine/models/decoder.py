@@ -51,7 +51,8 @@ class Decoder:
         self._table = rotary_table(config.rope, config.rotary_width, context).unsqueeze(1)
         self._layers = list(layers)
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
-        head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
+        self._ranks = options.ranks.tensor
+        head = self._ranks.own(self.embed_tokens) if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
         self._lm_head = options.linear(head)
 
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
@@ -69,4 +70,7 @@ class Decoder:
         return hidden, aux
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return cast(self._lm_head(hidden))
+        return self._ranks.joined(cast(self._lm_head(hidden)))
+
+    def best(self, hidden: Tensor) -> Tensor:
+        return self._ranks.best(cast(self._lm_head(hidden)))

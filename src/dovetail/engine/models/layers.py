@@ -13,20 +13,24 @@ from torch import Tensor
 from dovetail.checkpoints.positions import LinearScaling, Llama3Scaling, Rope, Yarn
 from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.engine.linear import Linear
+from dovetail.engine.parallel.group import Group
+from dovetail.engine.parallel.layout import ONE_RANK, Layout
 from dovetail.engine.settings import AttentionBackend, CacheDType, Quantization
 
 
 class Options(NamedTuple):
-    """How a model's weights and caches are stored, and which kernels multiply them.
+    """How a model's weights and caches are stored, which kernels multiply them, and which ranks compute them.
 
     `kv_cache_dtype` is the type of its caches, "auto" for the type it computes in. `quantization` is how its large
     weights are stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
+    `ranks` compute the model together: weights and config that come with these options are one rank's.
     """
 
     kv_cache_dtype: CacheDType = "auto"
     attention_backend: AttentionBackend = "auto"
     quantization: Quantization | None = None
     kernels: Kernels = kernels_here()
+    ranks: Layout = ONE_RANK
 
     def cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type of a cache's floats, in a model that computes in `dtype`."""
@@ -77,9 +81,14 @@ class MLP:
         self._gate_up = options.linear(torch.cat((gate, up)))
         self._down = options.linear(down)
         self._width = gate.shape[0]
+        self._ranks: Group = options.ranks.tensor
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + MLP(x)``."""
+        return self._ranks.sum_(self.add_part(x, self._ranks.once(residual)))
+
+    def add_part(self, x: Tensor, residual: Tensor) -> Tensor:
+        """``residual + MLP(x)`` with this rank's columns only."""
         return self._down(silu_and_mul(self._gate_up(x), self._width)).add_(residual)
 
 

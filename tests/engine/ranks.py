@@ -1,0 +1,139 @@
+"""Ranks for tests: threads of this process, which start at once, or processes that are joined by gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dovetail.engine.parallel.group import ALONE, Exchanges, Group, RankLost
+from dovetail.engine.parallel.layout import Layout
+from dovetail.engine.parallel.merging import Exchange
+from dovetail.engine.parallel.sizes import Sizes
+from dovetail.engine.parallel.split import Split
+
+T = TypeVar("T")
+_DEADLINE = 60.0
+
+
+class Board:
+    """Where threads lay down tensors for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.barrier = threading.Barrier(size, timeout=_DEADLINE)
+        self.places: list[Tensor] = [torch.empty(0)] * size
+
+
+class Threads(Exchanges):
+    """A rank that is a thread."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        super().__init__(rank, board.size)
+        self._board = board
+
+    def _gather(self, x: Tensor) -> Tensor:
+        try:
+            self._board.places[self.rank] = x.clone()
+            self._board.barrier.wait()
+            gathered = torch.stack(self._board.places)
+            self._board.barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise RankLost("another thread ended") from error
+        return gathered
+
+    def _sum(self, x: Tensor) -> None:
+        x.copy_(self._gather(x).sum(0))
+
+    def _scatter_sum(self, x: Tensor) -> Tensor:
+        return self._gather(x)[:, self.rank].sum(0)
+
+    def _exchange(self, x: Tensor) -> Tensor:
+        return self._gather(x)[:, self.rank]
+
+    def _from_first(self, x: Tensor) -> None:
+        x.copy_(self._gather(x)[0])
+
+
+def threads(size: int, work: Callable[[Group], T]) -> list[T]:
+    """What `work` returns on each of `size` ranks, which are threads. Raises what the first rank that failed raised."""
+    if size == 1:
+        return [work(ALONE)]
+    board = Board(size)
+
+    def rank(number: int) -> T:
+        torch.set_num_threads(1)
+        try:
+            with torch.inference_mode():
+                return work(Threads(board, number))
+        except BaseException:
+            board.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(rank, number) for number in range(size)]
+    failures = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(failures, key=lambda error: isinstance(error, RankLost)):
+        raise error
+    return [future.result() for future in futures]
+
+
+def processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What ``work(group, *arguments)`` returns on each of `size` processes, none of which is left."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    ends, started = [], []
+    try:
+        for rank in range(size):
+            own, theirs = context.Pipe()
+            process = context.Process(target=_rank, args=(theirs, store.port, rank, size, work, arguments), daemon=True)
+            process.start()
+            theirs.close()
+            ends.append(own)
+            started.append(process)
+        results = []
+        for own in ends:
+            assert own.poll(2 * _DEADLINE), "a rank does not answer"
+            worked, result = own.recv()
+            assert worked, result
+            results.append(result)
+        return results
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+def _rank(
+    end: Connection, port: int, rank: int, size: int, work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    import torch.distributed as dist
+
+    from dovetail.engine.parallel.gloo import Ranks
+
+    torch.set_num_threads(1)
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=_DEADLINE))
+        with torch.inference_mode():
+            end.send((True, work(Ranks(store, rank, size, _DEADLINE, _DEADLINE), *arguments)))
+    except BaseException:
+        end.send((False, traceback.format_exc()))
+    end.recv()  # the others may still read from this rank
+
+
+def layout(group: Group, sizes: Sizes, exchange: Exchange = "all_to_all") -> Layout:
+    """The layout of a rank of `group` where all ranks share one cache, or each has its own."""
+    if sizes.context == 1:
+        return Layout(group)
+    assert sizes.context == group.size
+    return Layout(group, group, Split(group.rank, sizes.context, sizes.interleave), exchange)
