@@ -84,7 +84,7 @@ class LLMCore:
         types = (settings.dtype, settings.quantization, settings.kv_cache_dtype, settings.draft_kv_cache_dtype)
         attention = (settings.attention_backend, settings.draft_attention_backend)
         kernels = (settings.kernels, attention, torch.get_num_threads())
-        sizes = (models.context, settings.max_batch, self._most)
+        sizes = (models.context, settings.max_batch, self._most, settings.sizes)
         return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 
     def _costs(self) -> CostModel | None:
@@ -98,8 +98,12 @@ class LLMCore:
         return profile.costs(self._cost_file, timed, settings.max_batch, self._most, models.context)
 
     def close(self) -> None:
-        """End the second thread, if one runs (a later step would start another), and write the cost file."""
+        """End the second thread, if one runs (a later step would start another), and write the cost file.
+
+        Ends the other ranks too, if there are any: a later step raises `EngineError`.
+        """
         self.overlap.close()
+        self.models.close()
         costs = self.scheduler.gate.learned()
         if self._cost_file is not None and costs is not None:
             cost_file.write(self._cost_file, costs)

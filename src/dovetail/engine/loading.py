@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,17 @@ from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.options import DTYPES, draft_options, target_options
+from dovetail.engine.parallel.layout import ONE_RANK, Layout
+from dovetail.engine.parallel.sizes import BLOCK_SIZE, indivisible, part
+from dovetail.engine.parallel.task import Task
+from dovetail.engine.parallel.workers import LedModel, Workers
 from dovetail.engine.settings import FP8, LOOKUP, EngineSettings
 from dovetail.engine.weights import TargetCheckpoint, inspect_target, load_tensors
 from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
 
-_BLOCK_SIZE = 16
+
+def _nothing_to_close() -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Models:
     """A loaded target, its drafter (None: nothing drafts), and `pool`, the blocks of the target's KV cache.
 
     `context`: the most tokens in a sequence. `method`: how tokens are drafted, by the plan's name for it. `sources`:
-    what the models were made of, in values whose `repr` changes when the models do.
+    what the models were made of, in values whose `repr` changes when the models do. `close` ends the other ranks.
     """
 
     target: Model
@@ -45,6 +50,7 @@ class Models:
     eos_ids: tuple[int, ...]
     method: str
     sources: tuple[object, ...]
+    close: Callable[[], None] = _nothing_to_close
 
 
 def load_models(
@@ -60,7 +66,9 @@ def load_models(
     with the bytes of the target read so far and in all. Raises `CheckpointError` or `EngineError` before any weight is
     read when a checkpoint is incomplete or does not fit.
     """
-    torch.set_num_threads(settings.threads or _default_threads())
+    sizes = settings.sizes
+    threads = settings.threads or max(1, _default_threads() // sizes.tensor)
+    torch.set_num_threads(threads)
     checkpoint = inspect_target(target)
     draft_checkpoint = None if drafter is None or drafter == LOOKUP else inspect_drafter(drafter, checkpoint)
     config, dtype = checkpoint.config, DTYPES[settings.dtype]
@@ -68,25 +76,32 @@ def load_models(
         raise CheckpointError(
             f"{target}: the tokenizer has {tokenizer.vocab_size} ids, the model's vocab_size is {config.vocab_size}"
         )
+    if reason := indivisible(config, sizes):
+        raise EngineError(f"{target}: {reason}")
     context = _context(settings, config)
+    block_size = BLOCK_SIZE * sizes.context
     blocks = _cache_blocks(_token_bytes(checkpoint, draft_checkpoint, settings), context, settings)
-    pool = BlockPool(blocks, _BLOCK_SIZE)
+    pool = BlockPool(blocks, block_size)
+    aux_layers = () if draft_checkpoint is None else draft_checkpoint.aux_layers
+    own = blocks * BLOCK_SIZE, context, aux_layers
+    close = _nothing_to_close
     with torch.inference_mode():
-        model = build_model(
-            config,
-            load_tensors(checkpoint.tensors, [*config.expected_tensors(), *_scales(checkpoint, settings)], progress),
-            rows=blocks * _BLOCK_SIZE,
-            context=context,
-            dtype=dtype,
-            aux_layers=() if draft_checkpoint is None else draft_checkpoint.aux_layers,
-            options=target_options(settings),
-        )
+        if sizes.tensor == 1:
+            model = _load_part(checkpoint, settings, ONE_RANK, *own, progress)
+        else:
+            workers = Workers(sizes, settings.rank_deadline)
+            close = workers.close
+            ranks = workers.start(
+                [Task(rank, workers.meeting, target, settings, *own, threads) for rank in range(1, sizes.tensor)]
+            )
+            model = LedModel(_load_part(checkpoint, settings, ranks, *own, progress), workers, ranks.tensor)
+            workers.wait_loaded()
         drafts: Drafter | None = Forced(Lookup()) if drafter == LOOKUP else None
         if draft_checkpoint is not None:
             loaded = load_drafter(
                 draft_checkpoint,
                 model,
-                BlockPool(blocks, _BLOCK_SIZE),
+                BlockPool(blocks, block_size),
                 context=context,
                 dtype=dtype,
                 options=draft_options(settings, draft_checkpoint.decoder.latent_widths is not None),
@@ -95,7 +110,43 @@ def load_models(
             )
             drafts = Forced(Deferred(loaded))
     sources = (config, drafter if draft_checkpoint is None else draft_checkpoint.config)
-    return Models(model, drafts, pool, context, checkpoint.target.eos_ids, _method(drafter, draft_checkpoint), sources)
+    method = _method(drafter, draft_checkpoint)
+    return Models(model, drafts, pool, context, checkpoint.target.eos_ids, method, sources, close)
+
+
+def load_part(
+    target: Path,
+    settings: EngineSettings,
+    ranks: Layout,
+    rows: int,
+    context: int,
+    aux_layers: Sequence[int],
+    progress: Callable[[int, int], None] | None,
+) -> Model:
+    """One rank's part of the target in a folder. Raises `CheckpointError`."""
+    return _load_part(inspect_target(target), settings, ranks, rows, context, aux_layers, progress)
+
+
+def _load_part(
+    checkpoint: TargetCheckpoint,
+    settings: EngineSettings,
+    ranks: Layout,
+    rows: int,
+    context: int,
+    aux_layers: Sequence[int],
+    progress: Callable[[int, int], None] | None,
+) -> Model:
+    config, group = checkpoint.config, ranks.tensor
+    names = [*config.expected_tensors(), *_scales(checkpoint, settings)]
+    return build_model(
+        part(config, group.size),
+        load_tensors(checkpoint.tensors, names, progress, group.rank, group.size),
+        rows=rows,
+        context=context,
+        dtype=DTYPES[settings.dtype],
+        aux_layers=aux_layers,
+        options=target_options(settings)._replace(ranks=ranks),
+    )
 
 
 def _default_threads() -> int:
@@ -116,22 +167,26 @@ def _context(settings: EngineSettings, config: TargetConfig) -> int:
 
 
 def _token_bytes(target: TargetCheckpoint, drafter: DrafterCheckpoint | None, settings: EngineSettings) -> int:
-    """Bytes of KV cache per token, in the caches of target and drafter together."""
-
-    dtype = DTYPES[settings.dtype]
-    own = target.config
-    own_bytes = own.num_hidden_layers * _layer_bytes(target.path, own, target_options(settings), dtype)
+    """Bytes of KV cache per token on the first rank, in the caches of target and drafter together."""
+    dtype, sizes = DTYPES[settings.dtype], settings.sizes
+    own = part(target.config, sizes.tensor)
+    in_layer = _layer_bytes(target.path, own, target_options(settings), dtype, split=sizes.context > 1)
+    own_bytes = -(-own.num_hidden_layers * in_layer // sizes.context)
     if drafter is None:
         return own_bytes
     options = draft_options(settings, drafter.decoder.latent_widths is not None)
     return own_bytes + drafter.layers * _layer_bytes(drafter.path, drafter.decoder, options, dtype)
 
 
-def _layer_bytes(path: Path, config: TargetConfig, options: Options, dtype: torch.dtype) -> int:
-    """Bytes of KV cache per token in one layer. Raises `EngineError` for an FP8 cache where there are no latents."""
+def _layer_bytes(path: Path, config: TargetConfig, options: Options, dtype: torch.dtype, *, split: bool = False) -> int:
+    """Bytes of KV cache per token in one layer. Raises `EngineError` for an FP8 cache where there are no latents.
+
+    `split`: ranks share the cache, so it is one of latents.
+    """
     kind = options.kv_cache_dtype
     if kind not in FP8:
-        return config.cache_width * options.cache_dtype(dtype).itemsize
+        width = sum(config.latent_widths) if split and config.latent_widths else config.cache_width
+        return width * options.cache_dtype(dtype).itemsize
     if config.latent_widths is None:
         raise EngineError(
             f"a KV cache of {kind} stores latents, and {path} has none (its attention is not MLA): use auto or bfloat16"
@@ -146,8 +201,9 @@ def _scales(checkpoint: TargetCheckpoint, settings: EngineSettings) -> list[str]
 
 def _cache_blocks(token_bytes: int, context: int, settings: EngineSettings) -> int:
     """Blocks of KV cache: for `max_batch` full sequences, or as many as the memory holds, but for one at least."""
-    sequence = -(-context // _BLOCK_SIZE)
-    in_memory = settings.kv_cache_memory_bytes // (token_bytes * _BLOCK_SIZE)
+    block_size = BLOCK_SIZE * settings.sizes.context
+    sequence = -(-context // block_size)
+    in_memory = settings.kv_cache_memory_bytes // (token_bytes * block_size)
     return max(sequence, min(sequence * settings.max_batch, in_memory))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dovetail.engine.compute import Kernels, kernels_here
+from dovetail.engine.parallel.sizes import Sizes
 from dovetail.errors import EngineError
 
 DType = Literal["float32", "bfloat16"]
@@ -50,6 +51,9 @@ _AT_LEAST_ONE = (
     "max_batched_tokens",
     "kv_cache_memory_bytes",
     "threads",
+    "tensor_parallel_size",
+    "decode_context_parallel_size",
+    "context_interleave",
 )
 
 
@@ -99,7 +103,15 @@ class EngineSettings:
     #: latents and whose target has an FP8 cache.
     draft_attention_backend: AttentionBackend | None = None
     draft_kv_cache_dtype: CacheDType | None = None
-    #: Torch's threads; None: half the cores.
+    #: How many ranks, which are processes, compute the target together. The drafter is on the first of them.
+    tensor_parallel_size: int = 1
+    #: How many of them share one cache of latents, each with other positions.
+    decode_context_parallel_size: int = 1
+    #: How many positions in a row one of these stores.
+    context_interleave: int = 1
+    #: Seconds that a rank waits for another before the engine ends.
+    rank_deadline: float = 60.0
+    #: Torch's threads in each rank; None: half the cores, divided by ranks.
     threads: int | None = None
     #: Which kernels multiply by weights; only tests choose others than this processor's.
     kernels: Kernels = field(default_factory=kernels_here)
@@ -120,6 +132,11 @@ class EngineSettings:
             if value not in choices:
                 words = ", ".join(choice for choice in choices if choice is not None)
                 raise EngineError(f"{name} {value!r} is not one of {words}")
+
+    @property
+    def sizes(self) -> Sizes:
+        """How the target is divided over ranks."""
+        return Sizes(self.tensor_parallel_size, self.decode_context_parallel_size, self.context_interleave)
 
     @property
     def most_draft_tokens(self) -> int:

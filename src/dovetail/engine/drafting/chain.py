@@ -22,15 +22,15 @@ from torch import Tensor
 
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import NO_DRAFT, Draft, Observed
-from dovetail.engine.drafting.choose import Chooser
+from dovetail.engine.drafting.choose import Chooser, Head
 from dovetail.engine.models.base import ForwardBatch, collate
 from dovetail.engine.request import Request
 
 LOOKAHEAD = 1
 
 
-class Network(Protocol):
-    """The network of a chained drafter."""
+class Network(Head, Protocol):
+    """The network of a chained drafter. Its head reads hidden states that `run` returned."""
 
     aux_layers: tuple[int, ...]
 
@@ -39,9 +39,6 @@ class Network(Protocol):
 
     def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
         """One pass over the embeddings of the batch's tokens and `hidden`: the hidden states for the next step."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits, float32 [n, draft vocabulary], of hidden states that `run` returned."""
 
 
 # The most bytes of features that wait for free blocks, over all sequences.
@@ -124,9 +121,7 @@ class ChainDrafter:
         step = 0
         while alive:
             hidden = joined(states)
-            drafted = self._choose(
-                self._network.logits(hidden), [requests[i] for i in alive], [probs[i] for i in alive]
-            )
+            drafted = self._choose(self._network, hidden, [requests[i] for i in alive], [probs[i] for i in alive])
             for i, token in zip(alive, drafted, strict=True):
                 tokens[i].append(token)
             step += 1

@@ -69,11 +69,10 @@ class DraftModel:
         alive = [i for i, request in enumerate(requests) if self._ready(request, counts[i])]
         if not alive:
             return drafts(tokens, probs)
-        logits = self._run([(requests[i], len(requests[i].tokens) - self._of(requests[i]).computed) for i in alive])
+        hidden = self._run([(requests[i], len(requests[i].tokens) - self._of(requests[i]).computed) for i in alive])
         while True:
-            for i, token in zip(
-                alive, self._choose(logits, [requests[i] for i in alive], [probs[i] for i in alive]), strict=True
-            ):
+            own = [requests[i] for i in alive], [probs[i] for i in alive]
+            for i, token in zip(alive, self._choose(self._model, hidden, *own), strict=True):
                 tokens[i].append(token)
             alive = [i for i in alive if counts[i] > len(tokens[i])]
             if not alive:
@@ -84,7 +83,7 @@ class DraftModel:
                 position = sequence.computed + len(sequence.guesses)
                 parts.append(([tokens[i][-1]], position, self._tables[requests[i].id]))
                 sequence.guesses.append(tokens[i][-1])
-            logits = self._model.logits(self._model.forward(collate(parts))[0])
+            hidden = self._model.forward(collate(parts))[0]
 
     def release(self, request: Request) -> None:
         self._sequences.pop(request.id, None)
@@ -117,7 +116,7 @@ class DraftModel:
         self._tables.publish(request.id, request.tokens, sequence.computed)
 
     def _run(self, parts: Sequence[tuple[Request, int]]) -> Tensor:
-        """Compute the next tokens of each request, as many as `parts` gives; returns the logits at the last of each."""
+        """Compute as many next tokens of each request as `parts` gives; returns the hidden state of each last one."""
         batch = collate(
             [
                 (request.tokens[(start := self._of(request).computed) : start + count], start, self._tables[request.id])
@@ -128,4 +127,4 @@ class DraftModel:
         for request, count in parts:
             self._of(request).computed += count
             self._tables.publish(request.id, request.tokens, self._of(request).computed)
-        return self._model.logits(hidden[[span.start + span.length - 1 for span in batch.spans]])
+        return hidden[[span.start + span.length - 1 for span in batch.spans]]

@@ -20,11 +20,25 @@ from torch import Tensor
 
 from dovetail.engine.casting import cast
 from dovetail.engine.config import DeepseekV3Config, Eagle3Config
+from dovetail.engine.drafting.choose import Head
 from dovetail.engine.linear import Linear
 from dovetail.engine.models import deepseek_v3, llama
 from dovetail.engine.models.base import ForwardBatch, Model
 from dovetail.engine.models.decoder import Layer
 from dovetail.engine.models.layers import Options, Prefixed, RMSNorm, rotary_table
+
+
+class OwnHead:
+    """A head of the drafter's own."""
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return cast(self._linear(hidden))
+
+    def best(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).argmax(-1)
 
 
 class Eagle3:
@@ -68,7 +82,7 @@ class Eagle3:
                 self._layers.append(llama.load_layer(of_layer, layer, rows, dtype, options))
         self._norm = norm("norm.weight")
         self._norm_output = config.norm_output
-        self._head = linear("lm_head.weight") if "lm_head.weight" in weights else target.logits
+        self._head: Head = OwnHead(linear("lm_head.weight")) if "lm_head.weight" in weights else target
         self._table = rotary_table(layer.rope, layer.rotary_width, context).unsqueeze(1)
 
     def enter(self, features: Tensor) -> Tensor:
@@ -90,4 +104,7 @@ class Eagle3:
         return self._norm(stream) if self._norm_output else stream
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return cast(self._head(hidden if self._norm_output else self._norm(hidden)))
+        return self._head.logits(hidden if self._norm_output else self._norm(hidden))
+
+    def best(self, hidden: Tensor) -> Tensor:
+        return self._head.best(hidden if self._norm_output else self._norm(hidden))

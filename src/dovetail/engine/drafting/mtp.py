@@ -62,3 +62,6 @@ class MTP:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._target.logits(hidden)
+
+    def best(self, hidden: Tensor) -> Tensor:
+        return self._target.best(hidden)

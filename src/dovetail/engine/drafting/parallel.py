@@ -46,8 +46,8 @@ class ParallelDrafter(ChainDrafter):
         if parts:
             batch = collate(parts)
             states.append(self._network.run(batch, self._mask_hidden.expand(len(batch.tokens), -1)))
-        logits = self._network.logits(joined(states))
-        chosen = self._choose(logits, [requests[i] for i in owners], [probs[i] for i in owners])
+        own = [requests[i] for i in owners], [probs[i] for i in owners]
+        chosen = self._choose(self._network, joined(states), *own)
         for i, token in zip(owners, chosen, strict=True):
             tokens[i].append(token)
         return drafts(tokens, probs)

@@ -1,4 +1,4 @@
-"""A group of processes, joined by gloo. One rank never imports this module, nor torch.distributed."""
+"""A group of processes on one machine, joined by gloo over its loopback device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ class Ranks(Exchanges):
         super().__init__(rank, size)
         self._deadline = timedelta(seconds=deadline)
         try:
-            self._processes: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=start))
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
+            # Nobody but this machine's processes can connect.
+            options._devices = [gloo.create_device(hostname="127.0.0.1")]
+            options._timeout = timedelta(seconds=start)
+            self._processes = gloo(store, rank, size, options)
         except RuntimeError as error:
             raise RankLost(f"rank {rank} of {size} could not reach the others within {start:g} s: {error}") from error
 
