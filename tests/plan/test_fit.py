@@ -376,18 +376,18 @@ def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
     assert "\n" not in refusal.value.message
 
 
-def test_the_embedded_engine_runs_on_one_device(tmp_path: Path) -> None:
+def test_how_the_embedded_engine_divides_a_model(tmp_path: Path) -> None:
     assert checked(tmp_path, Case(QWEN3_8B, QWEN3_8B_EAGLE3, {}, "8x H100", ""), engine="embedded")[:1] == []
-    for name in (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "decode_context_parallel_size",
+    assert not checked(tmp_path, Case(QWEN3_8B, None, {"tensor_parallel_size": 4}, None, ""), engine="embedded")
+    for sizes, reason in (
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size is 3 .*3 ranks cannot divide 32 attention heads"),
+        ({"pipeline_parallel_size": 2}, "has tensor_parallel_size and decode_context_parallel_size only"),
+        ({"data_parallel_size": 2}, "has tensor_parallel_size and decode_context_parallel_size only"),
+        ({"decode_context_parallel_size": 2}, "needs a multiple of them, and there are 1"),
+        ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2}, r"needs latent attention \(MLA\)"),
     ):
-        with pytest.raises(
-            PlanError, match=rf"{name} is 2 .*but the embedded engine runs on one device: --engine vllm"
-        ):
-            checked(tmp_path, Case(QWEN3_8B, None, {name: 2}, None, ""), engine="embedded")
+        with pytest.raises(PlanError, match=rf"{reason}.*: --engine vllm"):
+            checked(tmp_path, Case(QWEN3_8B, None, sizes, None, ""), engine="embedded")
     with pytest.raises(
         PlanError, match=r"engine embedded cannot run .*drafts with EAGLE-3, P-EAGLE, MTP layers inside"
     ):

@@ -137,7 +137,11 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         r"draft_tokens is 9 \(command line\), but the embedded engine drafts at most 8 tokens a step",
     ),
     ({"gpus": "8x B2000"}, r"^command line: gpus is '8x B2000': no kind is called 'B2000'; did you mean B200"),
-    ({"engine": "embedded", "tensor_parallel_size": 2}, r"the embedded engine runs on one device: --engine vllm"),
+    ({"engine": "embedded", "tensor_parallel_size": 8}, r"size is 8 .*8 ranks cannot divide 2 .*: --engine vllm"),
+    (
+        {"engine": "embedded", "tensor_parallel_size": 2, "draft_tensor_parallel_size": 2},
+        r"draft_tensor_parallel_size is 2 .*but the embedded engine has the drafter whole on one rank: --engine vllm",
+    ),
     (
         {"engine": "embedded", "method": "ngram"},
         r"engine is embedded .*the lookup method of the embedded engine is suffix: --engine vllm",

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dovetail.completion import Completion, EngineInfo, TokenBatch
 from dovetail.engine.core import LLMCore
+from dovetail.engine.parallel.group import RankLost
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import DovetailError, EngineBusy, EngineError, guarded
 from dovetail.tokens import tokenizer
@@ -113,6 +114,8 @@ class EmbeddedEngine:
         self._commands: queue.SimpleQueue[_Add | _Cancel | _Stop] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
         self._numbers = itertools.count()
+        # Why the engine has ended by itself.
+        self._lost: RankLost | None = None
 
     @property
     def info(self) -> EngineInfo:
@@ -122,6 +125,7 @@ class EmbeddedEngine:
         """Load the model. Raises `CheckpointError` or `EngineError`."""
         if self._worker is not None and self._worker.is_alive():
             raise EngineError("the engine was started already")
+        self._lost = None
         self._loop = asyncio.get_running_loop()
         # The old queue may hold the `_Stop` of a start that failed.
         self._commands = queue.SimpleQueue()
@@ -138,10 +142,12 @@ class EmbeddedEngine:
             await asyncio.to_thread(worker.join)
         self._ended()
 
-    def _ended(self) -> None:
+    def _ended(self, lost: RankLost | None = None) -> None:
+        """Nothing runs any more: as it was asked for, or since a rank is `lost`."""
         self._core = None
+        self._lost = self._lost or lost
         for stream in self._streams.values():
-            stream.end(EngineBusy("the engine is shutting down"))
+            stream.end(lost or EngineBusy("the engine is shutting down"))
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         """Stream the continuation.
@@ -170,6 +176,8 @@ class EmbeddedEngine:
         return {} if self._core is None else self._core.gauges()
 
     def _started(self) -> LLMCore:
+        if self._lost is not None:
+            raise self._lost
         if self._core is None:
             raise EngineError("the engine is not running: start() comes first, and nothing after stop()")
         return self._core
@@ -181,6 +189,8 @@ class EmbeddedEngine:
             return
         try:
             self._serve(core)
+        except RankLost as error:
+            self._call(self._ended, error)
         finally:
             core.close()
             self._call(self._ended)
@@ -223,8 +233,11 @@ class EmbeddedEngine:
             self._send([(command.request_id, EngineError(f"the request could not be added: {error}"))])
 
     def _step(self, core: LLMCore) -> list[tuple[str, Outcome]]:
+        """The outcomes of a step. Raises `RankLost`, after which no step can run."""
         try:
             return list(guarded(core.step))
+        except RankLost:
+            raise
         except Exception as error:
             # The request at fault is not known, so every running sequence ends; waiting requests get their turn.
             _log.exception("an engine step failed")

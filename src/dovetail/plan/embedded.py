@@ -16,14 +16,17 @@ from dovetail.checkpoints.files import has_weights
 from dovetail.checkpoints.tensor_files import read_headers
 from dovetail.engine.compute import kernels_here
 from dovetail.engine.config import drafter_config, mtp_config, target_config
-from dovetail.engine.settings import FP8, GROUP, packs
+from dovetail.engine.parallel.shards import rank_parameters
+from dovetail.engine.parallel.sizes import part
+from dovetail.engine.settings import FP8, GROUP, packed_bytes, packs
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import LOOKUPS, OF_EMBEDDED
 from dovetail.plan.options import BY_NAME, GATE
-from dovetail.plan.parallel import SIZES
+from dovetail.plan.parallel import OF_EMBEDDED as RANKS
+from dovetail.plan.parallel import embedded_sizes, why_not_embedded
 
 #: The method of its lookups. They draft as long as the matches agree, which other engines call suffix decoding.
 LOOKUP = "suffix"
@@ -52,9 +55,9 @@ def why_not(plan: Candidate) -> str | None:
         return error.message
     if reason is not None:
         return reason
-    for name in SIZES:
-        if plan.size(name) > 1:
-            return f"{plan.text(name)} and the embedded engine runs on one device"
+    reason = why_not_embedded(plan)
+    if reason is not None:
+        return reason
     for name, has in VALUES.items():
         if plan.value(name) not in (None, *has):
             # A wrong value of a setting with choices is another engine's value, not a typing error.
@@ -117,6 +120,9 @@ def not_intended(plan: Candidate, folders: Mapping[str, str], demo: bool) -> str
     gpus, target = plan.settings.get("gpus"), plan.target
     if gpus is not None and gpus.value not in (None, "auto"):
         return f"{plan.text('gpus')} and the embedded engine {_CPU}"
+    for name in RANKS:
+        if plan.size(name) > 1 and not demo:
+            return f"{plan.text(name)} and the embedded engine {_CPU}"
     if plan.gpus is not None and not demo:
         return f"this machine has {plan.gpus} and the embedded engine {_CPU}"
     if os.path.isabs(target.path) and not has_weights(folders["target"]):
@@ -125,15 +131,52 @@ def not_intended(plan: Candidate, folders: Mapping[str, str], demo: bool) -> str
 
 
 def _too_large(plan: Candidate) -> str | None:
-    here = machine_memory()
-    width = 1 if plan.value("quantization") == "int8" else 2 if plan.value("dtype") == "bfloat16" else 4
-    needed = plan.target.weights.parameters * width
+    here, ranks = machine_memory(), embedded_sizes(plan).tensor
+    parameters = plan.target.weights.parameters if ranks == 1 else ranks * _of_a_rank(plan)
+    needed = parameters * _width(plan)
     if here is None or needed <= here:
         return None
     return (
         f"{plan.target.path} has {plan.target.weights.parameters / 1e9:,.0f}B parameters, which take "
         f"{needed / 1e9:,.0f} GB in the embedded engine, and this machine has {here / 1e9:,.0f}"
     )
+
+
+def _width(plan: Candidate) -> int:
+    """Bytes of a weight."""
+    return 1 if plan.value("quantization") == "int8" else 2 if plan.value("dtype") == "bfloat16" else 4
+
+
+def _of_a_rank(plan: Candidate) -> int:
+    """How many parameters of the target each rank has."""
+    return rank_parameters(target_config(plan.target), embedded_sizes(plan).tensor)
+
+
+def _ranks(plan: Candidate) -> list[Advice]:
+    """A note on the memory that each rank takes."""
+    sizes = embedded_sizes(plan)
+    if sizes.tensor == 1:
+        return []
+    own, whole = _of_a_rank(plan) * _width(plan), plan.target.weights.parameters * _width(plan)
+    message = (
+        f"{plan.text(RANKS[0])}: each rank has {own / 1e9:,.2f} GB of the target's {whole / 1e9:,.2f}, and "
+        f"{rank_cache_bytes(plan):,} bytes of its KV cache for each token; drafter and scheduler are on the first"
+    )
+    return [Advice("note", RANKS[0], message)]
+
+
+def rank_cache_bytes(plan: Candidate) -> int:
+    """Bytes of the target's KV cache per token on each rank."""
+    sizes, kind = embedded_sizes(plan), plan.value("kv_cache_dtype") or "auto"
+    own = part(target_config(plan.target), sizes.tensor)
+    if kind == "fp8_ds_mla" and own.latent_widths is not None:
+        row = packed_bytes(*own.latent_widths)
+    else:
+        # FP8 and a cache that ranks share are of latents, even where heads would be fewer numbers.
+        latents = own.latent_widths if kind in FP8 or sizes.context > 1 else None
+        stored = plan.value("dtype") if kind == "auto" else kind
+        row = (sum(latents) if latents else own.cache_width) * {"fp8": 1, "bfloat16": 2}.get(stored, 4)
+    return -(-own.num_hidden_layers * row // sizes.context)
 
 
 def machine_memory() -> int | None:
@@ -200,7 +243,7 @@ def check(plan: Candidate, folder: str) -> list[Advice]:
             f"a step has up to {whole_prompts(plan.settings)} tokens ({plan.text('max_batch')}, "
             f"{plan.text('context')}): leave one of them out"
         )
-    return [*_slow_products(plan), *_unscaled(plan, folder), *_idle(plan)]
+    return [*_ranks(plan), *_slow_products(plan), *_unscaled(plan, folder), *_idle(plan)]
 
 
 def _idle(plan: Candidate) -> list[Advice]:

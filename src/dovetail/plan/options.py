@@ -545,9 +545,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "tensor_parallel_size",
         _Degree | None,
-        "GPUs that share every layer",
+        "GPUs that share every layer (embedded: processes on this machine)",
         "machine",
-        {"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "trtllm": "--tp_size"},
+        {
+            "embedded": "tensor_parallel_size",
+            "vllm": "--tensor-parallel-size",
+            "sglang": "--tp-size",
+            "trtllm": "--tp_size",
+        },
         common=True,
     ),
     Option(
@@ -569,7 +574,7 @@ OPTIONS: tuple[Option, ...] = (
         _Degree | None,
         "how many of the tensor-parallel GPUs divide every sequence's KV cache among them",
         "machine",
-        {"vllm": "--decode-context-parallel-size", "sglang": "--dcp-size"},
+        {"embedded": "decode_context_parallel_size", "vllm": "--decode-context-parallel-size", "sglang": "--dcp-size"},
     ),
     Option(
         "threads",

@@ -7,7 +7,9 @@ import math
 from dovetail.checkpoints.attention import Attention
 from dovetail.checkpoints.drafter import Drafter
 from dovetail.checkpoints.methods import READS_TARGET
-from dovetail.errors import PlanError
+from dovetail.engine.config import target_config
+from dovetail.engine.parallel.sizes import Sizes, indivisible
+from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.methods import LOOKUPS
 
@@ -15,15 +17,18 @@ from dovetail.plan.methods import LOOKUPS
 _PASSED_ON = ("Llama", "Qwen2", "MiniMaxM3", "DeepseekV4", "KimiK3", "Sarvam")
 GPUS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 SIZES = (*GPUS, "decode_context_parallel_size")
+#: The degrees that the embedded engine has.
+OF_EMBEDDED = ("tensor_parallel_size", "decode_context_parallel_size")
 
 
 def check(plan: Candidate) -> list[Advice]:
     """Check the degrees of parallelism, and return what there is to know. Raises `PlanError` for impossible ones."""
     target, drafter = plan.target, plan.drafter
     if plan.engine == "embedded":
-        for name in SIZES:
-            if plan.size(name) > 1:
-                raise PlanError(f"{plan.text(name)} but the embedded engine runs on one device: --engine vllm")
+        reason = why_not_embedded(plan)
+        if reason is not None:
+            raise PlanError(f"{reason}: --engine vllm")
+        return []
     used = math.prod(plan.size(name) for name in GPUS)
     _enough_gpus(plan, used)
     tensor = plan.size("tensor_parallel_size")
@@ -41,9 +46,32 @@ def check(plan: Candidate) -> list[Advice]:
     if drafter is not None and drafter.attention is not None:
         _draft(plan, drafter, drafter.attention, tensor)
         advice += _staged(plan, drafter)
-    if plan.gpus is not None and plan.engine != "embedded" and used < plan.gpus.count:
+    if plan.gpus is not None and used < plan.gpus.count:
         advice.append(Advice("note", "gpus", f"{used} of {plan.gpus} are used"))
     return advice
+
+
+def why_not_embedded(plan: Candidate) -> str | None:
+    """Why the embedded engine cannot divide the model like this, None if it can."""
+    for name in SIZES:
+        if plan.size(name) > 1 and name not in OF_EMBEDDED:
+            return f"{plan.text(name)} but the embedded engine has {' and '.join(OF_EMBEDDED)} only"
+    if plan.size("draft_tensor_parallel_size") > 1:
+        return f"{plan.text('draft_tensor_parallel_size')} but the embedded engine has the drafter whole on one rank"
+    sizes = embedded_sizes(plan)
+    if sizes == Sizes():
+        return None
+    try:
+        reason = indivisible(target_config(plan.target), sizes)
+    except CheckpointError as error:
+        return error.message
+    named = [plan.text(name) for name in OF_EMBEDDED if plan.size(name) > 1]
+    return None if reason is None else f"{', '.join(named)}, but {reason} ({plan.target.path})"
+
+
+def embedded_sizes(plan: Candidate) -> Sizes:
+    """How the embedded engine divides the target of `plan`."""
+    return Sizes(*(plan.size(name) for name in OF_EMBEDDED))
 
 
 def _enough_gpus(plan: Candidate, needed: int) -> None:

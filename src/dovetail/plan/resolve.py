@@ -15,7 +15,7 @@ from typing import Any
 from dovetail.checkpoints.files import has_tokenizer
 from dovetail.checkpoints.resolver import CheckpointResolver
 from dovetail.errors import CheckpointError, DovetailError, PlanError
-from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory
+from dovetail.plan import defaults, drafting_precedence, embedded, engines, fit, memory, parallel
 from dovetail.plan.advice import advise
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.chat_format import chat_format
@@ -198,6 +198,11 @@ def _fit(candidate: Candidate) -> Fit:
         kinds = (candidate.value("kv_cache_dtype") or "auto", embedded.draft_cache(candidate))
         kv, draft_kv = (candidate.value("dtype") if kind == "auto" else kind for kind in kinds)
         layout = memory.Layout(kv_dtype=kv, draft_kv_dtype=draft_kv)
+    per_token = memory.per_token_of(candidate.target, candidate.drafter, layout)
+    if embedded_engine and parallel.embedded_sizes(candidate).tensor > 1 and per_token is not None:
+        # On the first rank, which has the drafter.
+        per_token += embedded.rank_cache_bytes(candidate)
+        per_token -= memory.per_token_of(candidate.target, None, layout) or 0
     each = None
     if candidate.gpus is not None and not embedded_engine:
         each = memory.budget(candidate.target, candidate.drafter, layout, candidate.gpus.gpu)
@@ -208,7 +213,7 @@ def _fit(candidate: Candidate) -> Fit:
         weights=weights.bytes,
         weights_from=weights.source,
         drafter_weights=draft.bytes if draft else 0,
-        cache_per_token=memory.per_token_of(candidate.target, candidate.drafter, layout),
+        cache_per_token=per_token,
         gpus=None if embedded_engine or candidate.gpus is None else str(candidate.gpus),
         gpus_used=0 if embedded_engine else layout.gpus,
         each=each,
