@@ -19,6 +19,7 @@ from dovetail.engine.greedy import GreedyConstraint
 from dovetail.engine.masks import MaskEntry, MaskRows, constraint_failed
 from dovetail.engine.models.base import ForwardBatch, Model, collate
 from dovetail.engine.overlap import Overlap
+from dovetail.engine.parallel.group import RankLost
 from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
 from dovetail.engine.scheduler import Scheduler, Turn
@@ -126,7 +127,7 @@ class StepLoop:
     def step(self) -> list[Outcome]:
         """Compute a part of a prompt, or at least one new token, for each running sequence.
 
-        Sequences that ended are removed before this returns.
+        Sequences that ended are removed before this returns. Raises `RankLost`, after which no step can run.
         """
         started = time.perf_counter()
         self._drafted = []  # the gate keeps the last one
@@ -152,6 +153,8 @@ class StepLoop:
         if self.scheduler.drafter is not None and observed:
             try:
                 guarded(self.scheduler.drafter.observe, observed)
+            except RankLost:
+                raise
             except Exception as error:
                 self._give_up([item.request for item in observed], error)
         # The gate does not get the drafts of sequences that ended, so the time of this step would mislead it.
@@ -171,6 +174,8 @@ class StepLoop:
             requests = [turns[i].request for i in drafting]
             try:
                 proposed = guarded(self.scheduler.drafter.propose, requests, [turns[i].asked for i in drafting])
+            except RankLost:
+                raise
             except Exception as error:
                 self._give_up(requests, error)
                 return drafts

@@ -56,8 +56,12 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     reason: str
 
 
+class Lost(msgspec.Struct, tag=True, array_like=True):
+    """A rank ends, because another one did not answer it."""
+
+
 Order = Forward | Logits | Best
-Report = Loading | Ready | Failed
+Report = Loading | Ready | Failed | Lost
 _ORDERS, _REPORTS = msgspec.msgpack.Decoder(Order), msgspec.msgpack.Decoder(Report)
 
 

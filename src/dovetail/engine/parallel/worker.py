@@ -6,6 +6,8 @@ the other end is closed, when another rank is lost, or with the first error, whi
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import signal
 import socket
@@ -15,7 +17,7 @@ import time
 import torch
 
 from dovetail.engine.models.base import Model
-from dovetail.engine.parallel.channel import Channel, Failed, Forward, Loading, Logits, Ready, batch_of, packed
+from dovetail.engine.parallel.channel import Channel, Failed, Forward, Loading, Logits, Lost, Ready, batch_of, packed
 from dovetail.engine.parallel.group import Group, RankLost
 from dovetail.engine.parallel.joining import join
 from dovetail.engine.parallel.task import Task
@@ -25,8 +27,7 @@ from dovetail.errors import DovetailError
 _OFTEN = 0.5
 
 
-def main() -> int:
-    """The exit status."""
+def main() -> None:
     # Ctrl-C in a terminal reaches every process of it. Rank 0 decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
@@ -34,15 +35,19 @@ def main() -> int:
         # From the process that started this one.
         task: Task = pickle.loads(channel.receive(None))
         _work(channel, task)
-    except (EOFError, ConnectionError):
-        return 0  # rank 0 is gone, or wants no more
+    except EOFError:
+        pass  # rank 0 is gone, or wants no more
     except RankLost:
-        return 1  # rank 0 knows more about it
+        _report(channel, Lost())
     except Exception as error:
-        reason = error.message if isinstance(error, DovetailError) else repr(error)
-        channel.send(packed(Failed(reason)), None)
-        return 1
-    return 0
+        _report(channel, Failed(error.message if isinstance(error, DovetailError) else repr(error)))
+    # At once, because the group's own end waits for ranks that do not answer.
+    os._exit(0)
+
+
+def _report(channel: Channel, report: Lost | Failed) -> None:
+    with contextlib.suppress(OSError):
+        channel.send(packed(report), None)
 
 
 def _work(channel: Channel, task: Task) -> None:
@@ -80,4 +85,4 @@ def _obey(channel: Channel, model: Model, group: Group) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,7 @@ from types import TracebackType
 from torch import Tensor
 
 from dovetail.engine.models.base import ForwardBatch, Model
-from dovetail.engine.parallel.channel import Best, Channel, Failed, Loading, Logits, Order, forward_order, packed
+from dovetail.engine.parallel.channel import Best, Channel, Failed, Loading, Logits, Lost, Order, forward_order, packed
 from dovetail.engine.parallel.group import Group, RankLost
 from dovetail.engine.parallel.joining import START, join
 from dovetail.engine.parallel.layout import Layout
@@ -27,16 +27,18 @@ from dovetail.engine.parallel.sizes import Sizes
 from dovetail.engine.parallel.task import Task
 
 _log = logging.getLogger(__name__)
-# Seconds in which ranks that lost another one end by themselves, so that the one at fault is the one that is left.
-_SETTLE = 2.0
+# Seconds in which ranks that lost another one report that, so that the one at fault is the one that is silent.
+_SETTLE = 5.0
 
 
 class Worker:
-    """The process of one rank. `failure`: why it has ended, if it has reported that."""
+    """The process of one rank. `failure`: why it has ended, if it has reported that; `lost`: whether it has reported
+    that another rank did not answer."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.failure: str | None = None
+        self.lost = False
         own, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "dovetail.engine.parallel.worker", str(theirs.fileno())]
@@ -44,19 +46,27 @@ class Worker:
         self.channel = Channel(own)
 
     def loads(self, seconds: float) -> bool:
-        """Wait for a report: whether the rank is still loading. Raises `EOFError` if it has failed."""
+        """Wait for a report: whether the rank is still loading. Raises `EOFError` if it ends."""
         report = self.channel.report(seconds)
-        if isinstance(report, Failed):
-            self.failure = report.reason
-            raise EOFError("it has failed")
+        if isinstance(report, Failed | Lost):
+            self.failure = report.reason if isinstance(report, Failed) else None
+            self.lost = isinstance(report, Lost)
+            raise EOFError("it ends")
         return isinstance(report, Loading)
 
-    def read_failure(self) -> str | None:
-        """Why it has ended, if it has reported that."""
+    def silent(self) -> bool:
+        """Whether it still runs, and has not reported that it ends."""
         with contextlib.suppress(OSError, EOFError):
-            while self.failure is None:
+            while not self.lost and self.failure is None:
                 self.loads(0.01)
-        return self.failure
+        return not self.lost and self.failure is None and self.process.poll() is None
+
+    def fault(self) -> str | None:
+        """What ended it, if that was no other rank."""
+        if self.failure is not None:
+            return f"failed: {self.failure}"
+        code = self.process.poll()
+        return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else None
 
     def end(self) -> None:
         """End the process, whatever it does."""
@@ -126,20 +136,18 @@ class Workers:
 
     def _reason(self, error: BaseException) -> str:
         """Which rank is at fault: one that reports an error or was killed, else one that is still running."""
-        until = time.monotonic() + _SETTLE
-        while time.monotonic() < until and any(worker.process.poll() is None for worker in self._workers):
+        until, size = time.monotonic() + _SETTLE, self._sizes.tensor
+        while (silent := [worker for worker in self._workers if worker.silent()]) and time.monotonic() < until:
+            if any(worker.fault() for worker in self._workers):
+                break
             time.sleep(0.01)
         for worker in self._workers:
-            if worker.read_failure() is not None:
-                return f"rank {worker.rank} of {self._sizes.tensor} failed: {worker.failure}"
-        for worker in self._workers:
-            code = worker.process.poll()
-            if code is not None and code < 0:
-                return f"rank {worker.rank} of {self._sizes.tensor} was killed by {signal.Signals(-code).name}"
-        hung = [str(worker.rank) for worker in self._workers if worker.process.poll() is None]
-        if hung:
-            return f"rank {', '.join(hung)} of {self._sizes.tensor} did not answer within {self._deadline:g} s"
-        return f"a rank of {self._sizes.tensor} was lost: {error}"
+            if fault := worker.fault():
+                return f"rank {worker.rank} of {size} {fault}"
+        if silent:
+            ranks = ", ".join(str(worker.rank) for worker in silent)
+            return f"rank {ranks} of {size} did not answer within {self._deadline:g} s"
+        return f"a rank of {size} was lost: {error}"
 
 
 class _Watched:
