@@ -33,7 +33,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
 .PHONY: bench-speculation-whole format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
 .PHONY: attack check-dashboards bench-accuracy test-slow test-all pictures prove-token-exact prove-exact prove-reading
-.PHONY: test-inspect test-clients test-verifiers test-benchmarks bench-gateway prove-bench prove-verify prove-schedules
+.PHONY: test-inspect test-clients test-verifiers test-benchmarks bench-gateway prove-bench prove-verify prove-schedules prove-ranks
 .PHONY: chart-test image image-sbom image-test check-kernel
 .DEFAULT_GOAL := serve
 
@@ -146,6 +146,11 @@ prove-exact: $(VENV)/.dev
 # ARGS="--path 'int8 sse41' --limit AVX2 --start 2500" goes on with one of them.
 prove-schedules: $(VENV)/.dev
 	@$(BIN)/python -m tests.engine.prove_schedules $(ARGS)
+
+# 1,000 random schedules on 2 and 4 ranks, with and without a context that they divide: an hour.
+# ARGS="--layout 2 --start 500", ARGS="--kv-cache-dtype fp8_ds_mla".
+prove-ranks: $(VENV)/.dev
+	@$(BIN)/python -m tests.engine.prove_ranks $(ARGS)
 
 # That reading takes linear time: every shape of output in every family, where `.ci/run` has all shapes for one family of
 # each reader; and the properties of reading with five times the examples.

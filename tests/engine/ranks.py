@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import multiprocessing
+import queue
 import threading
 import traceback
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from dovetail.engine.loading import load_part
+from dovetail.engine.parallel import worker
+from dovetail.engine.parallel.channel import _ORDERS, Order, packed
 from dovetail.engine.parallel.group import ALONE, Exchanges, Group, RankLost
 from dovetail.engine.parallel.layout import Layout
 from dovetail.engine.parallel.merging import Exchange
 from dovetail.engine.parallel.sizes import Sizes
 from dovetail.engine.parallel.split import Split
+from dovetail.engine.parallel.task import Task
 
 T = TypeVar("T")
 _DEADLINE = 60.0
@@ -137,3 +144,74 @@ def layout(group: Group, sizes: Sizes, exchange: Exchange = "all_to_all") -> Lay
         return Layout(group)
     assert sizes.context == group.size
     return Layout(group, group, Split(group.rank, sizes.context, sizes.interleave), exchange)
+
+
+class _Queue:
+    """What a `Channel` is to a rank that is a thread: it gets the same bytes."""
+
+    def __init__(self) -> None:
+        self.orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def order(self) -> Order:
+        content = self.orders.get()
+        if content is None:
+            raise EOFError
+        order: Order = _ORDERS.decode(content)
+        return order
+
+
+class ThreadWorkers:
+    """`Workers` that are threads, for many short engines. `exchange`: how they merge partial attention."""
+
+    exchange: Exchange = "all_to_all"
+    meeting = Path("nowhere")
+
+    def __init__(self, sizes: Sizes, deadline: float) -> None:
+        self._sizes = sizes
+        self._board = Board(sizes.tensor)
+        self._contexts = [Board(sizes.context) for _ in range(sizes.tensor // sizes.context)]
+        self._queues = [_Queue() for _ in range(1, sizes.tensor)]
+        self._pool = ThreadPoolExecutor(sizes.tensor)
+        self._running: list[Future[None]] = []
+
+    def start(self, tasks: Sequence[Task]) -> Layout:
+        for orders, task in zip(self._queues, tasks, strict=True):
+            self._running.append(self._pool.submit(self._work, orders, task))
+        return self._layout(0)
+
+    def wait_loaded(self) -> None: ...
+
+    def tell(self, order: Order) -> None:
+        for each in self._queues:
+            each.orders.put(packed(order))
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        """End the threads. Raises what one of them raised."""
+        for each in self._queues:
+            each.orders.put(None)
+        self._pool.shutdown()
+        for running in self._running:
+            running.result()
+
+    def _layout(self, rank: int) -> Layout:
+        tensor, sizes = Threads(self._board, rank), self._sizes
+        if sizes.context == 1:
+            return Layout(tensor)
+        number, own = divmod(rank, sizes.context)
+        split = Split(own, sizes.context, sizes.interleave)
+        return Layout(tensor, Threads(self._contexts[number], own), split, self.exchange)
+
+    def _work(self, orders: _Queue, task: Task) -> None:
+        torch.set_num_threads(1)
+        ranks = self._layout(task.rank)
+        try:
+            with torch.inference_mode(), suppress(EOFError):
+                model = load_part(task.target, task.settings, ranks, task.rows, task.context, task.aux_layers, None)
+                worker._obey(orders, model, ranks.tensor)  # type: ignore[arg-type]
+        except BaseException:
+            for board in (self._board, *self._contexts):
+                board.barrier.abort()
+            raise

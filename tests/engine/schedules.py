@@ -24,6 +24,7 @@ from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.settings import FP8
 from dovetail.gate import Limits
 from tests.engine.checkpoints import (
+    DRAFTER,
     LATENT,
     MLA_DRAFTER,
     ByteTokenizer,
@@ -50,6 +51,8 @@ MAX_TOKENS = 12
 # What a schedule can get wrong is in two layers, too: the second reads what the first has made of its cache, and of
 # DeepSeek's the first is dense and the second has experts. Each matrix product costs a small model 10 to 300 us.
 SMALL: dict[str, Any] = {"num_hidden_layers": 2}
+DIVISIBLE: dict[str, Any] = {"vocab_size": 100}
+DIVISIBLE_HEADS: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4}
 FEW_EXPERTS: dict[str, Any] = {"n_routed_experts": 3}
 AUX_LAYERS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
 MLA_AUX_LAYERS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 1]}
@@ -58,24 +61,33 @@ MLA_AUX_LAYERS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 1]}
 class Checkpoints:
     """Tiny checkpoints, and what the naive loop says of every prompt on them, computed once each."""
 
-    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
-        self.settings = settings
+    def __init__(self, root: Path, settings: dict[str, Any], ranks: dict[str, Any] | None = None) -> None:
+        """`ranks`: settings that divide the targets, whose truth is that of one rank."""
+        self.settings = settings | (ranks or {})
+        vocab = {} if ranks is None else DIVISIBLE
+        heads = {} if ranks is None else DIVISIBLE_HEADS
+        small = SMALL | vocab
         self.targets = {
-            "heads": write_mtp_target(root / "heads", **SMALL, **FEW_EXPERTS),
-            "latent": write_target(root / "latent", **LATENT, **SMALL, **FEW_EXPERTS),
-            "llama": write_llama(root / "llama", **SMALL),
-            "qwen3": write_qwen3(root / "qwen3", **SMALL),
+            "heads": write_mtp_target(root / "heads", **small, **FEW_EXPERTS),
+            "latent": write_target(root / "latent", **LATENT, **small, **FEW_EXPERTS),
+            "llama": write_llama(root / "llama", **small, **heads),
+            "qwen3": write_qwen3(root / "qwen3", **small, **heads),
         }
-        if settings.get("kv_cache_dtype") in FP8:  # which only latents can have
+        # Only latents can be FP8, or divided by position.
+        if settings.get("kv_cache_dtype") in FP8 or "decode_context_parallel_size" in self.settings:
             del self.targets["llama"], self.targets["qwen3"]
+        layers = DRAFTER["transformer_layer_config"] | vocab
+        base = DRAFTER | {"transformer_layer_config": layers, "draft_vocab_size": layers["vocab_size"]}
+        mla = MLA_DRAFTER | {"vocab_size": layers["vocab_size"], "draft_vocab_size": layers["vocab_size"]}
+        parallel = AUX_LAYERS | {"speculators_model_type": "peagle", "mask_token_id": 96}
         self.drafters: dict[str, Path | str | None] = {
-            "eagle3": write_drafter(root / "eagle3", SMALL, **AUX_LAYERS),
-            "eagle3, its own vocabulary": write_drafter(root / "small", SMALL, draft_vocab_size=41, **AUX_LAYERS),
-            "eagle3, mla": write_drafter(root / "mla", SMALL, base=MLA_DRAFTER, eagle_config=MLA_AUX_LAYERS),
-            "parallel": write_drafter(
-                root / "parallel", SMALL, speculators_model_type="peagle", mask_token_id=96, **AUX_LAYERS
+            "eagle3": write_drafter(root / "eagle3", small, base=base, **AUX_LAYERS),
+            "eagle3, its own vocabulary": write_drafter(
+                root / "small", small, base=base | {"draft_vocab_size": 41}, **AUX_LAYERS
             ),
-            "draft model": write_llama(root / "draft", num_hidden_layers=1),
+            "eagle3, mla": write_drafter(root / "mla", small, base=mla, eagle_config=MLA_AUX_LAYERS),
+            "parallel": write_drafter(root / "parallel", small, base=base, **parallel),
+            "draft model": write_llama(root / "draft", num_hidden_layers=1, **vocab),
             "mtp": "mtp",
             "none": None,
         }

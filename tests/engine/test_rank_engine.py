@@ -218,6 +218,7 @@ def test_requests_of_a_served_engine_end_with_the_reason(target: Path) -> None:
                 pass
         with pytest.raises(RankLost, match="rank 1 of 2"):
             await anext(engine.complete(Completion((1,), 2)))
+        assert engine.gauges() == {"up": 0.0}
         await engine.stop()
         assert not alive(started)
 

@@ -20,8 +20,10 @@ from dovetail.engine.settings import FP8, CacheDType
 from dovetail.engine.weights import inspect_target, load_tensors
 from tests.engine import rank_laws
 from tests.engine.checkpoints import LATENT, LLAMA, QWEN3, TARGET, described, write_target
+from tests.engine.prove_ranks import LAYOUTS, checkpoints, schedule_on
 from tests.engine.rank_laws import EXCHANGES
 from tests.engine.ranks import processes, threads
+from tests.engine.schedules import Checkpoints
 from tests.examples import examples
 
 DIVISIBLE: dict[str, Any] = {"vocab_size": 100}
@@ -227,3 +229,33 @@ def test_each_rank_reads_its_own_part_only(folders: dict[str, Path]) -> None:
 def test_what_cannot_be_divided(config: dict[str, Any], sizes: Sizes, reason: str | None) -> None:
     found = indivisible(target_config(described(config)), sizes)
     assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+@pytest.fixture(scope="module")
+def tiny_on(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tiny checkpoints for one of `LAYOUTS` and one type of cache."""
+
+    @functools.cache
+    def of(layout: str, kind: CacheDType) -> Checkpoints:
+        return checkpoints(tmp_path_factory.mktemp("tiny"), layout, {"kv_cache_dtype": kind})
+
+    return of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@examples(4, fuzz=1_000)
+@given(seed=st.integers(0, 2**64))
+def test_schedules(tiny_on: Any, layout: str, seed: int) -> None:
+    """Law 12 on ranks, by messages and rows that processes get. 1,000 of each layout in `make prove-ranks`."""
+    with pytest.MonkeyPatch.context() as patch:
+        schedule_on(layout, tiny_on(layout, "auto"), seed, patch.setattr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FP8)
+@examples(4, fuzz=1_000)
+@given(seed=st.integers(0, 2**64))
+def test_schedules_with_fp8_latents(tiny_on: Any, kind: CacheDType, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        schedule_on("4, context 2 by 16", tiny_on("4, context 2 by 16", kind), seed, patch.setattr)

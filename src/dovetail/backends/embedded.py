@@ -172,7 +172,9 @@ class EmbeddedEngine:
             self._commands.put(_Cancel(request_id))
 
     def gauges(self) -> dict[str, float]:
-        """The core's counters; none before `start`."""
+        """The core's counters; none before `start`. "up" is 0 after a rank was lost, so that health checks fail."""
+        if self._lost is not None:
+            return {"up": 0.0}
         return {} if self._core is None else self._core.gauges()
 
     def _started(self) -> LLMCore:
