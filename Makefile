@@ -252,14 +252,20 @@ check-parsers: $(VENV)/.dev
 	@DOVETAIL_VLLM_PARSERS="$(abspath $(PEERS))/arguments/bin/vllm-0.33:$(abspath $(PEERS))/arguments/bin/vllm-0.32" \
 	  $(BIN)/python -m pytest $(PARALLEL) tests/plugins/vllm $(ARGS)
 
-# The GPU kernel without a GPU: against its oracle in Triton's interpreter (two minutes), and every row of its table, compiled
-# ahead of time (five seconds each). Triton lies below $(PEERS) (1 GB, made once), beside the environment's torch.
-TRITON := triton==3.9.0
+# The GPU kernel without a GPU: against its oracle in Triton's interpreter (two minutes), every row of its table, compiled
+# ahead of time (five seconds each), and as a backend of vLLM 0.33 and 0.32, beside vLLM's own kernel (three minutes). Triton
+# lies below $(PEERS) (1 GB, made once), beside the environment's torch.
+TRITON := triton==3.9.0 einops==0.8.2
 WITH_TRITON = TRITON_DEFAULT_FP_FUSION=1 PYTHONPATH="$(abspath $(PEERS))/triton"
 check-kernel: $(VENV)/.dev
-	@[ -d "$(PEERS)/triton/triton" ] || $(PIP) install --no-deps --target "$(PEERS)/triton" $(TRITON)
-	@TRITON_INTERPRET=1 $(WITH_TRITON) $(BIN)/python -m pytest $(UNTIMED) tests/engine/test_triton_mla.py $(ARGS)
+	@[ -d "$(PEERS)/triton/einops" ] || $(PIP) install --no-deps --upgrade --target "$(PEERS)/triton" $(TRITON)
+	@TRITON_INTERPRET=1 $(WITH_TRITON) $(BIN)/python -m pytest $(UNTIMED) tests/engine/test_triton_mla.py \
+	  tests/engine/test_tuning.py::test_every_tile_is_measured $(ARGS)
 	@$(WITH_TRITON) $(BIN)/python -m pytest $(UNTIMED) tests/engine/test_tuning.py $(ARGS)
+	@tests/plan/parsers.sh $(PEERS)/arguments $(BIN)/python
+	@DOVETAIL_TRITON="$(abspath $(PEERS))/triton" \
+	  DOVETAIL_VLLM_PARSERS="$(abspath $(PEERS))/arguments/bin/vllm-0.33:$(abspath $(PEERS))/arguments/bin/vllm-0.32" \
+	  $(BIN)/python -m pytest $(UNTIMED) tests/plugins/vllm/test_mla_backend.py $(ARGS)
 
 # With a real vLLM on CPU, in an environment below $(PEERS) that has Dovetail in it too. Not in .ci/run, which begins on a
 # bare machine: the environment is 2.5 GB.

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from dovetail.completion import Completion, Sampling
-from dovetail.engine.attention.latent_rows import PackedRows, ScaledRows, decode, encode, latent_rows, row_bytes
+from dovetail.engine.attention.latent_rows import (
+    PackedRows,
+    ScaledRows,
+    decode,
+    encode,
+    latent_rows,
+    row_bytes,
+    rows_in,
+)
+from dovetail.engine.attention.query_ends import query_ends
 from dovetail.engine.drafting.load import inspect_drafter
 from dovetail.engine.loading import _token_bytes
 from dovetail.engine.models.layers import Options
@@ -249,3 +258,28 @@ def test_scales_that_are_none(tmp_path: Path, scale: torch.Tensor, message: str)
     scaled = with_scales(write_target(tmp_path / "plain", **LATENT), tmp_path / "scaled", scale)
     with pytest.raises(CheckpointError, match=message):
         load_core(scaled, kv_cache_dtype="fp8")
+
+
+@pytest.mark.parametrize("kind", ["auto", "fp8", "fp8_ds_mla"])
+def test_no_rows_are_written(kind: CacheDType) -> None:
+    rows = latent_rows(kind, 2, 64, 16, torch.float32)
+    rows.data.zero_()
+    rows.write(torch.empty(0, dtype=torch.int64), torch.empty(0, 80))
+    assert not rows.data.any()
+
+
+@pytest.mark.parametrize("kind", ["auto", "fp8", "fp8_ds_mla"])
+def test_rows_in_memory_that_exists(kind: CacheDType) -> None:
+    """Another engine's memory, whose bytes of e4m3 may have torch's type for them, is read as ours is."""
+    rows = latent_rows(kind, 3, 64, 16, torch.float32, 0.37)
+    rows.write(torch.arange(3), torch.randn(3, 80, generator=torch.Generator().manual_seed(0)))
+    there = rows.data.view(torch.float8_e4m3fn) if kind == "fp8" else rows.data
+    assert torch.equal(rows_in(kind, there, 64, 16, 0.37).read(slice(None)), rows.read(slice(None)))
+
+
+def test_where_queries_end() -> None:
+    """Windows of 2, 1 and 0 tokens, a sequence shorter than its window, and tokens that pad the batch."""
+    starts = torch.tensor([0, 2, 3, 3, 6], dtype=torch.int32)
+    lengths = torch.tensor([9, 4, 7, 2], dtype=torch.int32)
+    ends = query_ends(starts, lengths, 8)
+    assert ends.tolist() == [8, 9, 4, 0, 1, 2, 0, 0] and ends.dtype == torch.int32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.tuning.model import Choice, Work, choose, floor, seconds
-from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Candidate, Kind, Row, Table, table
+from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Candidate, Kind, Measured, Row, Table, table
 from dovetail.errors import EngineError
 from tests.examples import examples
 
@@ -112,6 +113,51 @@ def test_what_the_choice_depends_on(arch: str, kind: Kind) -> None:
     assert choose(table(), arch, kind, full).splits <= 2
     times = [choose(table(), arch, kind, Work(4, context, 8, 4)).seconds for context in (512, 4_096, 32_768)]
     assert times == sorted(times)
+
+
+def test_what_was_measured_chooses() -> None:
+    """The fastest launch of the nearest work, with no more splits than the cache has blocks."""
+    slow, fast = table().of("sm_120", "fp8")[:2]
+    times = tuple(
+        Measured("RTX PRO 6000", "sm_120", "fp8", row.candidate, batch, context, 8, 4, splits, taken)
+        for batch, context, row, splits, taken in (
+            (1, 1024, slow, 8, 2e-6),
+            (1, 1024, fast, 16, 1e-6),
+            (16, 65_536, slow, 64, 4e-4),
+            (16, 65_536, fast, 32, 9e-4),
+        )
+    )
+    measured = msgspec.structs.replace(table(), measured=times)
+    near = choose(measured, "sm_120", "fp8", Work(2, 700, 8, 4))
+    assert (near.row, near.splits, near.seconds) == (fast, 16, 1e-6)
+    assert choose(measured, "sm_120", "fp8", Work(8, 131_072, 16, 4)).row == slow
+    assert choose(measured, "sm_120", "fp8", Work(1, fast.candidate.block_n, 8, 4)).splits == 1
+    for arch, kind in (("sm_120", "bfloat16"), ("sm_90", "fp8")):
+        work = Work(1, 1024, 8, 4)
+        assert choose(measured, arch, kind, work) == choose(table(), arch, kind, work)
+
+
+def _interprets() -> bool:
+    return find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.mark.skipif(not _interprets(), reason="runs in Triton's interpreter: make check-kernel")
+def test_every_tile_is_measured() -> None:
+    """In the interpreter, with a timer that counts: each row for each work, with several numbers of splits."""
+    from dovetail.engine.tuning.measuring import measure
+
+    rows = tuple(row for kind in KINDS for row in table().of("sm_120", kind)[:1])
+    few, works = Table("3.9.0", rows), [Work(1, 40, 4, 2), Work(2, 16, 4, 1)]
+    runs: list[object] = []
+
+    def timer(run: Callable[[], object]) -> float:
+        runs.append(run())
+        return float(len(runs))
+
+    found = list(measure(few, "sm_120", "a GPU", KINDS, works, timer, "cpu"))
+    assert [each.seconds for each in found] == list(range(1, len(runs) + 1))
+    asked = {(each.kind, each.candidate, Work(each.batch, each.context, each.heads, each.queries)) for each in found}
+    assert asked == {(row.kind, row.candidate, work) for row in rows for work in works}
 
 
 def _compiles() -> bool:

@@ -66,7 +66,11 @@ FITTING: dict[str, Case] = {
     "speculators eagle3": Case(QWEN3_8B, QWEN3_8B_EAGLE3, {"draft_tokens": 3, "strict": "schema"}, "H100", ""),
     "a block drafter": Case(QWEN3_8B, QWEN3_8B_DFLASH, {"draft_tokens": 15}, "H100", ""),
     "kimi on eight 96 GB": Case(
-        KIMI_K25, KIMI_EAGLE3_MLA, RECIPE | {"draft_tokens": 3, "max_batch": 128}, "8x RTX PRO 6000", ""
+        KIMI_K25,
+        KIMI_EAGLE3_MLA,
+        RECIPE | {"draft_tokens": 3, "max_batch": 128, "attention_backend": "CUSTOM"},
+        "8x RTX PRO 6000",
+        "",
     ),
     "kimi with a llama drafter": Case(KIMI_K25, KIMI_EAGLE3, EIGHT, "8x H200", ""),
     "deepseek with its mtp": Case(DEEPSEEK_V32, MTP, EIGHT | {"draft_tokens": 1}, "8x H200", ""),
@@ -489,7 +493,32 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
         "quantization",
         r"H200 \(SM90\) does not calculate in nvfp4, which needs SM100",
     ),
+    "a kernel that cannot start": (
+        Case(KIMI_K25, None, EIGHT | {"kv_cache_dtype": "fp8"}, "8x RTX PRO 6000", ""),
+        "attention_backend",
+        r"kv_cache_dtype is fp8 .*TRITON_MLA.* SM120, then needs 102,400 bytes of shared memory, of 101,376, and "
+        r"cannot start .*46721.* --attention-backend CUSTOM takes Dovetail's.* its speed was never measured",
+    ),
+    "Dovetail's kernel": (
+        Case(KIMI_K25, None, EIGHT | {"kv_cache_dtype": "fp8", "attention_backend": "CUSTOM"}, "8x RTX PRO 6000", ""),
+        "attention_backend",
+        r"attention_backend is CUSTOM \(command line\): Dovetail's; its speed was never measured",
+    ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus"),
+    [
+        ({"kv_cache_dtype": "bfloat16", "context": 8192}, "8x RTX PRO 6000"),
+        ({"kv_cache_dtype": "fp8"}, "8x H200"),
+        ({"kv_cache_dtype": "fp8", "attention_backend": "FLASHINFER"}, "8x RTX PRO 6000"),
+        ({"kv_cache_dtype": "fp8"}, None),
+    ],
+)
+def test_a_kernel_that_starts_needs_no_warning(tmp_path: Path, settings: dict[str, Any], gpus: str | None) -> None:
+    found = checked(tmp_path, Case(KIMI_K25, None, EIGHT | settings, gpus, ""))
+    assert not any(each.setting == "attention_backend" for each in found)
 
 
 @pytest.mark.parametrize("name", ADVISED)

@@ -226,7 +226,10 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     tune.add_argument(
         "--no-compile", action="store_true", help="show the table that comes with Dovetail; needs no Triton"
     )
-    tune.add_argument("--write", metavar="FILE", help="write the table with what was compiled in it")
+    tune.add_argument(
+        "--measure", action="store_true", help="time the table's tiles on this machine's GPU; the times then choose"
+    )
+    tune.add_argument("--write", metavar="FILE", help="write the table with what was compiled or measured in it")
     tune.add_argument("--json", action="store_true", help="print JSON: every row, with those that do not fit")
 
     bench = _command(commands, "bench", "measure an endpoint: decode, prefill and drafting, by context and concurrency")

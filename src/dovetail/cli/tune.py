@@ -1,4 +1,7 @@
-"""`dovetail tune`: compiles every candidate of the GPU kernel ahead of time, and shows what fits and what is chosen."""
+"""`dovetail tune`: compiles every candidate of the GPU kernel ahead of time, and shows what fits and what is chosen.
+
+With --measure it times the rows of the table on this machine's GPU, whose times then choose.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,23 @@ from dovetail.engine.tuning.model import Work, choose, floor
 from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Kind, Row, Table, table, updated
 from dovetail.errors import EngineError
 
-#: For which the choice is shown: batch and context, with heads and queries of Kimi-K2.5 on 8 GPUs at 3 drafts.
+#: For which the choice is shown, and a GPU is measured: batch and context, with heads and queries of Kimi-K2.5
+#: on 8 GPUs at 3 drafts.
 _WORKS = [Work(batch, context, 8, 4) for context in (1024, 8192, 65536) for batch in (1, 16, 64)]
+
+_PREDICTED = "Predicted by a model (engine/tuning/model.py); never measured."
 
 
 def run(arguments: argparse.Namespace) -> None:
     archs: list[str] = arguments.arch or list(ARCHITECTURES)
     kinds: list[Kind] = arguments.cache or list(KINDS)
     console = Console(highlight=False, stderr=arguments.json)
-    found = _select(table(), archs, kinds) if arguments.no_compile else _compiled(archs, kinds, console)
-    fits = Table(found.triton, tuple(row for row in found.rows if row.why_not() is None))
+    if arguments.measure:
+        found = _measured(arguments.arch, kinds, console)
+        archs = sorted({row.arch for row in found.rows})
+    else:
+        found = _select(table(), archs, kinds) if arguments.no_compile else _compiled(archs, kinds, console)
+    fits = msgspec.structs.replace(found, rows=tuple(row for row in found.rows if row.why_not() is None))
     if arguments.write:
         Path(arguments.write).write_bytes(updated(table(), found))
     if arguments.json:
@@ -36,6 +46,23 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _select(whole: Table, archs: list[str], kinds: list[Kind]) -> Table:
     return Table(whole.triton, tuple(row for row in whole.rows if row.arch in archs and row.kind in kinds))
+
+
+def _measured(archs: list[str] | None, kinds: list[Kind], console: Console) -> Table:
+    """The table's rows for this machine's GPU, and their times. Raises `EngineError` without a GPU that it is for."""
+    if find_spec("torch") is None:
+        raise EngineError("tune --measure needs torch and Triton: `pip install dovetail[engine,gpu]`")
+    from dovetail.engine.tuning import device
+
+    arch, name = device.gpu()
+    if archs and archs != [arch]:
+        raise EngineError(f"tune --measure times this machine's GPU, {name} ({arch}), and not {', '.join(archs)}")
+    rows = tuple(row for kind in kinds for row in table().of(arch, kind))
+    from dovetail.engine.tuning import measuring
+
+    with console.status(f"measuring on {name}"):
+        times = measuring.measure(table(), arch, name, kinds, _WORKS, measuring.on_gpu, "cuda")
+        return Table(table().triton, rows, tuple(times))
 
 
 def _compiled(archs: list[str], kinds: list[Kind], console: Console) -> Table:
@@ -65,10 +92,8 @@ def _show(rows: Iterable[Row], console: Console) -> None:
 
 
 def _show_choices(fits: Table, archs: list[str], kinds: list[Kind], console: Console) -> None:
-    """What is chosen, by the model, and the time that memory alone takes: predictions, never measured."""
-    shown = Shown(
-        "arch", "cache", "batch", "context", "block, tile, stages, warps", "splits", "predicted", "memory alone"
-    )
+    """What is chosen, its time by the model or as it was measured, and the time that memory alone takes."""
+    shown = Shown("arch", "cache", "batch", "context", "block, tile, stages, warps", "splits", "takes", "memory alone")
     for arch in archs:
         for kind in kinds:
             if not any(row.arch == arch and row.kind == kind for row in fits.rows):
@@ -79,4 +104,5 @@ def _show_choices(fits: Table, archs: list[str], kinds: list[Kind], console: Con
                 times = (f"{chosen.seconds * 1e6:,.0f} us", f"{floor(kind, arch, work) * 1e6:,.0f} us")
                 shown.add_row(arch, kind, str(work.batch), f"{work.context:,}", candidate, str(chosen.splits), *times)
     console.print(shown)
-    console.print("8 heads, 4 queries, one layer. Predicted by a model (engine/tuning/model.py); never measured.")
+    source = f"Measured on {fits.measured[0].gpu}." if fits.measured else _PREDICTED
+    console.print(f"8 heads, 4 queries, one layer. {source}")

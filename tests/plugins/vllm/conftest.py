@@ -46,12 +46,12 @@ def cache_in(folder: Path, python: str) -> Path:
 
 
 class Inside:
-    """A worker (see `inside`) in a Python that has vLLM."""
+    """A worker (see `inside`, or another `script`) in a Python that has vLLM."""
 
-    def __init__(self, python: str, **variables: str) -> None:
+    def __init__(self, python: str, script: str = "inside.py", **variables: str) -> None:
         self.python = python
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("inside.py"))],
+            [python, str(Path(__file__).with_name(script))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -76,6 +76,8 @@ class PackedRows:
         self.data = torch.empty(rows, packed_bytes(rank, rope), dtype=torch.uint8)
 
     def write(self, rows: Tensor, latents: Tensor) -> None:
+        if not len(latents):
+            return  # torch cannot view no numbers as bytes
         grouped = latents[:, : self._rank].float().view(len(latents), self._groups, self._rank // self._groups)
         scales = (grouped.abs().amax(-1, keepdim=True) / LARGEST).clamp_min_(_SMALLEST_SCALE)
         rotated = latents[:, self._rank :].to(torch.bfloat16)
@@ -99,6 +101,13 @@ def latent_rows(
     if kind == "fp8_ds_mla":
         return PackedRows(rows, rank, rope)
     return FloatRows(rows, rank + rope, dtype)
+
+
+def rows_in(kind: CacheDType, data: Tensor, rank: int, rope: int, scale: float = 1.0) -> LatentRows:
+    """The rows of `kind` that `data` [rows, ...] holds already: another engine's cache."""
+    stored = latent_rows(kind, 0, rank, rope, data.dtype, scale)
+    stored.data = data.view(torch.uint8) if kind in ("fp8", "fp8_ds_mla") else data
+    return stored
 
 
 def row_bytes(kind: CacheDType, rank: int, rope: int) -> int:

@@ -72,6 +72,7 @@ def attend_parts(
     ends,
     mixed,
     sums,
+    score_scale,
     scale,
     heads,
     table_width,
@@ -91,6 +92,7 @@ def attend_parts(
     `queries` [tokens, heads, RANK + ROPE]; `data`: rows of `ROW` elements (bytes, or floats), and for `PACKED` scales
     after `RANK` bytes; `table` int32 [sequences, table_width]; `starts` int32 [sequences + 1] counts tokens; `ends`
     int32 [tokens]; `mixed` [tokens, heads, splits, RANK] and `sums` float32 [tokens, heads, splits] are written.
+    `score_scale` multiplies scores, `scale` is that of bytes with one scale for all.
     """
     PART: tl.constexpr = RANK // 4
     BYTES: tl.constexpr = LAYOUT != 0
@@ -123,7 +125,7 @@ def attend_parts(
     rotated = tl.arange(0, ROPE)
     qr = tl.load(row + RANK + rotated[None, :], mask=here, other=0.0)
     # Scores in units of log 2, for exp2.
-    unit = tl.full([TILE], 1.4426950408889634, tl.float32)
+    unit = tl.full([TILE], 1.4426950408889634, tl.float32) * score_scale
     if BYTES:
         # In float16 a query is at most 1: the largest of its numbers is a factor of its scores.
         largest = tl.maximum(tl.max(tl.abs(q0), 1), tl.max(tl.abs(q1), 1))
@@ -226,7 +228,9 @@ def merge_parts(mixed, sums, out, total, splits, RANK: tl.constexpr, SPLITS: tl.
     joined = tl.zeros([RANK], tl.float32)
     for i in range(splits):
         weight = tl.exp(tl.load(sums + row * splits + i) - level)
-        joined += weight * tl.load(mixed + (row * splits + i) * RANK + number)
+        # A part that saw nothing may hold anything, and 0 times NaN is NaN.
+        seen_numbers = tl.where(weight > 0, RANK, 0)
+        joined += weight * tl.load(mixed + (row * splits + i) * RANK + number, mask=number < seen_numbers, other=0.0)
     seen = whole > 0
     joined = joined / tl.where(seen, whole, 1.0)
     tl.store(out + row * RANK + number, joined.to(out.dtype.element_ty))
@@ -244,28 +248,31 @@ def attend_latents(
     block_size: int,
     most_queries: int,
     launch: Launch,
+    score_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Attend with `queries` [tokens, heads, rank + rope], absorbed and scaled, to the latents of their sequences.
+    """Attend with `queries` [tokens, heads, rank + rope], absorbed, to the latents of their sequences.
 
     `table` int32 [sequences, blocks] has each sequence's blocks of `block_size` rows. Tokens ``starts[s]`` to
     ``starts[s + 1]`` are of sequence s (int32 [sequences + 1]), `most_queries` of them at most. Query i sees the first
-    ``ends[i]`` rows of its sequence (int32 [tokens]); no row is read that none of its sequence's queries sees.
+    ``ends[i]`` rows of its sequence (int32 [tokens]); no row is read that none of its sequence's queries sees. Scores
+    are multiplied by `score_scale`: 1 if the queries are scaled already.
 
     Returns the mixed latents [tokens, heads, rank], of the queries' type, and the log-sum-exps [tokens, heads] in
-    float32: zeros and -inf where a query sees nothing. Raises `EngineError` for widths that the kernel does not have.
+    float32: zeros and -inf where a query sees nothing, and for tokens after the last sequence's, which pad a batch.
+    Raises `EngineError` for widths that the kernel does not have.
     """
     tokens, heads, width = queries.shape
     check_widths(rank, width - rank)
     splits = launch.splits
-    out = queries.new_empty(tokens, heads, rank)
-    total = torch.empty(tokens, heads, dtype=torch.float32, device=queries.device)
+    out = queries.new_zeros(tokens, heads, rank)
+    total = torch.full((tokens, heads), -torch.inf, dtype=torch.float32, device=queries.device)
     parts = out if splits == 1 else total.new_empty(tokens, heads, splits, rank)
-    sums = total if splits == 1 else total.new_empty(tokens, heads, splits)
+    sums = total if splits == 1 else total.new_full((tokens, heads, splits), -torch.inf)
     together = min(launch.queries, launch.tile)
     tiles = triton.cdiv(heads, launch.tile // together) * triton.cdiv(most_queries, together)
     attend_parts[(len(starts) - 1, tiles, splits)](
         *(queries.contiguous(), rows.data, table, starts, ends, parts, sums),
-        *(getattr(rows, "scale", 1.0), heads, table.shape[1], splits, together),
+        *(score_scale, getattr(rows, "scale", 1.0), heads, table.shape[1], splits, together),
         RANK=rank,
         ROPE=width - rank,
         LAYOUT=LAYOUTS[type(rows)],

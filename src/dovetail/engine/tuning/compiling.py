@@ -32,7 +32,14 @@ _CACHES = {
 }
 #: Arguments that are not constants, in the kernel's order. Pointers are aligned to 16 bytes, as torch's are.
 _POINTERS = {"table": "*i32", "starts": "*i32", "ends": "*i32", "mixed": "*fp32", "sums": "*fp32"}
-_NUMBERS = {"scale": "fp32", "heads": "i32", "table_width": "i32", "splits": "i32", "queries_of_tile": "i32"}
+_NUMBERS = {
+    "score_scale": "fp32",
+    "scale": "fp32",
+    "heads": "i32",
+    "table_width": "i32",
+    "splits": "i32",
+    "queries_of_tile": "i32",
+}
 _INSTRUCTIONS = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 
 

@@ -1,5 +1,8 @@
 """How long a launch of the decode kernel takes, by a model: what orders the table where nothing was measured.
 
+Where `dovetail tune --measure` has measured an architecture and a type of cache, its times choose instead: the fastest
+launch of the nearest batch, context, heads and queries that were measured.
+
 For a batch of sequences of one length, the first pass has ``batch * tiles * splits`` programs. An SM holds `resident`
 of them, so they run in ``waves`` (rounded up: a last wave that is almost empty takes as long as a full one). A wave
 takes the longest of three times, for an SM and the programs it holds:
@@ -22,7 +25,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dovetail.engine.tuning.table import ARCHITECTURES, RANK, ROPE, ROW_BYTES, Kind, Row, Table
+from dovetail.engine.tuning.table import ARCHITECTURES, RANK, ROPE, ROW_BYTES, Kind, Measured, Row, Table
 
 _LATENCY = 0.8e-6  # seconds from a load's start to its data
 _STEP = 0.5e-6
@@ -72,17 +75,40 @@ def seconds(row: Row, work: Work, splits: int) -> float:
 
 
 def choose(table: Table, arch: str, kind: Kind, work: Work) -> Choice:
-    """The launch with the least predicted time. Raises `EngineError` where the table has no rows."""
-    return min(_choices(table.of(arch, kind), work), key=lambda choice: choice.seconds)
+    """The launch with the least time, measured or predicted. Raises `EngineError` where the table has no rows."""
+    rows = table.of(arch, kind)
+    return _measured(table, rows, work) or min(_choices(rows, work), key=lambda choice: choice.seconds)
+
+
+def _measured(table: Table, rows: Iterable[Row], work: Work) -> Choice | None:
+    """The fastest launch of the nearest work that was measured for any of `rows`, None if none was."""
+    of = {(row.arch, row.kind, row.candidate): row for row in rows}
+    found = [each for each in table.measured if (each.arch, each.kind, each.candidate) in of]
+    if not found:
+        return None
+    fastest = min(found, key=lambda each: (_distance(each, work), each.seconds))
+    row = of[fastest.arch, fastest.kind, fastest.candidate]
+    splits = min(fastest.splits, max(splits_of(row, work)))
+    return Choice(row, min(work.queries, row.candidate.tile), splits, fastest.seconds)
+
+
+def _distance(each: Measured, work: Work) -> float:
+    """How many doublings lie between what was measured and `work`, over all four of its numbers."""
+    there = (each.batch, each.context, each.heads, each.queries)
+    return sum(abs(math.log2(a / max(b, 1))) for a, b in zip(there, work, strict=True))
+
+
+def splits_of(row: Row, work: Work) -> list[int]:
+    """The numbers of parts that the cache may be cut into: powers of two, while a part has a block."""
+    most = max(1, min(_MOST_SPLITS, math.ceil(work.context / row.candidate.block_n)))
+    return [1 << i for i in range(most.bit_length())]
 
 
 def _choices(rows: Iterable[Row], work: Work) -> Iterable[Choice]:
     for row in rows:
-        splits, most = 1, min(_MOST_SPLITS, math.ceil(work.context / row.candidate.block_n))
-        while splits <= max(most, 1):
-            together = min(work.queries, row.candidate.tile)
+        together = min(work.queries, row.candidate.tile)
+        for splits in splits_of(row, work):
             yield Choice(row, together, splits, seconds(row, work, splits))
-            splits *= 2
 
 
 def _tiles(tile: int, work: Work) -> int:

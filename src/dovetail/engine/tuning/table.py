@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Literal
 
@@ -92,11 +93,27 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return min(by_registers, limits.shared // (self.shared + 1024), limits.threads // (warps * 32))
 
 
-class Table(msgspec.Struct, frozen=True):
-    """All rows that fit, and the version of Triton that compiled them."""
+class Measured(msgspec.Struct, frozen=True):
+    """How long a launch took on a GPU: `dovetail tune --measure`. What was done is a `model.Work`, and `splits`."""
+
+    gpu: str
+    arch: str
+    kind: Kind
+    candidate: Candidate
+    batch: int
+    context: int
+    heads: int
+    queries: int
+    splits: int
+    seconds: float
+
+
+class Table(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All rows that fit, the version of Triton that compiled them, and what was measured, if anything was."""
 
     triton: str
     rows: tuple[Row, ...]
+    measured: tuple[Measured, ...] = ()
 
     def of(self, arch: str, kind: Kind) -> tuple[Row, ...]:
         """The rows of an architecture and a type of cache. Raises `EngineError` where there are none."""
@@ -110,14 +127,24 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def updated(before: Table, compiled: Table) -> bytes:
-    """The file of `before`, a row a line, with the rows of `compiled` that fit for all cells that were compiled."""
+    """The file of `before`, with the rows of `compiled` that fit for all cells that were compiled.
+
+    What was measured in these cells is kept if `compiled` has it. One row a line.
+    """
     cells = {(row.arch, row.kind) for row in compiled.rows}
     rows = [row for row in before.rows if (row.arch, row.kind) not in cells]
     rows += [row for row in compiled.rows if row.why_not() is None]
     order = list(ARCHITECTURES)
     rows.sort(key=lambda row: (order.index(row.arch), KINDS.index(row.kind), row.candidate.tile, row.candidate))
-    lines = b",\n".join(map(msgspec.json.encode, rows))
-    return b'{"triton":%b,"rows":[\n%b\n]}\n' % (msgspec.json.encode(compiled.triton), lines)
+    measured = [each for each in before.measured if (each.arch, each.kind) not in cells]
+    parts = [b'"triton":%b' % msgspec.json.encode(compiled.triton), b'"rows":%b' % _lines(rows)]
+    if measured or compiled.measured:
+        parts.append(b'"measured":%b' % _lines([*measured, *compiled.measured]))
+    return b"{%b}\n" % b",".join(parts)
+
+
+def _lines(each: Sequence[msgspec.Struct]) -> bytes:
+    return b"[\n%b\n]" % b",\n".join(map(msgspec.json.encode, each))
 
 
 @functools.cache

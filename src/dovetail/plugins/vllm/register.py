@@ -10,11 +10,14 @@ from dovetail.errors import DovetailError
 from dovetail.plugins.vllm import names, versions
 
 _PARSERS, _REPAIR = "dovetail.plugins.vllm.lazy_parsers", "dovetail.plugins.vllm.repair"
+_ATTENTION = "dovetail.plugins.vllm.mla_backend.LatentBackend"
 _log = logging.getLogger("vllm.dovetail")  # a child of vLLM's logger, because vLLM shows only its own
 
 
 def register() -> None:
-    """Register the parsers by name, and put the repair in front of vLLM's renderers. Parsers are imported on first use.
+    """Register the parsers by name and the MLA backend, and put the repair in front of vLLM's renderers.
+
+    Parsers and backend are imported on first use.
 
     In an untested version of vLLM only the names are registered, and a parser raises an error that names the supported
     versions. Raises `DovetailError` for bad values of `names.OVERRIDE` and `names.NO_REPAIR`.
@@ -29,6 +32,7 @@ def register() -> None:
         return
     _register_parsers(tools, reasoning)
     _register_repair()
+    _register_attention()
 
 
 def _register_parsers(tools: names.Names, reasoning: names.Names) -> None:
@@ -51,3 +55,14 @@ def _register_repair() -> None:
     for mode, (module, name) in RENDERER_REGISTRY.renderers.items():
         if module != _REPAIR:
             RENDERER_REGISTRY.renderers[mode] = (_REPAIR, f"{module.replace('.', '/')}:{name}")
+
+
+def _register_attention() -> None:
+    """As `CUSTOM`: vLLM sends its configuration to processes that cannot read a new name before they load plugins."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    slot = AttentionBackendEnum.CUSTOM
+    if not slot.is_overridden():
+        register_backend(slot, _ATTENTION)
+    elif slot.get_path() != _ATTENTION:
+        _log.info("attention backend CUSTOM is %s, so Dovetail's for MLA cannot be chosen", slot.get_path())
