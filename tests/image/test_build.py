@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.errors import PlanError
-from dovetail.image import base, builder, context, vllm_base
+from dovetail.image import base, build, builder, context, vllm_base
 from dovetail.image.builder import Builder, find_builder
 from dovetail.image.targets import BY_NAME, TARGETS
 from tests.image.conftest import DEMO
@@ -231,3 +232,16 @@ def test_every_target_is_in_the_dockerfile() -> None:
 def test_the_end_of_a_builder_s_output_is_its_reason() -> None:
     with pytest.raises(PlanError, match="the build failed: one two"):
         builder.run_builder(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"])
+
+
+def test_an_image_names_the_commit_or_says_that_files_were_modified(tmp_path: Path) -> None:
+    assert build._commit(tmp_path) == ("unknown", 0)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").touch()
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    for words in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--no-verify", "-m", "a"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+    revision, time = build._commit(tmp_path)
+    assert len(revision) == 40 and time > 0
+    (tmp_path / "src" / "a.py").write_text("1")
+    assert build._commit(tmp_path) == (f"{revision}-modified", time)

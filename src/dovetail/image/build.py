@@ -64,12 +64,18 @@ def _whole(output: Path) -> Iterator[Path]:
 
 
 def _commit(source: Path) -> tuple[str, int]:
-    """The commit of a checkout and its time in seconds; "unknown" and 0 where git does not know it."""
+    """The commit of a checkout and its time in seconds; "unknown" and 0 where git does not know it.
+
+    A checkout whose files are not those of the commit is COMMIT-modified, so that no image names files it has not.
+    """
     git = shutil.which("git")
     if git is None:
         return "unknown", 0
-    done = subprocess.run(
-        [git, "-C", str(source), "log", "-1", "--format=%H %ct"], capture_output=True, text=True, check=False
-    )
-    revision, _, time = done.stdout.strip().partition(" ")
-    return (revision, int(time)) if done.returncode == 0 else ("unknown", 0)
+
+    def asked(*words: str) -> str | None:
+        done = subprocess.run([git, "-C", str(source), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    revision, _, time = (asked("log", "-1", "--format=%H %ct") or "unknown 0").partition(" ")
+    modified = asked("status", "--porcelain", "--", "src", "deploy/image", "pyproject.toml")
+    return f"{revision}-modified" if modified else revision, int(time)
