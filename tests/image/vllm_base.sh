@@ -17,7 +17,9 @@ tar -C "$environment" --exclude='*dovetail*' --exclude='./lib/*.a' --exclude='./
 ln -sfn /usr/bin/python3 "$root/opt/vllm/bin/python3"
 ln -sfn python3 "$root/opt/vllm/bin/python"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\n' >"$root/opt/vllm/pyvenv.cfg"
-printf '#!/opt/vllm/bin/python3\nfrom vllm.entrypoints.cli.main import main\nmain()\n' >"$root/opt/vllm/bin/vllm"
+# vLLM's processes import this file again.
+printf '#!/opt/vllm/bin/python3\nimport sys\nfrom vllm.entrypoints.cli.main import main\nif __name__ == "__main__":\n    sys.exit(main())\n' \
+    >"$root/opt/vllm/bin/vllm"
 chown -R 0:0 "$root/opt/vllm"
 "${buildah[@]}" umount "$working" >/dev/null
 # What vLLM needs on a CPU, and where it may write in a sandbox.
