@@ -49,7 +49,9 @@ def sandboxed(config: Config, root: Path, mounts: Mapping[Path, str], program: S
     binds = [word for here, there in mounts.items() for word in ("--ro-bind", str(here.resolve()), there)]
     return [
         *(bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", *variables),
-        *("--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *binds),
+        # /sys as in any container: vLLM counts the cores by it.
+        *("--ro-bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"),
+        *("--tmpfs", "/tmp", *binds),
         *("--uid", str(user), "--gid", str(group), "--chdir", config.working_dir or "/"),
         *program,
     ]
