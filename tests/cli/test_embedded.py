@@ -72,7 +72,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"kv_cache_dtype": "bfloat16", "attention_backend": "sdpa"}, {}),
     ({"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"}, {}),
     ({"quantization": "int8"}, {}),
-    ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2}, {}),
+    ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "context_interleave": 4}, {}),
 ]
 #: Those that start processes.
 RANKS = {len(CASES) - 1}
@@ -102,7 +102,7 @@ def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, 
 def test_every_engine_setting_is_a_setting_of_the_plan_and_tried_here() -> None:
     words = {option.name: option.engine_names["embedded"] for option in OPTIONS if "embedded" in option.engine_names}
     apart = {"target", "drafter", "method", "chunked_prefill"}
-    not_chosen = {"acceptance", "cost_folder", "kernels", "context_interleave", "rank_deadline"}
+    not_chosen = {"acceptance", "cost_folder", "kernels", "rank_deadline"}
     assert words.keys() - apart == {field.name for field in fields(EngineSettings)} - not_chosen
     assert all(words[name] == name for name in words.keys() - apart)
     assert words.keys() - {"target", "drafter", "method"} == {name for options, _ in CASES for name in options}

@@ -28,15 +28,17 @@ class Oracle:
 
     aux_layers: tuple[int, ...] = ()
 
-    def __init__(self, truth: dict[str, list[int]], wrong: float, seed: int = 0) -> None:
+    def __init__(self, truth: dict[str, list[int]], wrong: float, seed: int = 0, block_size: int = 16) -> None:
         self._truth = truth
         self._wrong = wrong
+        self._block_size = block_size
         self._random = random.Random(seed)
         self._computed: dict[str, int] = {}
 
     def start(self, request: Request, cached: int) -> int:
         assert request.id not in self._computed and 0 <= cached < len(request.tokens)
-        self._computed[request.id] = self._random.choice((cached, cached, cached // 2, 0)) // 16 * 16
+        known = self._random.choice((cached, cached, cached // 2, 0))
+        self._computed[request.id] = known // self._block_size * self._block_size
         return self._computed[request.id]
 
     def observe(self, observed: Sequence[Observed]) -> None:

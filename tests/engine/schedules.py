@@ -163,7 +163,7 @@ def schedule(
     disturb(core)
     truth = {name: tiny.truth(target, *what) for name, what in wanted.items()}
     if drafter == "oracle":
-        use(core, Oracle(truth, wrong=rng.choice((0, 0.2)), seed=seed))
+        use(core, Oracle(truth, rng.choice((0, 0.2)), seed, core.models.pool.block_size))
     if drafter == "lookup":
         use(core, Forced(Lookup()))
     elif rng.random() < 0.5:

@@ -40,6 +40,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "engine_idle_timeout": (0.5, 30.0),
     "engine_down_timeout": (0.5, 30.0),
     "gpus": ("8x B200", "auto"),
+    "context_interleave": (1, 16),
     "threads": (1, 2),
     "format": ("kimi_k25", "qwen3"),
     "retry_invalid": (0, 2),

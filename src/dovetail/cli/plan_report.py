@@ -51,7 +51,9 @@ def headline(plan: Plan) -> str:
     sizes = {name: plan.value(name) or 1 for name in SIZES}
     words = {name: name.removesuffix("_parallel_size").replace("_", " ") for name in SIZES}
     degrees = [f"{words[name]} {size}" for name, size in sizes.items() if size > 1]
-    if engine != "embedded" and (plan.gpus is not None or degrees):
+    if engine == "embedded":
+        parts += [f"{math.prod(sizes[name] for name in GPUS)} ranks ({', '.join(degrees)})"] if degrees else []
+    elif plan.gpus is not None or degrees:
         machine = str(plan.gpus) if plan.gpus else f"{math.prod(sizes[name] for name in GPUS)} GPUs"
         parts.append(f"{machine} ({', '.join(degrees)})" if degrees else machine)
     return ", ".join([*parts, *_drafting(plan)])

@@ -577,6 +577,13 @@ OPTIONS: tuple[Option, ...] = (
         {"embedded": "decode_context_parallel_size", "vllm": "--decode-context-parallel-size", "sglang": "--dcp-size"},
     ),
     Option(
+        "context_interleave",
+        Annotated[int, Meta(ge=1, le=16)] | None,
+        "how many tokens in a row each of these GPUs has of a divided KV cache: 1, 2, 4, 8 or 16 (default: 1)",
+        "machine",
+        {"embedded": "context_interleave"},
+    ),
+    Option(
         "threads",
         Annotated[int, Meta(ge=1, le=1024)] | None,
         "CPU threads (default: the engine's choice)",

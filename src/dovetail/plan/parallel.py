@@ -59,7 +59,7 @@ def why_not_embedded(plan: Candidate) -> str | None:
     if plan.size("draft_tensor_parallel_size") > 1:
         return f"{plan.text('draft_tensor_parallel_size')} but the embedded engine has the drafter whole on one rank"
     sizes = embedded_sizes(plan)
-    if sizes == Sizes():
+    if sizes.tensor == sizes.context == 1:
         return None
     try:
         reason = indivisible(target_config(plan.target), sizes)
@@ -71,7 +71,7 @@ def why_not_embedded(plan: Candidate) -> str | None:
 
 def embedded_sizes(plan: Candidate) -> Sizes:
     """How the embedded engine divides the target of `plan`."""
-    return Sizes(*(plan.size(name) for name in OF_EMBEDDED))
+    return Sizes(*(plan.size(name) for name in (*OF_EMBEDDED, "context_interleave")))
 
 
 def _enough_gpus(plan: Candidate, needed: int) -> None:

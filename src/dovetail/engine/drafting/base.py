@@ -58,7 +58,8 @@ class Drafter(Protocol):
     def start(self, request: Request, cached: int) -> int:
         """Begin `request`, whose first `cached` tokens are in the target's cache and will not be computed.
 
-        Returns how many of these the drafter needs no features of; the target computes the others again.
+        Returns how many of these the drafter needs no features of, in whole blocks of the target's cache; the target
+        computes the others again.
         """
 
     def observe(self, observed: Sequence[Observed]) -> None:
