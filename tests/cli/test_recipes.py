@@ -59,9 +59,10 @@ def test_a_recipe_is_shown_in_full(recipes: Any, recipe: Any) -> None:
 def test_recipes_as_json(recipes: Any) -> None:
     listed = json.loads(recipes("--json"))
     assert [each["name"] for each in listed] == [recipe.name for recipe in every()]
-    assert json.loads(recipes("kimi-k2.5-sm120-dcp4", "--json")) == listed[4]
-    assert listed[4]["settings"]["decode_context_parallel_size"] == 4
-    assert listed[4]["measured"][0]["value"] == 85.5
+    (dcp4,) = (each for each in listed if each["name"] == "kimi-k2.5-sm120-dcp4")
+    assert json.loads(recipes("kimi-k2.5-sm120-dcp4", "--json")) == dcp4
+    assert dcp4["settings"]["decode_context_parallel_size"] == 4
+    assert dcp4["measured"][0]["value"] == 85.5
 
 
 def test_a_users_own_recipe_is_checked_and_shown(

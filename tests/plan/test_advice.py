@@ -81,6 +81,7 @@ def test_an_unused_recipe_is_offered_if_it_may_match(put: Put) -> None:
         return [message.split()[1] for message in gains(plan).get("recipe", [])]
 
     assert offered("8x96GB") == ["kimi-k2.5-sm120-dcp4", "kimi-k2.5-sm120-dcp8"]
+    assert offered("8x141GB")[0] == "kimi-k2.5-h200"  # an H200 has this size
     assert offered("8x B200") == []  # is known not to be of that kind
     assert offered("8x RTX PRO 6000") == []  # is taken
     assert offered("8x96GB", "none") == []  # is switched off

@@ -48,7 +48,9 @@ def test_every_recipe_has_a_title_and_sources(known: Recipe) -> None:
 def test_every_recipe_is_the_most_specific_one_for_its_own_model(known: Recipe) -> None:
     match = known.match
     assert match is not None and match.gpu is not None
-    gpus = {("H200",): "8x H200", ("B200",): "8x B200"}.get(match.gpu.name or (), "8x RTX PRO 6000")
+    gpus = {("H200",): "8x H200", ("B200",): "8x B200", ("B300",): "4x B300"}.get(
+        match.gpu.name or (), "8x RTX PRO 6000"
+    )
     facts = Facts(
         model=known.example or (match.model or ("",))[0],
         architectures=match.architecture or (),

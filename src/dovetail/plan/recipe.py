@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dovetail.checkpoints import hub
 from dovetail.errors import PlanError
 from dovetail.plan.emit.command import shown
-from dovetail.plan.hardware import Gpus
+from dovetail.plan.hardware import KINDS, Gpus
 from dovetail.plan.layers import Layer
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.options import BY_NAME, validated
@@ -265,7 +265,10 @@ def _known(recipe: Recipe, gpus: Gpus | None) -> Machine | None:
     machine = recipe.match.gpu if recipe.match is not None else None
     if machine is None or gpus is None:
         return None
-    return machine if gpus.gpu.capability is not None else Machine(count=machine.count)
+    # Of GPUs that are named by their memory, a kind of another size is ruled out.
+    sizes = {kind.size for kind in KINDS if kind.name in (machine.name or ())}
+    decided = gpus.gpu.capability is not None or (sizes and gpus.gpu.size not in sizes)
+    return machine if decided else Machine(count=machine.count)
 
 
 def _specificity(match: Match) -> tuple[int, bool, str]:
