@@ -196,6 +196,16 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], message: st
 
 
 @needs_tools
+@pytest.mark.parametrize("drafts", [True, False])
+def test_vllm_reports_the_drafts_that_the_gateway_waits_for(drafts: bool, tmp_path: Path) -> None:
+    """A gateway that waits for accepted drafts would never be ready without; vLLM refuses it where nothing drafts."""
+    documents = rendered({"gateway": {"drafts": drafts}}, "1.37", tmp_path)
+    engine = next(each for each in documents if each["kind"] == "Deployment" and each["metadata"]["name"] == "m-vllm")
+    command = engine["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert ("--per-request-spec-decode-metrics=summary" in command) == drafts
+
+
+@needs_tools
 def test_a_pod_drains_before_it_ends(tmp_path: Path) -> None:
     documents = rendered({"gateway": {"grace": 90}}, "1.37", tmp_path)
     gateway = next(each for each in documents if each["kind"] == "Deployment" and each["metadata"]["name"] == "m")

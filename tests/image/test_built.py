@@ -123,7 +123,7 @@ def test_the_gateway_answers_for_the_vllm_behind_it(twice: Any, storage: dict[st
     drafting = {"method": "eagle3", "model": "/models/drafter", "num_speculative_tokens": 3}
     program = ["vllm", "serve", "/models/target", "--host", "127.0.0.1", "--port", "8001"]
     program += ["--served-model-name", "demo", *ON_CPU, "--max-model-len", "1024", "--enforce-eager"]
-    program += ["--speculative-config", json.dumps(drafting)]
+    program += ["--speculative-config", json.dumps(drafting), "--per-request-spec-decode-metrics=summary"]
     mounts = {str(DEMO / part): f"/models/{part}" for part in ("target", "drafter")}
     engine = Server(layout=str(folder / "vllm"), port=8001, program=program, mounts=mounts)
     words = ["--engine", "http://127.0.0.1:8001", "--served-model-name", "demo", "--context", "1024", "--port", "8000"]
