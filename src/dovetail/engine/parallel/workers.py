@@ -28,7 +28,7 @@ from dovetail.engine.parallel.task import Task
 
 _log = logging.getLogger(__name__)
 # Seconds in which ranks that lost another one report that, so that the one at fault is the one that is silent.
-_SETTLE = 5.0
+_SETTLE = 10.0
 
 
 class Worker:
