@@ -69,7 +69,7 @@ def test_the_most_draft_tokens(draft_tokens: int, max_draft_tokens: int | None, 
         ({"kv_cache_dtype": "fp8_ds_mla"}, Options("fp8_ds_mla"), Options("fp8_ds_mla")),
         ({"kv_cache_dtype": "fp8", "draft_kv_cache_dtype": "auto"}, Options("fp8"), Options()),
     ],
-    ids=str,
+    ids=["default", "bfloat16", "draft-auto", "fp8_ds_mla", "fp8-and-auto"],
 )
 def test_the_drafter_is_stored_as_the_target_unless_set(
     options: dict[str, Any], target: Options, drafter: Options
