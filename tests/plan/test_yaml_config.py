@@ -87,7 +87,8 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 200_000, r"nested deeper than 32 \(line 1\)"),
+        ("[" * 100, r"nested deeper than 32 \(line 1\)"),
+        ("[" * 200_000, r"nested deeper than 32 \(line 1\)|maximum nesting depth"),  # PyYAML 6.0.4 has a limit of its own
         ("{a: " * 200_000, r"nested deeper than 32"),
         ("- " * 200_000, r"nested deeper than 32"),
         ("? " * 200_000, r"nested deeper than 32"),
