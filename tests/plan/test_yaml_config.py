@@ -88,7 +88,10 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\
     ("text", "message"),
     [
         ("[" * 100, r"nested deeper than 32 \(line 1\)"),
-        ("[" * 200_000, r"nested deeper than 32 \(line 1\)|maximum nesting depth"),  # PyYAML 6.0.4 has a limit of its own
+        (
+            "[" * 200_000,
+            r"nested deeper than 32 \(line 1\)|maximum nesting depth",
+        ),  # the second is PyYAML 6.0.4's
         ("{a: " * 200_000, r"nested deeper than 32"),
         ("- " * 200_000, r"nested deeper than 32"),
         ("? " * 200_000, r"nested deeper than 32"),

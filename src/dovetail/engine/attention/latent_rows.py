@@ -43,8 +43,8 @@ class LatentRows(Protocol):
 class FloatRows:
     """Rows of float32 or bfloat16. A slice of them is read in place."""
 
-    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
-        self.data = torch.empty(rows, width, dtype=dtype)
+    def __init__(self, rows: int, width: int, dtype: torch.dtype, device: torch.device | None = None) -> None:
+        self.data = torch.empty(rows, width, dtype=dtype, device=device)
 
     def write(self, rows: Tensor, latents: Tensor) -> None:
         self.data.index_copy_(0, rows, latents.to(self.data.dtype))
@@ -56,8 +56,8 @@ class FloatRows:
 class ScaledRows:
     """Rows of e4m3: a number is its byte times `scale`. What is more than 448 times the scale is stored as that."""
 
-    def __init__(self, rows: int, width: int, scale: float = 1.0) -> None:
-        self.data = torch.empty(rows, width, dtype=torch.uint8)
+    def __init__(self, rows: int, width: int, scale: float = 1.0, device: torch.device | None = None) -> None:
+        self.data = torch.empty(rows, width, dtype=torch.uint8, device=device)
         self.scale = scale
 
     def write(self, rows: Tensor, latents: Tensor) -> None:
@@ -70,10 +70,10 @@ class ScaledRows:
 class PackedRows:
     """Rows of e4m3 with a scale for every 128 numbers, and the rotated numbers as bfloat16."""
 
-    def __init__(self, rows: int, rank: int, rope: int) -> None:
+    def __init__(self, rows: int, rank: int, rope: int, device: torch.device | None = None) -> None:
         self._rank, self._groups = rank, rank // min(GROUP, rank)
         self._scales_end = rank + self._groups * 4
-        self.data = torch.empty(rows, packed_bytes(rank, rope), dtype=torch.uint8)
+        self.data = torch.empty(rows, packed_bytes(rank, rope), dtype=torch.uint8, device=device)
 
     def write(self, rows: Tensor, latents: Tensor) -> None:
         if not len(latents):
@@ -93,14 +93,23 @@ class PackedRows:
 
 
 def latent_rows(
-    kind: CacheDType, rows: int, rank: int, rope: int, dtype: torch.dtype, scale: float = 1.0
+    kind: CacheDType,
+    rows: int,
+    rank: int,
+    rope: int,
+    dtype: torch.dtype,
+    scale: float = 1.0,
+    device: torch.device | None = None,
 ) -> LatentRows:
-    """The rows of a cache of `kind`; `dtype` is the type of floats, `scale` the one of "fp8"."""
+    """The rows of a cache of `kind`; `dtype` is the type of floats, `scale` the one of "fp8".
+
+    They are on `device`, torch's own choice if it is None.
+    """
     if kind == "fp8":
-        return ScaledRows(rows, rank + rope, scale)
+        return ScaledRows(rows, rank + rope, scale, device)
     if kind == "fp8_ds_mla":
-        return PackedRows(rows, rank, rope)
-    return FloatRows(rows, rank + rope, dtype)
+        return PackedRows(rows, rank, rope, device)
+    return FloatRows(rows, rank + rope, dtype, device)
 
 
 def rows_in(kind: CacheDType, data: Tensor, rank: int, rope: int, scale: float = 1.0) -> LatentRows:

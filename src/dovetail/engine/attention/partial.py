@@ -20,7 +20,7 @@ def attend_part(queries: Tensor, latents: Tensor, ends: Tensor, rank: int) -> tu
     zeros and -inf for a query that sees none.
     """
     scores = torch.einsum("thw,nw->thn", queries.float(), latents.float())
-    hidden = torch.arange(len(latents)) >= ends.view(-1, 1, 1)
+    hidden = torch.arange(len(latents), device=ends.device) >= ends.view(-1, 1, 1)
     scores = scores.masked_fill(hidden, -math.inf)
     sums = scores.logsumexp(-1) if len(latents) else scores.new_full(scores.shape[:2], -math.inf)
     weights = (scores - _finite(sums).unsqueeze(-1)).exp()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from dovetail.engine.request import Request
+from dovetail.engine.sampling import draw
 from dovetail.engine.settings import DraftSampling
 
 
@@ -50,7 +50,7 @@ class Chooser:
         for i in drawn:
             request = requests[i]
             distribution = (logits[i] / request.sampling.temperature).softmax(-1)
-            chosen[i : i + 1] = torch.multinomial(distribution, 1, generator=request.generator)
+            chosen[i] = draw(distribution, request.generator)
             probs[i].append(self._over_target_vocabulary(distribution))
         return self._ids(chosen)
 
@@ -62,5 +62,5 @@ class Chooser:
     def _over_target_vocabulary(self, distribution: Tensor) -> Tensor:
         if self._target_ids is None:
             return distribution
-        full = torch.zeros(self._vocab_size)
+        full = distribution.new_zeros(self._vocab_size)
         return full.index_copy_(0, self._target_ids, distribution)
