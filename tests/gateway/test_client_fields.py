@@ -43,11 +43,30 @@ def turn(**fields: Any) -> TurnRequest:
         ({"reasoning_effort": "high", "enable_thinking": False}, False, "high"),
         ({"chat_template_kwargs": {"thinking": False}, "enable_thinking": False}, False, None),
         ({"reasoning_effort": "max", "thinking": {"effort": "low"}}, True, "low"),
+        ({"reasoning_effort": "none", "thinking": {"effort": "low"}}, True, "low"),
+        ({"thinking": {"effort": "none"}}, False, "none"),
+        ({"reasoning_effort": "none", "enable_thinking": False}, False, "none"),
     ],
 )
 def test_reasoning_is_switched_under_every_name(fields: dict[str, Any], on: bool, effort: str | None) -> None:
     request = turn(**fields)
     assert (request.thinking, request.reasoning_effort) == (on, effort)
+
+
+@pytest.mark.parametrize(
+    ("fields", "at_fault"),
+    [
+        ({"reasoning_effort": "none", "enable_thinking": True}, "reasoning_effort"),
+        ({"reasoning": {"effort": "none", "enabled": True}}, "reasoning.effort"),
+        ({"thinking": {"type": "enabled", "effort": "none"}}, "thinking.effort"),
+        ({"reasoning_effort": "none", "thinking": {"type": "adaptive"}}, "reasoning_effort"),
+        ({"enable_thinking": True, "thinking": {"type": "disabled"}}, "thinking.type"),
+    ],
+)
+def test_switches_that_contradict_each_other_are_refused(fields: dict[str, Any], at_fault: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        turn(**fields)
+    assert refusal.value.param == at_fault
 
 
 def test_a_switch_closes_the_reasoning_block_of_the_prompt(tok: Tokenizer) -> None:

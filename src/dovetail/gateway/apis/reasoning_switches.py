@@ -24,7 +24,7 @@ Budget = Annotated[int, msgspec.Meta(ge=-1)]
 class ThinkingField(msgspec.Struct, frozen=True):
     """The field `thinking`. `keep: "all"` asks for the reasoning of earlier turns."""
 
-    type: Literal["enabled", "disabled", "adaptive", "auto"] = "enabled"
+    type: Literal["enabled", "disabled", "adaptive", "auto"] | None = None
     effort: Effort | None = None
     keep: Literal["all"] | None = None
     budget_tokens: Budget | None = None
@@ -53,10 +53,11 @@ class ReasoningSwitches(msgspec.Struct, frozen=True):
     @property
     def on(self) -> bool:
         """Whether the model may reason: yes, unless a field turns it off."""
-        return all(on for _, on in self._switches()) and all(effort != "none" for _, effort in self._efforts())
+        return all(on for _, on in self._switches()) and self.effort != "none"
 
     @property
     def effort(self) -> Effort | None:
+        """The effort that counts."""
         return next((effort for _, effort in self._efforts()), None)
 
     @property
@@ -84,6 +85,9 @@ class ReasoningSwitches(msgspec.Struct, frozen=True):
             message = "reasoning.exclude is not supported: reasoning_content has the reasoning, and content has none"
             raise InvalidRequest(message, param="reasoning.exclude")
         switches = [*self._switches()]
+        if self.effort == "none":
+            field, _ = next(self._efforts())
+            switches.append((field, False))
         for field, on in switches[1:]:
             if on != switches[0][1]:
                 raise InvalidRequest(f"{field} contradicts {switches[0][0]}: set only one of them", param=field)
@@ -94,7 +98,7 @@ class ReasoningSwitches(msgspec.Struct, frozen=True):
                 yield f"chat_template_kwargs.{name}", self.options[name]
         if self.enable_thinking is not None:
             yield "enable_thinking", self.enable_thinking
-        if self.thinking is not None:
+        if self.thinking is not None and self.thinking.type is not None:
             yield "thinking.type", self.thinking.type != "disabled"
         if self.reasoning is not None and self.reasoning.enabled is not None:
             yield "reasoning.enabled", self.reasoning.enabled
