@@ -246,8 +246,8 @@ def test_an_unrepairable_request_names_the_repair_to_leave_off(render: Render) -
     done = render({"messages": ANSWERED[:2]})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "dovetail: messages[1].tool_calls[0].id: the call has no result (a message of role tool) before the end; to "
-        "send it anyway, leave off the repair unanswered_call\n"
+        "dovetail: messages[1].tool_calls[0].id: the call has no result before the end; to send it anyway, leave off "
+        "the repair unanswered_call\n"
     )
     assert render({"messages": ANSWERED[:2]}, "--no-repair", "unanswered_call").returncode == 0
 

@@ -95,6 +95,29 @@ async def test_fields_without_effect_are_in_a_header(
     assert response.headers["x-dovetail-omitted"] == omitted
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/messages", {"messages": [USER], "max_tokens": 9}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+async def test_unknown_fields_are_in_a_header(
+    engine: ScriptedEngine, tok: Tokenizer, path: str, fields: dict[str, Any]
+) -> None:
+    engine.ids = ids_of(Message("ok"), tok)
+    harmless = {"metadata": {}, "user": "u", "store": False, "service_tier": "auto"}
+    unknown = {"max_token": 5, "mirostat": [{"deep": None}], "a b\r\n": "c"}
+    async with in_process(engine, tok) as client:
+        taken = await client.post(path, json={"model": MODEL} | fields | harmless | unknown)
+        silent = await client.post(path, json={"model": MODEL} | fields | harmless)
+    assert (taken.status_code, silent.status_code) == (200, 200)
+    assert taken.headers["x-dovetail-omitted"] == "max_token, mirostat, a%20b%0D%0A"
+    assert "x-dovetail-omitted" not in silent.headers
+
+
 def test_options_reach_a_template_that_has_them(tok: Tokenizer) -> None:
     fields: dict[str, Any] = {"verbosity": "low", "thinking": {"keep": "all"}}
     fmt = WithOptions("verbosity", "preserve_thinking")

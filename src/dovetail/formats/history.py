@@ -175,8 +175,8 @@ class _History:
             i, j = next(iter(self._unanswered))
             field = f"messages[{i}].tool_calls[{j}].id"
             raise InvalidRequest(
-                f"{field}: the call has no result (a message of role tool) before {before}; to send it anyway, leave "
-                "off the repair unanswered_call",
+                f"{field}: the call has no result before {before}; to send it anyway, leave off the repair "
+                "unanswered_call",
                 param=field,
             )
         self._unanswered.clear()

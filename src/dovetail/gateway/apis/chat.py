@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dovetail.gateway.apis import chat_response
 from dovetail.gateway.apis.chat_request import ChatRequest, decode
+from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.turn.fixed_sampling import sampling_fields
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn
@@ -23,7 +24,7 @@ class ChatCompletion:
         self._request = decode(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
-        self.turn_request = turn_request(self._request)
+        self.turn_request = turn_request(self._request, ignored_fields(body, ChatRequest))
 
     @property
     def concludes(self) -> bool:
@@ -42,8 +43,8 @@ class ChatCompletion:
         return chat_response.Stream(self._request, turn)
 
 
-def turn_request(request: ChatRequest) -> TurnRequest:
-    """The turn that `request` asks for, under a new id."""
+def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
     max_tokens, max_tokens_field = request.max_new_tokens
     switches = request.switches
     budget, budget_field = switches.budget
@@ -67,7 +68,7 @@ def turn_request(request: ChatRequest) -> TurnRequest:
         sampling_fields=sampling_fields(request),
         max_tokens=max_tokens,
         max_tokens_field=max_tokens_field,
-        omitted=switches.omitted,
+        omitted=(*ignored, *switches.omitted),
         min_tokens=request.min_tokens or 0,
         ignore_eos=bool(request.ignore_eos),
         stop=request.stop_strings,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dovetail.gateway.apis import completion_response
 from dovetail.gateway.apis.completion_request import DEFAULT_MAX_TOKENS, CompletionRequest, decode
+from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.turn.fixed_sampling import sampling_fields
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn
@@ -23,7 +24,7 @@ class RawCompletion:
         self._request = decode(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
-        self.turn_request = turn_request(self._request)
+        self.turn_request = turn_request(self._request, ignored_fields(body, CompletionRequest))
 
     def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
         return completion_response.whole(self._request, turn, steps)
@@ -32,12 +33,13 @@ class RawCompletion:
         return completion_response.Stream(self._request, turn)
 
 
-def turn_request(request: CompletionRequest) -> TurnRequest:
-    """The turn that `request` asks for, under a new id."""
+def turn_request(request: CompletionRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
     limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     return TurnRequest(
         id=f"cmpl-{uuid.uuid4().hex}",
         prompts=request.prompts,
+        omitted=ignored,
         sampling=request.sampling,
         sampling_fields=sampling_fields(request),
         # The engine computes at least one token, which `echoes_only` leaves out of the response.

@@ -18,6 +18,7 @@ from dovetail.gateway.apis.messages_request import (
     decode_messages,
 )
 from dovetail.gateway.apis.messages_tools import Tools, openai_choice
+from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.http.query_endpoint import Reply
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.fixed_sampling import sampling_fields
@@ -44,7 +45,7 @@ class Messages:
         self._request = decode_messages(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
-        self.turn_request = turn_request(self._request)
+        self.turn_request = turn_request(self._request, ignored_fields(body, MessagesRequest))
         self._record = ""
 
     @property
@@ -84,10 +85,12 @@ class CountTokens:
         return Reply(msgspec.json.encode(TokenCount(len(rendered.ids))), rendered)
 
 
-def turn_request(request: MessagesRequest) -> TurnRequest:
-    """The turn that `request` asks for, under a new id."""
+def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
+    prompt = prompt_request(request)
     return msgspec.structs.replace(
-        prompt_request(request),
+        prompt,
+        omitted=(*ignored, *prompt.omitted),
         sampling=request.sampling,
         sampling_fields=sampling_fields(request),
         max_tokens=request.max_tokens,

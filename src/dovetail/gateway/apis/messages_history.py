@@ -167,7 +167,7 @@ class History:
             if kind == "tool_result":
                 self._result(convert_field(block, ToolResult, where), where)
             else:
-                texts.append(self._shown_text(block, where, kind, "text, tool_result, document and search_result"))
+                texts.append(self._shown_text(block, where, kind, "text, tool_result, document or search_result"))
         if texts or others == len(self.messages):
             self._user_text(_BETWEEN_BLOCKS.join(texts), field)
 
@@ -190,7 +190,7 @@ class History:
             if kind == "tool_reference":  # the name of a tool that is in `tools` anyway
                 self.omitted.append(where)
             else:
-                yield self._shown_text(block, where, kind, "text, document, search_result and tool_reference")
+                yield self._shown_text(block, where, kind, "text, document, search_result or tool_reference")
 
     def _shown_text(self, block: Mapping[str, Any], field: str, kind: str, known: str) -> str:
         """The text of a block that the model is to read. `known`: the kinds of blocks that may be in its place."""
@@ -280,7 +280,7 @@ class _Answer:
             "tool_use": self._tool_use,
         }
         if kind not in adders:
-            _refuse(field, kind, ", ".join(adders))
+            _refuse(field, kind, f"one of {', '.join(adders)}")
         adders[kind](block, field)
 
     def _text(self, block: Any, field: str) -> None:

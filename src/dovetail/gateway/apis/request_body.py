@@ -27,6 +27,17 @@ _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`"
 #: Parameters of `Format.render` that are not template options: they have fields of their own, or cannot be set.
 _NOT_OPTIONS = ("self", "messages", "tools", "add_generation_prompt", "continue_final_message")
 
+#: Fields that say who asks, how it is billed, what is stored or cached elsewhere. They never change an answer, so it
+#: is not worth a word that they are ignored.
+_HARMLESS = frozenset(
+    {
+        *("user", "metadata", "client_metadata", "safety_identifier", "user_profile_id", "workspace_id", "request_id"),
+        *("store", "service_tier", "betas", "diagnostics", "stream_options"),
+        *("cache_control", "cache_salt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    }
+)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 _LONGEST_OPTION = 80  # characters of an option's name
 
 
@@ -41,6 +52,15 @@ def decode_body(decoder: msgspec.json.Decoder[Request], body: bytes) -> Request:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("the body's JSON is nested too deeply") from error
+
+
+def ignored_fields(body: bytes, kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of `body` that a `kind` does not have: a field of another server, or one that is misspelled.
+
+    Without those that never change an answer. `body` has been decoded as a `kind`.
+    """
+    known = _HARMLESS.union(kind.__struct_fields__)
+    return tuple(field for field in _FIELDS.decode(body) if field not in known)
 
 
 def convert_field(value: Any, kind: type[Part], field: str) -> Part:

@@ -11,11 +11,12 @@ import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
 from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.gateway.apis.request_body import ignored_fields
 from dovetail.gateway.apis.responses import resource
 from dovetail.gateway.apis.responses.conversation import Conversation
 from dovetail.gateway.apis.responses.history import History, listed_input
 from dovetail.gateway.apis.responses.output import Output, StreamEvent
-from dovetail.gateway.apis.responses.request import decode
+from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
 from dovetail.gateway.apis.responses.resource import Resource
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
@@ -55,8 +56,9 @@ class ResponsesExchange:
         self._tools = ResponseTools(self.request.tools, self.request.tool_choice)
         self._history = History(store, self.request.previous_response_id, max_history)
         conversation = _conversation(self.request.instructions, self.request.input, self._history)
-        omitted = ["store"] if self.request.store and store is None else []
-        self.turn_request = self._turn_request(conversation, (*conversation.omitted, *self._tools.omitted, *omitted))
+        omitted = [*ignored_fields(body, ResponsesRequest)]
+        omitted += ["store"] if self.request.store and store is None else []
+        self.turn_request = self._turn_request(conversation, (*omitted, *conversation.omitted, *self._tools.omitted))
         # Known at the end of the answer.
         self._record = ""
         self._stored = False
