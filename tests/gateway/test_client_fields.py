@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.conversation import Message
 from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.gateway import Settings
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 from tests.gateway.families import WithOptions
@@ -137,6 +138,16 @@ def test_a_retry_counts_the_tokens_that_the_client_has(tok: Tokenizer) -> None:
     attempts = prepared(tok, min_tokens=3).attempts
     assert attempts.attempt(0, 1, (5, 6)).completion.min_tokens == 1
     assert attempts.attempt(0, 1, (5, 6, 7, 8)).completion.min_tokens == 0
+
+
+def test_an_operator_may_keep_the_gate(tok: Tokenizer) -> None:
+    keeps = Settings(served_model_name=MODEL, gate_override=False)
+    assert not prepared(tok, dovetail={"gate": False}).choices[0].completion.gated
+    for extension in ({}, {"gate": True}, {"gate": None}):
+        assert prepared(tok, settings=keeps, dovetail=extension).choices[0].completion.gated
+    with pytest.raises(InvalidRequest) as refusal:
+        prepared(tok, settings=keeps, dovetail={"gate": False})
+    assert refusal.value.param == "dovetail.gate"
 
 
 @pytest.mark.parametrize("value", [-1, None])

@@ -46,6 +46,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "retry_invalid": (0, 2),
     "reasoning_budget": (0, 2),
     "fixed_sampling": ("temperature=0.6/1,top_p=0.95", "model"),
+    "gate_override": (True, False),
     "no_repair": ("none", "all"),
     "allow_host": ("models.example", "a.example,b.example"),
     "metrics_tools": (True, False),

@@ -138,6 +138,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         retry_invalid=plan.value("retry_invalid") or 0,
         reasoning_budget=plan.value("reasoning_budget"),
         fixed_sampling=_fixed_sampling(plan),
+        gate_override=plan.value("gate_override") is not False,
         api_key=keys.single,
         keys=keys.named,
         record_key=record_key(plan),

@@ -32,7 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
     an engine that enforces constraints keeps to it.
 
-    `fixed_sampling` has the values that requests may have in each sampling field (None: any).
+    `fixed_sampling` has the values that requests may have in each sampling field (None: any). With `gate_override`, a
+    request may switch the gate off for itself.
 
     `hosts` are the names and addresses by which clients may call the server (None: any). On loopback without a key it
     keeps web pages out, which can make a browser call any address by a name of their own (DNS rebinding).
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_invalid: int = 0
     reasoning_budget: int | None = None
     fixed_sampling: FixedSampling | None = None
+    gate_override: bool = True
     metrics_tools: bool = False
     metrics_apart: bool = False
     queue: QueueLimits = QueueLimits()

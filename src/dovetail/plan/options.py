@@ -626,6 +626,13 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
     ),
     Option(
+        "gate_override",
+        bool | None,
+        'let a request switch the gate off for itself, with "dovetail": {"gate": false} (default: yes)',
+        "serving",
+        gateway=True,
+    ),
+    Option(
         "fixed_sampling",
         _Text | None,
         "values that requests may have in the sampling fields, the first as the default; others are refused. model: "

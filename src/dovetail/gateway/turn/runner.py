@@ -104,6 +104,8 @@ class TurnRunner:
         with _deep_nesting_refused(), request.field_names.in_errors():
             names = ToolNames.of(request.tools, request.messages)
             request = names.in_request(request)
+            if request.extension.gate is False and not self._settings.gate_override:
+                raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._settings.fixed_sampling is not None:
                 request = fixed(request, self._settings.fixed_sampling)
             return self._prepare(truncated(request, self._has_room) if request.truncate else request, names)
