@@ -16,6 +16,7 @@ import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.recordings.folder import RecordingOptions
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
@@ -39,14 +40,16 @@ def served(app: Starlette) -> Iterator[str]:
 
 
 @contextmanager
-def demo_server(recordings: RecordingOptions | None = None, api_key: str | None = None) -> Iterator[str]:
+def demo_server(
+    recordings: RecordingOptions | None = None, api_key: str | None = None, keys: Keyring | None = None
+) -> Iterator[str]:
     """A server of the model `demo` on a port of its own; yields its address."""
     engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
     app = create_app(
         engine,
         dovetail.format(DEMO / "target"),
         dovetail.tokenizer(DEMO / "target"),
-        Settings(served_model_name="demo", recordings=recordings, api_key=api_key),
+        Settings(served_model_name="demo", recordings=recordings, api_key=api_key, keys=keys),
     )
     with served(app) as url:
         yield url

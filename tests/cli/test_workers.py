@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,31 @@ def test_workers_share_the_keys_of_a_file_and_a_port_for_metrics(engine: int, tm
         code, _, complaints = ended(child)
     assert code == 0
     assert complaints.count("1 API keys were read again") == 2
+
+
+@pytest.mark.slow
+def test_workers_share_the_limits_of_a_key(engine: int, tmp_path: Path) -> None:
+    """Each request has a connection of its own, so that workers take turns; one of them dies, another begins."""
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"{entry_of('alice', 'first')}  requests_per_minute: 6\n")
+    sent = {"authorization": "Bearer first"}
+    with workers(2, engine, "--api-keys", str(file)) as (child, url):
+
+        def send() -> tuple[int, str]:
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body(), headers=sent, timeout=60)
+            return answer.status_code, answer.headers["x-ratelimit-remaining-requests"]
+
+        assert send() == (200, "5")
+        until(lambda: len(pids(child.pid)) == 2)
+        began = time.monotonic()
+        first = pids(child.pid)[0]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: first not in pids(child.pid) and len(pids(child.pid)) == 2)
+        statuses = [send()[0] for _ in range(12)]
+        flowed_back = math.ceil((time.monotonic() - began + 10) / 10)
+        assert 5 <= statuses.count(200) <= 5 + flowed_back and set(statuses) == {200, 429}
+        child.send_signal(signal.SIGTERM)
+        assert ended(child)[0] == 0
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])

@@ -20,8 +20,10 @@ import httpx
 import pytest
 import yaml
 
+from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.telemetry.request_report import APIS
 from tests.demo_server import demo_server
+from tests.gateway.named_keys import bearer, named
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "observability"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
@@ -123,7 +125,7 @@ def tool(name: str, city: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(url: str) -> None:
-    """One round of requests: every API, streamed and whole, valid and invalid calls, a repair and a refusal."""
+    """One round of requests: every API, streamed and whole, valid and invalid calls, a repair, and refusals."""
     question = [{"role": "user", "content": "What is the weather in Paris?"}]
     calling = {"messages": question, "tool_choice": "required"}
     good, bad = tool("get_weather", {"type": "string"}), tool("get_weather", {"type": "integer"})
@@ -139,7 +141,7 @@ def load(url: str) -> None:
         ("messages", {"messages": question}),
         ("completions", {"prompt": "Please get"}),
     ]
-    with httpx.Client(base_url=f"{url}/v1", timeout=120) as client:
+    with httpx.Client(base_url=f"{url}/v1", headers=bearer("many"), timeout=120) as client:
 
         def post(path: str, body: dict[str, Any], stream: bool) -> int:
             limit = "max_output_tokens" if path == "responses" else "max_tokens"
@@ -150,11 +152,15 @@ def load(url: str) -> None:
             sending = [threads.submit(post, *each, stream) for each in bodies for stream in (False, True)]
             statuses = [each.result() for each in sending]
     assert sorted(statuses) == [200] * 12 + [400] * 2
+    for _ in range(2):
+        last = httpx.post(f"{url}/tokenize", json={"model": "demo", "prompt": "hi"}, headers=bearer("few"))
+    assert last.status_code == 429
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with demo_server() as url:
+    keys = Keyring([named("many", requests_per_minute=100_000), named("few", requests_per_minute=1)])
+    with demo_server(keys=keys) as url:
         it = Prometheus(url.removeprefix("http://"), tmp_path_factory.mktemp("prometheus"))
         try:
             it.wait_for_scrapes(1)

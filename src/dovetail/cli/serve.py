@@ -92,7 +92,7 @@ def _work(
     prints: bool,
 ) -> None:
     """Be worker `number`, which gets its connections over `channel`. `prints`: whether it says that it is ready."""
-    keys.read_again()  # they may have changed since the parent read them
+    keys.begin_worker(number)
     count = plan.value("workers")
     options = worker_options(options, WorkerPages(folder, number, count), channel)
     console = Console(highlight=False, stderr=logs_json(plan), quiet=not prints)

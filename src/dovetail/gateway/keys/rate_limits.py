@@ -12,13 +12,13 @@ _MINUTE = 60.0
 class Meter:
     """What one key has of one limit. Every call has the `limit` and the time `now` in seconds, which never goes back.
 
-    The limit may change from call to call.
+    The limit may change from call to call. `spent` is what was spent at the time `at`, and `reserved` what is reserved.
     """
 
     def __init__(self) -> None:
-        self._spent = 0.0
-        self._at = 0.0
-        self._reserved = 0
+        self.spent = 0.0
+        self.at = 0.0
+        self.reserved = 0
 
     def remaining(self, limit: int, now: float) -> int:
         """What may be spent at once, rounded down; 0 if more than the limit was spent."""
@@ -26,7 +26,7 @@ class Meter:
 
     def full_in(self, limit: int, now: float) -> float:
         """In how many seconds nothing is spent any more, if nothing else is."""
-        return (self._spent_at(limit, now) + self._reserved) * _MINUTE / limit
+        return (self._spent_at(limit, now) + self.reserved) * _MINUTE / limit
 
     def wait(self, amount: int, limit: int, now: float) -> float:
         """In how many seconds `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
@@ -34,16 +34,16 @@ class Meter:
 
     def spend(self, amount: int, limit: int, now: float) -> None:
         """Count `amount` as spent, even beyond the limit."""
-        self._spent = self._spent_at(limit, now) + amount
+        self.spent = self._spent_at(limit, now) + amount
 
     def reserve(self, amount: int) -> None:
         """Keep `amount` for later spending; a negative amount is given back."""
-        self._reserved += amount
+        self.reserved += amount
 
     def _room(self, limit: int, now: float) -> float:
-        return limit - self._spent_at(limit, now) - self._reserved
+        return limit - self._spent_at(limit, now) - self.reserved
 
     def _spent_at(self, limit: int, now: float) -> float:
-        self._spent = max(0.0, self._spent - (now - self._at) * limit / _MINUTE)
-        self._at = now
-        return self._spent
+        self.spent = max(0.0, self.spent - (now - self.at) * limit / _MINUTE)
+        self.at = now
+        return self.spent
