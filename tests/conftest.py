@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,8 +55,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kimi_tokenizer(shared_data: Path) -> DovetailTokenizer:
-    return dovetail.tokenizer(shared_data / "tokenizers" / "kimi_k25")
+def published_tokenizer(shared_data: Path) -> Callable[[str], DovetailTokenizer]:
+    """A published tokenizer by its name in the shared fixtures. Each is loaded once, which takes up to two seconds."""
+    return functools.cache(lambda name: dovetail.tokenizer(shared_data / "tokenizers" / name))
+
+
+@pytest.fixture(scope="session")
+def kimi_tokenizer(published_tokenizer: Callable[[str], DovetailTokenizer]) -> DovetailTokenizer:
+    return published_tokenizer("kimi_k25")
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.recordings.folder import RecordingOptions
+from tests.brief_server import BriefServer
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 
@@ -26,12 +27,12 @@ DEMO = Path(dovetail.__file__).parent / "data" / "demo"
 def served(app: Starlette) -> Iterator[str]:
     """A server of `app` on a port of its own, in a thread; yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    server = BriefServer(uvicorn.Config(app, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive()
-        time.sleep(0.05)
+        time.sleep(0.005)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:

@@ -1,5 +1,6 @@
 """How many examples a property gets."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -21,6 +22,11 @@ def examples(count: int, *, fuzz: int | None = None, **others: Any) -> settings:
     return settings(max_examples=max(min(count, 5), count * settings().max_examples // 100), **others)
 
 
+def slow_but(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """`values` for `parametrize`: all but the `quick` ones are slow."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def seeds(count: int, *, quick: int) -> list[Any]:
     """The seeds of a test that draws without Hypothesis, for `parametrize`: all but the first `quick` are slow."""
-    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, count))]
+    return slow_but(range(count), *range(quick))

@@ -120,6 +120,7 @@ def test_an_owner_that_died_before_the_start() -> None:
         assert done.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_descendants_end_with_the_program(supervised: Supervised, tmp_path: Path) -> None:
     process = supervised(*family(tmp_path, "stubborn"))
     everybody = pids(tmp_path)

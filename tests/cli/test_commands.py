@@ -101,6 +101,7 @@ def test_an_error_is_one_message_and_exit_code_2(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached_is_one_message(dovetail_process: Dovetail) -> None:
     done = dovetail_process("plan", "org/nowhere")
     assert (done.returncode, done.stdout) == (2, "")

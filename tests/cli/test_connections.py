@@ -277,6 +277,7 @@ async def test_requests_without_end_on_one_connection_are_refused() -> None:
         assert await healthy(port)
 
 
+@pytest.mark.slow
 async def test_half_sent_requests_lock_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "dovetail.server")
     async with serving(echo, ConnectionLimits(connections=8)) as port:

@@ -74,29 +74,34 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"quantization": "int8"}, {}),
     ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "context_interleave": 4}, {}),
 ]
-#: Those that start processes.
-RANKS = {len(CASES) - 1}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in RANKS else ()) for case in range(len(CASES))]
-)
-def test_the_engine_gets_the_settings_of_the_plan(made: list[Any], cache: Path, case: int) -> None:
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_engines_settings_are_those_of_the_plan(cache: Path, case: int) -> None:
     options, more = CASES[case]
     plan = resolve(None, options)
     assert plan.value("engine") == "embedded" and not plan.advice_of("warning")
-    start(plan)
-    [(arguments, settings, core)] = made
     resolved = {name: plan.value(name) for name in ("max_batch", "context", "draft_tokens", "max_draft_tokens")}
     expected: dict[str, Any] = resolved | {"gate": "measured", "cost_folder": cache / "dovetail" / "costs"}
     expected["acceptance"] = None if options.get("gate") == "off" else expected_acceptance(plan.settings)
     expected |= {name: value for name, value in options.items() if name != "chunked_prefill"} | more
-    assert settings == EngineSettings(**expected)
+    assert engine_settings(plan) == EngineSettings(**expected)
+    table = {name: plan.settings[name] for name in options}
+    assert all((setting.value, setting.source) == (options[name], "command line") for name, setting in table.items())
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    "case", [*range(3), *(pytest.param(case, marks=pytest.mark.slow) for case in range(3, len(CASES)))]
+)
+def test_the_engine_starts_with_the_settings_of_the_plan(made: list[Any], case: int) -> None:
+    plan = resolve(None, CASES[case][0])
+    start(plan)
+    [(arguments, settings, core)] = made
+    assert settings == engine_settings(plan)
     assert arguments[:2] == (Path(plan.folders["target"]), Path(plan.folders["drafter"]))
     most = plan.value("max_draft_tokens") or plan.value("draft_tokens")
     assert (core.info.context, core.info.draft_tokens) == (plan.value("context"), most)
-    table = {name: plan.settings[name] for name in options}
-    assert all((setting.value, setting.source) == (options[name], "command line") for name, setting in table.items())
 
 
 def test_every_engine_setting_is_a_setting_of_the_plan_and_tried_here() -> None:

@@ -80,6 +80,7 @@ def test_a_command_needs_no_standard_stream(closed: str, command: str, code: int
     assert closed != "<&-" or (done.stderr if code else done.stdout)
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_process_on_a_full_pipe(pipe: tuple[int, int]) -> None:
     fill(pipe[1])
     command = [sys.executable, "-m", "dovetail", "recipes", "none"]

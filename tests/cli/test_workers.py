@@ -175,7 +175,8 @@ def test_workers_share_the_limits_of_a_key(engine: int, tmp_path: Path) -> None:
         assert ended(child)[0] == 0
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_running_answers_end_before_the_server(engine: int, number: signal.Signals) -> None:
     with workers(2, engine) as (child, url):
         completed(url)

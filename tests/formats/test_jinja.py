@@ -9,6 +9,7 @@ import json
 import random
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,9 @@ def test_a_template_that_takes_content_only_in_parts() -> None:
 
 
 @pytest.fixture(scope="module")
-def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Path, str]]:
+def with_tokenizers(
+    shared_data: Path, published_tokenizer: Callable[[str], Tokenizer]
+) -> list[tuple[JinjaFormat, Tokenizer, Path, str]]:
     """Templates with a tokenizer that fits."""
     loaded = []
     for name, file in (
@@ -295,7 +298,7 @@ def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Pat
     ):
         source = (shared_data / f"templates/llama.cpp/{name}.jinja").read_text(encoding="utf-8")
         path = shared_data / "tokenizers" / file
-        tokenizer = dovetail.tokenizer(path)
+        tokenizer = published_tokenizer(file)
         families = [family() for family in FAMILIES.values()]
         fmt = jinja(Template(source, DEEPSEEK if "deepseek" in name else {}), tokenizer.control, families)
         loaded.append((fmt, tokenizer, path, source))
@@ -305,7 +308,7 @@ def with_tokenizers(shared_data: Path) -> list[tuple[JinjaFormat, Tokenizer, Pat
 DEEPSEEK = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
 
 
-@pytest.mark.parametrize("first", seeds(5, quick=1))
+@pytest.mark.parametrize("first", seeds(10, quick=1))
 def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path, first: int) -> None:
     """Control tokens, halves of them and brackets in every field of a client."""
 
@@ -321,7 +324,7 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path, firs
         return None
 
     compared = 0
-    for path in chat_templates.paths(shared_data)[first::5]:
+    for path in chat_templates.paths(shared_data)[first::10]:
         fmt, choose = chat_templates.of(path), random.Random(path.name)
         literals = chat_templates.controls(path.read_text(encoding="utf-8"))
         halves = [half for word in literals for half in (word[: len(word) // 2], word[len(word) // 2 :])]
@@ -332,7 +335,7 @@ def test_no_text_becomes_a_control_token_in_any_template(shared_data: Path, firs
             assert hostile is not None, path.name
             assert hostile.pieces[1::2] == clean.pieces[1::2], f"{path.name}: {words}"
             compared += 1
-    assert compared > 80
+    assert compared >= 30
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_every_shape_equals_the_template(shared_data: Path) -> None:
     """Two points follow the fixtures and not the template, which writes arguments in JSON text as one block and has
     another name for an image's token."""

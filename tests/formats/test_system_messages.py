@@ -15,6 +15,7 @@ from dovetail.errors import RenderError
 from dovetail.formats.base import Format
 from dovetail.formats.registry import FAMILIES
 from dovetail.formats.system_messages import Place, placed
+from tests.examples import seeds
 from tests.formats import chat_templates
 
 ROLES = st.sampled_from(["system", "user", "assistant", "tool"])
@@ -131,9 +132,10 @@ def test_every_familys_prompts_show_them_in_place(name: str) -> None:
     check(dovetail.format(name))
 
 
-def test_every_published_templates_prompts_show_them_in_place(shared_data: Path) -> None:
+@pytest.mark.parametrize("first", seeds(10, quick=1))
+def test_every_published_templates_prompts_show_them_in_place(shared_data: Path, first: int) -> None:
     places: dict[str, int] = {}
-    for path in chat_templates.paths(shared_data):
+    for path in chat_templates.paths(shared_data)[first::10]:
         fmt = chat_templates.of(path)
         try:
             plain = fmt.render([*BEGINNING, {"role": "user", "content": "Wlast"}]).text
@@ -143,4 +145,5 @@ def test_every_published_templates_prompts_show_them_in_place(shared_data: Path)
             continue  # it drops the first system message, or puts it into the last user message
         check(fmt)
         places[fmt.history_rules.system] = places.get(fmt.history_rules.system, 0) + 1
-    assert min(places[place] for place in ("anywhere", "first", "one")) >= 10
+    assert sum(places.values()) >= 4
+    assert first or places.keys() >= {"anywhere", "first", "one"}

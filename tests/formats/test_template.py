@@ -136,6 +136,7 @@ def test_no_expression_makes_a_control_token(expression: str, text: str) -> None
     assert [s.text for s in prompt.segments if s.control] == ["<s>", "</s>"]
 
 
+@pytest.mark.slow
 def test_no_filter_makes_a_control_token() -> None:
     """With and without the template's own text and line breaks around the request's text."""
     tried = 0

@@ -24,6 +24,7 @@ from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
+from tests.brief_server import BriefServer
 
 MODEL = "scripted"
 
@@ -175,12 +176,12 @@ async def serving(engine: ScriptedEngine, tokenizer: Tokenizer, settings: Settin
     """A real server on a free loopback port; yields its address."""
     app = create_app(engine, KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))
     # With a timeout, so that a request that hangs fails its test and not the whole run.
-    server = uvicorn.Server(
+    server = BriefServer(
         uvicorn.Config(app, port=0, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)
     )
     task = asyncio.create_task(server.serve())
     while not server.started:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.002)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:

@@ -156,6 +156,7 @@ def test_without_a_default_every_argument_counts(tools: Any) -> None:
     assert of_history(history(), tools) == of_answer(ANSWER, tools)
 
 
+@pytest.mark.slow
 def test_a_long_default_is_compared_at_once() -> None:
     """Written as JSON for each item, a default of a megabyte beside 100,000 items would take minutes."""
     schema = {"properties": {"a": {"items": {"properties": {"x": {"default": "x" * 1_000_000}}}}}}

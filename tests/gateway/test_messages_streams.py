@@ -23,7 +23,7 @@ from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Turn
 from dovetail.tokens import Tokenizer
-from tests.examples import examples
+from tests.examples import examples, slow_but
 from tests.gateway.anthropic_sdk import accumulated, checked, sse
 from tests.gateway.scripted import MODEL, ScriptedEngine, prepared
 from tests.reading import families
@@ -44,7 +44,7 @@ def both(request: MessagesRequest, turn: Turn, steps: Sequence[Step]) -> dict[st
     return whole
 
 
-@pytest.mark.parametrize("name", families.NAMES)
+@pytest.mark.parametrize("name", slow_but(families.NAMES, "kimi_k2", "harmony", "qwen3_coder"))
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_output_of_any_family(name: str, data: st.DataObject, small_tokenizer: Tokenizer) -> None:

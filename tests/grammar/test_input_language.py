@@ -17,6 +17,7 @@ from dovetail.grammar import Grammar
 from dovetail.grammar.inputs import matching, regex_text, spelling
 from dovetail.grammar.inputs.language import InputGrammarError, language
 from dovetail.grammar.matcher import compile
+from tests.examples import slow_but
 from tests.grammar import random_grammars
 from tests.grammar.test_inputs import END, PIECES
 from tests.grammar.test_matcher import allowed, allows
@@ -241,8 +242,12 @@ EVERY_RULE = " ".join(f"r{i}" for i in range(20))
             "".join(f'r{i}: {" ".join(f"r{j}" for j in range(20))} | "x"\n' for i in range(20)) + "start: r0",
             "ambiguous",
         ),
-        ("".join(f'r{i}: "a" [r{i + 1} "c"]\n' for i in range(450)) + 'r450: "b"\nstart: r0', "more than 20000"),
-        ("".join(SHUFFLED) + 'r400: "a"\nstart: r0', "Too many items"),
+        pytest.param(
+            "".join(f'r{i}: "a" [r{i + 1} "c"]\n' for i in range(450)) + 'r450: "b"\nstart: r0',
+            "more than 20000",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("".join(SHUFFLED) + 'r400: "a"\nstart: r0', "Too many items", marks=pytest.mark.slow),
         ("start: /(a?){500}a{500}/", "too many expressions"),
         (r"start: /[^\p{L}\P{Lu}x]+/", "NoExtensionBias"),
     ],
@@ -275,7 +280,10 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
+_QUICK = ("deep brackets", "a large automaton", "left recursion in a circle", "repetitions")
+
+
+@pytest.mark.parametrize("name", slow_but(LARGE, *_QUICK))
 def test_masks_of_large_grammars_are_computed(name: str) -> None:
     grammar = ClientGrammar(InputGrammar("lark", LARGE[name]), "here")
     matcher = compile(Grammar(grammar.in_json()), PIECES, END)

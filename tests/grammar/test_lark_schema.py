@@ -381,6 +381,7 @@ def test_options_of_the_library_are_not_written() -> None:
     assert not allows(schema, '{"a"= 1}')
 
 
+@pytest.mark.slow
 def test_walks_through_every_schema_of_walle_are_valid(shared_data: Path) -> None:
     """A request with `not` or `uniqueItems` is not refused."""
     rng = random.Random(9)

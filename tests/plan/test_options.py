@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -90,27 +91,20 @@ def as_words(option: Option, flag: str, value: Any) -> list[str]:
     return [f"{flag}={'none' if value is None else value}"]
 
 
-CASES = [
-    (option, flag, value)
-    for option in OPTIONS
-    if option.command_line
-    for flag in option.flags
-    # A switch that is left to the engine is one that is not named.
-    for value in (*SAMPLES[option.name], *([None] if option.nullable and True not in SAMPLES[option.name] else []))
-]
-
-
 def test_a_flag_that_repeats_is_a_list_with_commas() -> None:
     words = ["--allow-origin", "http://a", "--port", "9", "--allow-origin=https://b,https://c"]
     assert vars(PARSER.parse_args(words)) == {"allow_origin": "http://a,https://b,https://c", "port": 9}
 
 
-@pytest.mark.parametrize(("option", "flag", "value"), CASES, ids=lambda v: v if isinstance(v, str) else None)
-def test_the_command_line_and_a_file_agree(option: Option, flag: str, value: Any) -> None:
-    arguments = vars(PARSER.parse_args(as_words(option, flag, value)))
-    assert check(arguments, "command line", HERE) == check({option.name: value}, "config file", HERE)
-    written = msgspec.yaml.decode(msgspec.yaml.encode({option.name: value}))
-    assert check(written, "config file", HERE) == check(arguments, "command line", HERE)
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.command_line], ids=ids)
+def test_the_command_line_and_a_file_agree(option: Option) -> None:
+    # A switch that is left to the engine is one that is not named.
+    unset = [None] if option.nullable and True not in SAMPLES[option.name] else []
+    for flag, value in itertools.product(option.flags, (*SAMPLES[option.name], *unset)):
+        arguments = vars(PARSER.parse_args(as_words(option, flag, value)))
+        assert check(arguments, "command line", HERE) == check({option.name: value}, "config file", HERE)
+        in_file = msgspec.yaml.decode(msgspec.yaml.encode({option.name: value}))
+        assert check(in_file, "config file", HERE) == check(arguments, "command line", HERE)
 
 
 def test_absent_flags_set_nothing() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
+from dovetail.tokens import Tokenizer
 from tests.reading.families import TOOLS
 from tests.reading.whole import calls, kinds, read
 
@@ -104,9 +105,9 @@ def test_written_messages() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v31"])
-def test_the_models_own_tokens(shared_data: Path, name: str) -> None:
+def test_the_models_own_tokens(published_tokenizer: Callable[[str], Tokenizer], name: str) -> None:
     """Markers are tokens: text that spells them, in content and in arguments, stays text."""
-    tokenizer = dovetail.tokenizer(shared_data / "tokenizers" / "deepseek_v3")
+    tokenizer = published_tokenizer("deepseek_v3")
     fmt = dovetail.format(name)
     arguments = f'{{"a": "{CALL_END}{SECTION}"}}'
     answer = Message(f"{SECTION}ping{SEP}", "hm", (Call("call_0", "ping", arguments),))

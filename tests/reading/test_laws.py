@@ -9,7 +9,6 @@ import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -397,8 +396,8 @@ REAL = ("kimi_k25", "deepseek_v3", "qwen2.tokenizer.json", "gpt-2.tokenizer.json
 
 
 @pytest.fixture(scope="session", params=REAL)
-def real_tokenizer(request: pytest.FixtureRequest, shared_data: Path) -> Tokenizer:
-    return dovetail.tokenizer(shared_data / "tokenizers" / request.param)
+def real_tokenizer(request: pytest.FixtureRequest, published_tokenizer: Callable[[str], Tokenizer]) -> Tokenizer:
+    return published_tokenizer(request.param)
 
 
 @families_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def tokenizers(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+def tokenizers(
+    shared_data: Path, published_tokenizer: Callable[[str], Tokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Tokenizer]:
     qwen3 = tmp_path_factory.mktemp("qwen3") / "tokenizer.json"
     qwen3.write_text(json.dumps(injection.qwen3(shared_data / "tokenizers" / "qwen2.tokenizer.json")))
-    folder = shared_data / "tokenizers"
     return {"qwen3": dovetail.tokenizer(qwen3)} | {
-        name: dovetail.tokenizer(folder / name) for name in ("kimi_k25", "deepseek_v3")
+        name: published_tokenizer(name) for name in ("kimi_k25", "deepseek_v3")
     }
 
 

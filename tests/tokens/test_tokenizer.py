@@ -76,6 +76,7 @@ def test_a_text_that_would_fill_the_cache_is_not_cached() -> None:
     assert counting.texts == ["short", "x" * 10_000, "x" * 10_000]
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_allocated_memory() -> None:
     """Measured, and not counted by the cache. Texts outside Latin-1 take the most memory."""
     cache = IdCache(200_000, 1_000_000)
@@ -133,8 +134,8 @@ def test_an_unknown_control_token_is_an_error(small_tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("name", ["kimi_k25", "deepseek_v3"])
-def test_text_that_is_not_unicode_is_an_error(shared_data: Path, name: str) -> None:
-    tokenizer = dovetail.tokenizer(shared_data / "tokenizers" / name)
+def test_text_that_is_not_unicode_is_an_error(published_tokenizer: Callable[[str], Tokenizer], name: str) -> None:
+    tokenizer = published_tokenizer(name)
     with pytest.raises(RenderError, match="lone surrogate"):
         tokenizer.encode("\ud800")
     with pytest.raises(RenderError, match="lone surrogate"):
@@ -164,8 +165,8 @@ def test_a_bad_tokenizer_file_is_a_checkpoint_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["kimi_k25", "deepseek_v3"])
-def test_ids_outside_the_vocabulary_have_no_text(shared_data: Path, name: str) -> None:
-    tokenizer = dovetail.tokenizer(shared_data / "tokenizers" / name)
+def test_ids_outside_the_vocabulary_have_no_text(published_tokenizer: Callable[[str], Tokenizer], name: str) -> None:
+    tokenizer = published_tokenizer(name)
     ids = [-1, tokenizer.vocab_size, 2**32, -(2**70), *tokenizer.encode("so"), 2**64]
     assert tokenizer.decode(ids) == "so"
     assert dovetail.tokens.Detokenizer(tokenizer).feed(ids) == [Segment("so", False)]

@@ -22,6 +22,7 @@ from dovetail.verify.outcome import Outcome
 from dovetail.verify.runner import Plan, run
 from dovetail.verify.suites import Suite
 from dovetail.verify.suites.base import Case
+from tests.brief_server import BriefServer
 from tests.verify.model import Model, tokenizer
 
 NAME = "knowing"
@@ -136,7 +137,7 @@ def verified(*endpoints: Endpoint, suites: Sequence[Suite], language: Language |
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
     """The URL of a server of `app` on loopback."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
+    server = BriefServer(uvicorn.Config(app, port=0, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -34,6 +34,13 @@ from tests.backends.remote.fake import (
 )
 from tests.backends.vllm_program import NO_PROMPT
 
+
+@pytest.fixture(autouse=True)
+def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are looked at every 50 ms, so that a test does not wait a second for what they report."""
+    monkeypatch.setattr("dovetail.backends.remote.engine.POLL_S", 0.05)
+
+
 Test = Callable[[RemoteEngine, list[Fake]], Awaitable[None]]
 
 

@@ -449,6 +449,7 @@ def test_a_connection_that_breaks_loses_the_server() -> None:
     run(main)
 
 
+@pytest.mark.slow
 def test_silence_is_for_the_servers_health_to_judge() -> None:
     for early in (True, False):
         pauses = iter((0.5, 3600))  # the second ends with the request

@@ -25,7 +25,7 @@ from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator
 from dovetail.tokens import Detokenizer, Tokenizer
-from tests.examples import examples
+from tests.examples import examples, slow_but
 from tests.gateway.responses.official import (
     accumulated,
     check_body,
@@ -115,7 +115,7 @@ def message_of(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str
     return content, reasoning, calls
 
 
-@pytest.mark.parametrize("name", families.NAMES)
+@pytest.mark.parametrize("name", slow_but(families.NAMES, "kimi_k2", "harmony", "qwen3_coder"))
 @few
 @given(data=st.data())
 def test_any_output_in_any_batches_is_the_same_both_ways(
