@@ -44,12 +44,12 @@ class Change(NamedTuple):
     flips: float
 
 
-def change(found: Tensor, reference: Tensor) -> Change:
+def change(actual: Tensor, reference: Tensor) -> Change:
     """`flips` are for 1,000 places."""
-    error = (found - reference).square().mean().sqrt() / reference.std()
+    error = (actual - reference).square().mean().sqrt() / reference.std()
     log = reference.log_softmax(-1)
-    kl = (log.exp() * (log - found.log_softmax(-1))).sum(-1).mean()
-    flips = (found.argmax(-1) != reference.argmax(-1)).double().mean() * 1000
+    kl = (log.exp() * (log - actual.log_softmax(-1))).sum(-1).mean()
+    flips = (actual.argmax(-1) != reference.argmax(-1)).double().mean() * 1000
     return Change(error.item(), kl.item(), flips.item())
 
 
@@ -81,11 +81,11 @@ def logits(kind: CacheDType, tokens: Sequence[int], lengths: Sequence[int]) -> I
 
 
 def _model(kind: CacheDType, length: int) -> Model:
-    found = inspect_target(DEMO / "target")
-    weights = load_tensors(found.tensors, found.config.expected_tensors())
+    target = inspect_target(DEMO / "target")
+    weights = load_tensors(target.tensors, target.config.expected_tensors())
     rows = -(-length // _BLOCK) * _BLOCK
     options = Options(kv_cache_dtype=kind)
-    return build_model(found.config, weights, rows=rows, context=rows, dtype=torch.float32, options=options)
+    return build_model(target.config, weights, rows=rows, context=rows, dtype=torch.float32, options=options)
 
 
 def answers(kind: CacheDType, prompts: int, tokens: int) -> tuple[list[list[int]], float]:
@@ -122,8 +122,8 @@ def main() -> None:
     reference = list(logits("float32", tokens, lengths))
     rounding: list[Row] = []
     for kind in kinds:
-        for length, found, expected in zip(lengths, logits(kind, tokens, lengths), reference, strict=True):
-            error, kl, flips = change(found, expected)
+        for length, actual, expected in zip(lengths, logits(kind, tokens, lengths), reference, strict=True):
+            error, kl, flips = change(actual, expected)
             rounding.append([kind, f"{length:,}", f"{error:.2%}", f"{kl:.1e}", f"{flips:.0f}"])
             print(*rounding[-1], file=sys.stderr)  # the longest text takes minutes
     plain, accepted = answers("float32", arguments.prompts, 64)

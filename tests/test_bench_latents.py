@@ -32,5 +32,5 @@ def test_rounding_is_seen_and_small() -> None:
     for kind, most in (("bfloat16", 0.02), ("fp8_ds_mla", 0.2), ("fp8", 0.3)):
         for found, expected in zip(logits(kind, tokens, (300, 600)), reference, strict=True):  # type: ignore[arg-type]
             assert 0 < change(found, expected).error < most
-    said, accepted = answers("fp8_ds_mla", 1, 8)
-    assert len(said) == 1 and 0 <= accepted <= 1
+    texts, accepted = answers("fp8_ds_mla", 1, 8)
+    assert len(texts) == 1 and 0 <= accepted <= 1

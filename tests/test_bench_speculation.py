@@ -54,7 +54,7 @@ def decoded(core: LLMCore, tokens: int) -> tuple[dict[str, list[int]], int, int]
             assert isinstance(outcome, TokenBatch)
             ids.setdefault(name, []).extend(outcome.ids)
             drafted, accepted = drafted + outcome.drafted, accepted + outcome.accepted
-    return {name: found[:tokens] for name, found in ids.items()}, drafted, accepted
+    return {name: answer[:tokens] for name, answer in ids.items()}, drafted, accepted
 
 
 def fixed(frozen: Frozen, drafts: int) -> LLMCore:
@@ -72,9 +72,9 @@ def test_all_ways_say_the_same_from_the_same_moment(tiny: models.Model, context:
     successors = tiny.script.successors
     for name, prompt in enumerate(prompts):
         token = successors[prompt[-1]]  # that came at the beginning
-        for found in off[str(name)]:
+        for generated in off[str(name)]:
             token = successors[token]
-            assert found == token
+            assert generated == token
     for core in (fixed(begun["synthetic"], 1), fixed(begun["synthetic"], 3), begun["synthetic"].thaw()):
         assert decoded(core, 40)[0] == off
     assert decoded(begun[None].thaw(), 40)[0] == off
@@ -126,10 +126,10 @@ def test_the_demo_begins_where_it_was_computed(tmp_path: Path) -> None:
 
 @pytest.mark.proof
 def test_a_cell_has_a_row_for_each_drafter_with_all_figures(tiny: models.Model) -> None:
-    found = list(ways(tiny, PLAN, [0.3, 0.9]))
-    assert found[0] == Way() and len(found) == 1 + 2 * 3
+    chosen = list(ways(tiny, PLAN, [0.3, 0.9]))
+    assert chosen[0] == Way() and len(chosen) == 1 + 2 * 3
     messages: list[str] = []
-    rows = Measurement(tiny, PLAN).cell(300, 4, found, messages.append)
+    rows = Measurement(tiny, PLAN).cell(300, 4, chosen, messages.append)
     assert [row["drafter"] for row in rows] == ["synthetic 0.3", "synthetic 0.9"] and "turn 1, off " in messages
     for row in rows:
         assert (row["context"], row["batch"], set(row["fixed"])) == (300, 4, {"1", "3"})
@@ -203,8 +203,8 @@ def test_the_wrong_drafter_has_every_weight_but_the_heads_order(tmp_path: Path) 
 
 
 def test_ways_inside_vllm_are_compared_turn_by_turn() -> None:
-    found = inside_vllm.rows("a drafter", 8, {"K = 3": [100.0, 50.0, 10.0], "gated": [150.0, 50.0, 5.0]})
-    assert found == [
+    rows_of_run = inside_vllm.rows("a drafter", 8, {"K = 3": [100.0, 50.0, 10.0], "gated": [150.0, 50.0, 5.0]})
+    assert rows_of_run == [
         ["a drafter", "8", "K = 3", "50", "1.00x", "1.00 to 1.00"],
         ["a drafter", "8", "gated", "50", "1.00x", "0.50 to 1.50"],
     ]

@@ -56,8 +56,10 @@ async def upstream() -> AsyncIterator[Row]:
 
             fake.answer = _stalls
             answer = await wire.ask(port, CHAT, chat(stream=True))
-            told = b"engine_timeout" in answer.body and answer.status == 200
-            yield Row("a server that stalls in a stream", "an error event", "it comes" if told else "none", told)
+            reported = b"engine_timeout" in answer.body and answer.status == 200
+            yield Row(
+                "a server that stalls in a stream", "an error event", "it comes" if reported else "none", reported
+            )
 
             fake.answer, memory = _endless_line, served.memory
             answer = await wire.ask(port, CHAT, chat())

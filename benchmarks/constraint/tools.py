@@ -63,8 +63,8 @@ def _tool(i: int, seed: int) -> dict[str, Any]:
 def walle(data: Path) -> list[dict[str, Any]]:
     """A tool for each of walle's schemas below `data`; none if they are not there."""
     folder = data / "schemas" / "walle"
-    found = schemas.read(folder).values() if folder.is_dir() else ()
-    return [{"type": "function", "function": {"name": "tool", "parameters": parameters}} for parameters in found]
+    published = schemas.read(folder).values() if folder.is_dir() else ()
+    return [{"type": "function", "function": {"name": "tool", "parameters": parameters}} for parameters in published]
 
 
 def renamed(some: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
@@ -138,18 +138,18 @@ def _kinds(ids: Sequence[int], tokenizer: Tokenizer, message: Message, made: Seq
 
 def _leaves(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
     """Keys with their values, also those of inner objects."""
-    found: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, Any]] = []
     for key, value in arguments.items():
-        found += [(key, []), *_leaves(value)] if isinstance(value, dict) else [(key, value)]
-    return found
+        leaves += [(key, []), *_leaves(value)] if isinstance(value, dict) else [(key, value)]
+    return leaves
 
 
 def _mark(text: bytes, kinds: list[str], at: int, part: str, kind: str) -> int:
     """The end of `part` in the text after `at`, plain or escaped as in JSON; `at` if the text does not contain it."""
     spellings = (part.encode(), json.dumps(part, ensure_ascii=False)[1:-1].encode())
-    found = [(start, start + len(it)) for it in spellings if it and (start := text.find(it, at)) >= 0]
-    if not found:
+    places = [(start, start + len(it)) for it in spellings if it and (start := text.find(it, at)) >= 0]
+    if not places:
         return at
-    start, end = min(found)
+    start, end = min(places)
     kinds[start:end] = [kind] * (end - start)
     return end

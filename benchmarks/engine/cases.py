@@ -60,24 +60,24 @@ def demo_target(folder: Path) -> Path:
 
 def cases(names: Sequence[str], folder: Path, draft_tokens: int, prompt: int) -> list[Case]:
     """Those named (`NAMES`), with their checkpoints below `folder`."""
-    found = []
+    chosen = []
     if "demo" in names or "demo-drafting" in names:
         target = demo_target(folder)
         if "demo" in names:
-            found.append(Case("demo", target, None, 0, None))
+            chosen.append(Case("demo", target, None, 0, None))
         if "demo-drafting" in names:
-            found.append(Case(f"demo, K={draft_tokens}", target, DEMO / "drafter", draft_tokens, None))
+            chosen.append(Case(f"demo, K={draft_tokens}", target, DEMO / "drafter", draft_tokens, None))
     if "llama" in names:
-        found.append(Case("Llama 349 M", shapes.llama(folder / "llama"), None, 0, prompt))
+        chosen.append(Case("Llama 349 M", shapes.llama(folder / "llama"), None, 0, prompt))
     if "middle" in names or "middle-drafting" in names:
         target = shapes.middle(folder)
         if "middle" in names:
-            found.append(Case("Llama 154 M", target, None, 0, prompt))
+            chosen.append(Case("Llama 154 M", target, None, 0, prompt))
         if "middle-drafting" in names:
             drafter = shapes.assistant(folder, _AGREEING)
             title = f"Llama 154 M, a smaller one drafts, K={draft_tokens}, {_AGREEING:.0%} accepted"
-            found.append(Case(title, target, drafter, draft_tokens, prompt, "draft_model"))
-    return found
+            chosen.append(Case(title, target, drafter, draft_tokens, prompt, "draft_model"))
+    return chosen
 
 
 NAMES = ("demo", "demo-drafting", "llama", "middle", "middle-drafting")

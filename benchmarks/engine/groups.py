@@ -100,7 +100,7 @@ class _Group:
             self._failed |= {(peer, batch): reason for batch in options.batches}
             return
         self._workers[peer] = worker
-        self.versions |= {name: found for name, found in worker.versions.items() if name != "python"}
+        self.versions |= {name: version for name, version in worker.versions.items() if name != "python"}
 
     def jobs(self) -> Iterator[tuple[Peer, int, int]]:
         """Engine, batch and turn, in the order of the run. Turn -1 warms up and is not counted."""
@@ -130,7 +130,7 @@ class _Group:
 
     def cells(self) -> list[dict[str, Any]]:
         """The group's rows."""
-        found = []
+        cells = []
         for batch, peer in itertools.product(self._options.batches, self._peers):
             worker = self._workers.get(peer)
             cell: dict[str, Any] = {
@@ -142,13 +142,13 @@ class _Group:
                 "settings": "" if worker is None else worker.settings,
             }
             if (peer, batch) in self._failed:
-                found.append(cell | {"error": self._failed[peer, batch]})
+                cells.append(cell | {"error": self._failed[peer, batch]})
                 continue
             cell |= asdict(figures.median(self._runs[peer, batch]))
             if self._dtype == "float32" and peer.engine != "dovetail":
                 cell["same"] = self._compared(peer, batch)
-            found.append(cell)
-        return found
+            cells.append(cell)
+        return cells
 
     def _compared(self, peer: Peer, batch: int) -> str:
         """Whether the ids are ours, in every turn; if not, where they first differ and by how much in logits."""
@@ -162,9 +162,9 @@ class _Group:
             theirs = answers[peer]
             equal += sum(one == other for one, other in zip(ours, theirs, strict=True))
             of += batch
-            found = figures.first_difference(ours, theirs)
-            if found is not None and not difference:
-                number, place = found
+            first = figures.first_difference(ours, theirs)
+            if first is not None and not difference:
+                number, place = first
                 prompt = [*self._case.prompts(batch, turn + 1, self._options.tokens)[number], *ours[number][:place]]
                 difference = f"; first at {place}: {self._gap(prompt, ours[number][place], theirs[number][place])}"
         return "equal" if equal == of else f"{equal} of {of}{difference}"

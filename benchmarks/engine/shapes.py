@@ -88,14 +88,14 @@ def successors(config: dict[str, Any], agreeing: float = 1.0) -> list[int]:
     vocab = config["vocab_size"]
     draw = random.Random(_SEED)
     circle = draw.sample(range(_FIRST, vocab), vocab - _FIRST)
-    found = [circle[0]] * vocab
+    after = [circle[0]] * vocab
     for token, following in itertools.pairwise([*circle, circle[0]]):
-        found[token] = following
+        after[token] = following
     others = draw.sample(circle, round((1 - agreeing) * len(circle)))
-    exchanged = [found[token] for token in others]
+    exchanged = [after[token] for token in others]
     for token, following in zip(others, exchanged[1:] + exchanged[:1], strict=True):
-        found[token] = following
-    return found
+        after[token] = following
+    return after
 
 
 def middle(folder: Path, config: dict[str, Any] = MIDDLE) -> Path:

@@ -67,34 +67,34 @@ def _measured(options: argparse.Namespace, errors: Console) -> Iterator[dict[str
             for front in _fronts(options.peers, folder):
                 if front.name in options.only:
                     errors.print(f"measuring {front.name}")
-                    found = _of_front(front, port, texts, options, folder)
-                    errors.print_json(data=found)
-                    yield found
+                    figures = _of_front(front, port, texts, options, folder)
+                    errors.print_json(data=figures)
+                    yield figures
 
 
 def _of_front(
     front: fronts.Front, port: int, texts: Mapping[int, str], options: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": front.name, "missing": []}
+    figures: dict[str, Any] = {"name": front.name, "missing": []}
     turns = options.turns if front.package == "dovetail" else options.peer_turns
     try:
-        found["version"] = front.version()
+        figures["version"] = front.version()
         with fronts.running(front, port, folder / "log") as running:
-            found["cells"] = {}
+            figures["cells"] = {}
             measured = Measured(front, running, port, texts)
             for name, streams, job in _jobs(measured, options):
                 if name not in options.figures:
                     continue
                 if streams > front.most:
-                    found["missing"].append(f"{name}: takes minutes with so many streams, and is left out")
+                    figures["missing"].append(f"{name}: takes minutes with so many streams, and is left out")
                     continue
                 try:
-                    found["cells"][name] = _median([job() for _ in range(1 if name == "held" else turns)])
+                    figures["cells"][name] = _median([job() for _ in range(1 if name == "held" else turns)])
                 except (RuntimeError, NotTested, OSError) as error:
-                    found["missing"].append(f"{name}: {error}"[:200])
+                    figures["missing"].append(f"{name}: {error}"[:200])
     except fronts.Missing as error:
-        found["missing"].append(str(error))
-    return found
+        figures["missing"].append(str(error))
+    return figures
 
 
 def _jobs(measured: Measured, options: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[], Job]]]:

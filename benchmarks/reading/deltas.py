@@ -55,11 +55,11 @@ class Cutter:
         return cut
 
     def _id(self, piece: str) -> int:
-        found = self._ids.get(piece)
-        if found is None:
-            found = self._ids[piece] = self._new()
-            self.table[found] = piece.encode()
-        return found
+        token = self._ids.get(piece)
+        if token is None:
+            token = self._ids[piece] = self._new()
+            self.table[token] = piece.encode()
+        return token
 
     def _encode(self, text: str) -> list[Delta]:
         assert self._library is not None

@@ -73,8 +73,10 @@ def main() -> None:
         return
     tables.show(report.sheets(results), report.notes(results), as_markdown=options.markdown, words=report.WORDS)
     if options.peers:
-        found = results["beside"]
-        tables.show(beside.sheets(found), beside.notes(found), as_markdown=options.markdown, words=beside.WORDS)
+        comparison = results["beside"]
+        tables.show(
+            beside.sheets(comparison), beside.notes(comparison), as_markdown=options.markdown, words=beside.WORDS
+        )
 
 
 def _options() -> argparse.Namespace:
@@ -156,10 +158,10 @@ def _makers(options: argparse.Namespace) -> dict[str, Callable[[], models.Model]
     }
 
 
-def _wanted(found: list[Way], tokens: int, acceptances: list[float]) -> Iterator[Way]:
+def _wanted(candidates: list[Way], tokens: int, acceptances: list[float]) -> Iterator[Way]:
     """Of all ways those that there is time for."""
     middle = sorted(acceptances)[len(acceptances) // 2]
-    for way in found:
+    for way in candidates:
         if tokens < _LARGE or way.acceptance in (None, middle):
             yield way
 

@@ -50,15 +50,15 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         if "decode" in cell:
             place = (cell["case"].split(",")[0], cell["dtype"], cell["batch"])
             side = "ours" if cell["engine"].startswith("Dovetail") else "theirs"
-            found = best.setdefault(place, {})
-            found[side] = max(
-                found.get(side, (0.0, "")),
+            sides = best.setdefault(place, {})
+            sides[side] = max(
+                sides.get(side, (0.0, "")),
                 (cell["decode"], ": ".join(filter(None, (cell["engine"], cell["settings"])))),
             )
     lines = [", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."]
-    for (model, dtype, batch), found in best.items():
-        if len(found) == 2:
-            (ours, we), (theirs, they) = found["ours"], found["theirs"]
+    for (model, dtype, batch), sides in best.items():
+        if len(sides) == 2:
+            (ours, we), (theirs, they) = sides["ours"], sides["theirs"]
             lines.append(
                 f"{model}, {dtype}, batch {batch}: {ours:,.0f} tokens/s ({we}), {ours / theirs:.2f}x the fastest of "
                 f"the others, {theirs:,.0f} ({they})."

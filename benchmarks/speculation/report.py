@@ -22,14 +22,14 @@ Row = Mapping[str, Any]
 def sheets(results: Mapping[str, Any]) -> list[Sheet]:
     """For each drafter of each model."""
     turns = results["options"]["turns"]
-    found = []
+    sheets = []
     for (model, drafter), rows in groups(results).items():
         numbers = list(rows[0]["fixed"])
         headings = ["context", "batch", "off", *(f"K={k}" for k in numbers), "gated", "K gated", "best", "best/off"]
         headings += ["gated/off", "gated/best", "interval", "goal", "accepted", "gate us"]
         title = f"{model}, {drafter}: tokens/s, greedy, medians of {turns}"
-        found.append((title, headings, [_row(row, numbers) for row in rows]))
-    return found
+        sheets.append((title, headings, [_row(row, numbers) for row in rows]))
+    return sheets
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
@@ -59,10 +59,10 @@ def notes(results: Mapping[str, Any]) -> list[str]:
             f"the best; in eight of ten cells {low:.2f}x to {high:.2f}x: so far two runs of the same thing are apart."
         )
         if single := [row for row in rows if row["model"] == "demo" and row["batch"] == 1]:
-            found = (f"{row['gated_to_off']:.2f}x ({row['drafter']}, context {row['context']:,})" for row in single)
-            lines.append(f"On the demo, gated at batch 1 is {', '.join(found)} off; the goal is {DEMO_GOAL:g}x.")
+            ratios = (f"{row['gated_to_off']:.2f}x ({row['drafter']}, context {row['context']:,})" for row in single)
+            lines.append(f"On the demo, gated at batch 1 is {', '.join(ratios)} off; the goal is {DEMO_GOAL:g}x.")
         by_batch = {batch: [row["gate_us"] for row in rows if row["batch"] == batch] for batch in _batches(rows)}
-        times = (f"{_middle(found, 'median')} ({_middle(found, 'mean')}) at batch {n}" for n, found in by_batch.items())
+        times = (f"{_middle(us, 'median')} ({_middle(us, 'mean')}) at batch {n}" for n, us in by_batch.items())
         lines.append(f"The gate takes of a step, in us, median (mean): {', '.join(times)}; the goal is {GATE_US:g}.")
     return lines
 
@@ -80,10 +80,10 @@ def line(row: Row) -> str:
 
 def groups(results: Mapping[str, Any]) -> dict[tuple[str, str], list[Row]]:
     """The rows of each drafter of each model."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in results["cells"]:
-        found.setdefault((row["model"], row["drafter"]), []).append(row)
-    return found
+        groups.setdefault((row["model"], row["drafter"]), []).append(row)
+    return groups
 
 
 def _middle(times: Sequence[Mapping[str, float]], name: str) -> str:
@@ -95,19 +95,19 @@ def _batches(rows: Sequence[Row]) -> list[int]:
 
 
 def _row(row: Row, numbers: Sequence[str]) -> list[str]:
-    found = [f"{row['context']:,}", str(row["batch"]), f"{row['off']:,.1f}"]
-    found += [f"{row['fixed'][k]:,.1f}" for k in numbers]
+    cells = [f"{row['context']:,}", str(row["batch"]), f"{row['off']:,.1f}"]
+    cells += [f"{row['fixed'][k]:,.1f}" for k in numbers]
     gated = "gated" in row
-    found += [f"{row['gated']:,.1f}", f"{row['gated_drafts']:.1f}"] if gated else ["–", "–"]
-    found += ["off" if row["best"] == 0 else f"K={row['best']}", f"{row['best_to_off']:.2f}x"]
+    cells += [f"{row['gated']:,.1f}", f"{row['gated_drafts']:.1f}"] if gated else ["–", "–"]
+    cells += ["off" if row["best"] == 0 else f"K={row['best']}", f"{row['best_to_off']:.2f}x"]
     if gated:
-        found += [
+        cells += [
             f"{row['gated_to_off']:.2f}x",
             f"{row['gated_to_best']:.3f}x",
             "{:.2f} to {:.2f}".format(*row["interval"]),
             "yes" if row["holds"] else "no",
         ]
     else:
-        found += ["–", "–", "–", "–"]
-    found.append(f"{row['accepted'][numbers[0]]:.0%}")
-    return [*found, f"{row['gate_us']['median']:.1f}" if gated else "–"]
+        cells += ["–", "–", "–", "–"]
+    cells.append(f"{row['accepted'][numbers[0]]:.0%}")
+    return [*cells, f"{row['gate_us']['median']:.1f}" if gated else "–"]

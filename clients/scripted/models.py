@@ -37,8 +37,8 @@ class Wire(NamedTuple):
 
     def results(self, prompt: str) -> list[str]:
         """The tools' results in a part of a prompt; a client may also tell them as a user's text (smolagents does)."""
-        told = re.findall(rf"Observation:\n(.*?){re.escape(self.user_end)}", prompt, re.DOTALL)
-        return self.result.findall(prompt) + told
+        observations = re.findall(rf"Observation:\n(.*?){re.escape(self.user_end)}", prompt, re.DOTALL)
+        return self.result.findall(prompt) + observations
 
 
 WIRES = {

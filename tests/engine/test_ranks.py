@@ -68,8 +68,8 @@ def test_local_argmax_is_argmax_with_its_ties(seed: int, size: int, rows: int) -
     numbers = torch.randint(-2, 3, (rows, 12), generator=generator).float()
     for special in (torch.inf, -torch.inf, torch.nan):
         numbers[torch.rand(rows, 12, generator=generator) < 0.05] = special
-    found = threads(size, lambda group: rank_laws.best(group, numbers))
-    assert all(each == found[0] for each in found)
+    by_rank = threads(size, lambda group: rank_laws.best(group, numbers))
+    assert all(each == by_rank[0] for each in by_rank)
 
 
 @pytest.mark.slow
@@ -122,9 +122,9 @@ def test_every_position_has_one_owner_and_every_rank_its_share(ranks: int, inter
     + [pytest.param(name, size, marks=pytest.mark.slow) for name in MODELS for size in (2, 4)],
 )
 def test_divided_models_have_the_same_logits(name: str, size: int, folders: dict[str, Path], alone: Any) -> None:
-    found = threads(size, lambda group: rank_laws.logits(group, folders[name], Sizes(size), "gather"))
-    for each in found:
-        assert torch.equal(each, found[0])
+    by_rank = threads(size, lambda group: rank_laws.logits(group, folders[name], Sizes(size), "gather"))
+    for each in by_rank:
+        assert torch.equal(each, by_rank[0])
         close(each, alone(name))
 
 
@@ -145,9 +145,9 @@ def test_a_context_split_over_ranks(
     # values. Hence what is exact with FP8 is one layer.
     for name in ("latent", "one layer"):
         for exchange in EXCHANGES:
-            found = threads(size, functools.partial(context_logits, folders[name], sizes, exchange, kind))
-            for each in found:
-                assert torch.equal(each, found[0])
+            by_rank = threads(size, functools.partial(context_logits, folders[name], sizes, exchange, kind))
+            for each in by_rank:
+                assert torch.equal(each, by_rank[0])
                 close(each, alone(name, kind), 1e-5 if kind == "auto" or name == "one layer" else 1e-3)
 
 
@@ -155,18 +155,18 @@ def context_logits(folder: Path, sizes: Sizes, exchange: Exchange, kind: CacheDT
     return rank_laws.logits(group, folder, sizes, exchange, kind)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, error: float = 1e-5) -> None:
+def close(actual: torch.Tensor, expected: torch.Tensor, error: float = 1e-5) -> None:
     """Within `error` of the largest logit, and the same greedy tokens."""
-    assert (found - expected).abs().max() <= error * expected.abs().max()
-    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+    assert (actual - expected).abs().max() <= error * expected.abs().max()
+    assert torch.equal(actual.argmax(-1), expected.argmax(-1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes(size: int, folders: dict[str, Path], alone: Any) -> None:
     """The same over gloo, all of it in one start of the processes."""
-    for found in processes(size, _everything, folders, size):
-        for (name, kind), logits in found.items():
+    for by_case in processes(size, _everything, folders, size):
+        for (name, kind), logits in by_case.items():
             close(logits, alone(name, kind))
 
 
@@ -175,15 +175,15 @@ def _everything(group: Group, folders: dict[str, Path], size: int) -> dict[tuple
     rank_laws.nothing_seen(group)
     rank_laws.best(group, torch.tensor([[0.0, 1, 1, 0], [2, 2, 2, 2], [-3, -2, -1, -1]]))
     rank_laws.merged(group, 1, 4, 41, 3)
-    found: dict[tuple[str, CacheDType], torch.Tensor] = {
+    by_case: dict[tuple[str, CacheDType], torch.Tensor] = {
         (name, "auto"): rank_laws.logits(group, folder, Sizes(size), "gather") for name, folder in folders.items()
     }
     kinds: tuple[CacheDType, ...] = ("auto", *FP8)
     exchanges: tuple[Exchange, ...] = ("gather", *EXCHANGES)
     for kind, exchange, interleave in zip(kinds, exchanges, (1, 16, 4), strict=True):
         sizes = Sizes(size, size, interleave)
-        found["one layer", kind] = rank_laws.logits(group, folders["one layer"], sizes, exchange, kind)
-    return {key: logits.clone() for key, logits in found.items()}
+        by_case["one layer", kind] = rank_laws.logits(group, folders["one layer"], sizes, exchange, kind)
+    return {key: logits.clone() for key, logits in by_case.items()}
 
 
 def test_each_rank_reads_its_own_part_only(folders: dict[str, Path]) -> None:
@@ -227,8 +227,8 @@ def test_each_rank_reads_its_own_part_only(folders: dict[str, Path]) -> None:
     ],
 )
 def test_what_cannot_be_divided(config: dict[str, Any], sizes: Sizes, reason: str | None) -> None:
-    found = indivisible(target_config(described(config)), sizes)
-    assert (found is None) if reason is None else (found is not None and reason in found)
+    refusal = indivisible(target_config(described(config)), sizes)
+    assert (refusal is None) if reason is None else (refusal is not None and reason in refusal)
 
 
 @pytest.fixture(scope="module")

@@ -154,9 +154,9 @@ def test_every_tile_is_measured() -> None:
         runs.append(run())
         return float(len(runs))
 
-    found = list(measure(few, "sm_120", "a GPU", KINDS, works, timer, "cpu"))
-    assert [each.seconds for each in found] == list(range(1, len(runs) + 1))
-    asked = {(each.kind, each.candidate, Work(each.batch, each.context, each.heads, each.queries)) for each in found}
+    rows = list(measure(few, "sm_120", "a GPU", KINDS, works, timer, "cpu"))
+    assert [each.seconds for each in rows] == list(range(1, len(runs) + 1))
+    asked = {(each.kind, each.candidate, Work(each.batch, each.context, each.heads, each.queries)) for each in rows}
     assert asked == {(row.kind, row.candidate, work) for row in rows for work in works}
 
 
@@ -172,10 +172,10 @@ def _compiles() -> bool:
 def test_every_row_compiles_and_fits(expected: Row) -> None:
     from dovetail.engine.tuning.compiling import VERSION, compile_row
 
-    found = compile_row(expected.arch, expected.kind, expected.candidate)
-    assert found.why_not() is None
+    row = compile_row(expected.arch, expected.kind, expected.candidate)
+    assert row.why_not() is None
     if table().triton == VERSION:
-        assert found == expected
+        assert row == expected
 
 
 @pytest.mark.proof
@@ -193,8 +193,8 @@ def test_a_tile_that_does_not_fit_is_noticed() -> None:
     """On sm_100 a tile of 64 rows is one of tcgen05, needs 576 columns of 512, and is compiled to a trap."""
     from dovetail.engine.tuning.compiling import compile_row
 
-    found = compile_row("sm_100", "bfloat16", Candidate(32, 64, 2, 8))
-    assert found.tensor_memory == 576 and "columns of tensor memory" in (found.why_not() or "")
+    row = compile_row("sm_100", "bfloat16", Candidate(32, 64, 2, 8))
+    assert row.tensor_memory == 576 and "columns of tensor memory" in (row.why_not() or "")
 
 
 def test_the_table_says_what_compiled_it() -> None:

@@ -60,8 +60,8 @@ def test_what_is_right_is_reported(image: Path, capsys: pytest.CaptureFixture[st
 def test_the_trial_is_the_image_s_own_command_as_its_user(
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = '{"problem": null, "start_s": 1.5, "calls": [], "drafted": 9, "accepted": 7}'
-    ran = bubblewrap(tmp_path, monkeypatch, f"echo '{told}'")
+    report = '{"problem": null, "start_s": 1.5, "calls": [], "drafted": 9, "accepted": 7}'
+    ran = bubblewrap(tmp_path, monkeypatch, f"echo '{report}'")
     words = ["--model", str(DEMO / "target"), "--serve=--gpus", "--serve=2xH100"]
     assert main(["image", "check", str(image), *words]) == 0
     assert capsys.readouterr().out.endswith("started in 1.5 s, answered a call, 7 of 9 drafts accepted\n")

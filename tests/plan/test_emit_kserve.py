@@ -17,8 +17,8 @@ from tests.plan.test_emit_kubernetes import expanded
 def spec(plan: Settings) -> dict[str, Any]:
     document = msgspec.yaml.decode(emitted(plan, "kserve"))
     assert (document["apiVersion"], document["kind"]) == ("serving.kserve.io/v1alpha1", "LLMInferenceService")
-    found: dict[str, Any] = document["spec"]
-    return found
+    resource: dict[str, Any] = document["spec"]
+    return resource
 
 
 def words(pod: dict[str, Any]) -> list[str]:
@@ -29,24 +29,24 @@ def words(pod: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"demo"}))
 def test_every_recipe_serves_what_kserve_downloads(name: str) -> None:
-    found = spec(RECIPES[name])
+    resource = spec(RECIPES[name])
     target = RECIPES[name]["target"].value
-    assert found["model"]["uri"] == f"hf://{target}"
-    assert words(found["template"])[:3] == ["vllm", "serve", "/mnt/models"]
+    assert resource["model"]["uri"] == f"hf://{target}"
+    assert words(resource["template"])[:3] == ["vllm", "serve", "/mnt/models"]
 
 
 def test_a_revision_is_in_the_address() -> None:
-    found = spec(settings_of(revision="5f3c", port=9000, host="127.0.0.1"))
-    assert found["model"] == {"uri": "hf://Qwen/Qwen3-8B:5f3c", "name": "Qwen/Qwen3-8B"}
-    assert "--revision" not in words(found["template"])
+    resource = spec(settings_of(revision="5f3c", port=9000, host="127.0.0.1"))
+    assert resource["model"] == {"uri": "hf://Qwen/Qwen3-8B:5f3c", "name": "Qwen/Qwen3-8B"}
+    assert "--revision" not in words(resource["template"])
     text = emitted(settings_of(port=9000, host="127.0.0.1"), "kserve")
     assert "# not carried over: host 127.0.0.1" in text and "# not carried over: port 9000" in text
 
 
 def test_folders_of_this_machine_are_claims() -> None:
-    found = spec(DRAFTING | settings_of(target="/here/a", drafter="/here/b", revision="5f3c"))
-    assert found["model"]["uri"] == "pvc://a-model"
-    pod = found["template"]
+    resource = spec(DRAFTING | settings_of(target="/here/a", drafter="/here/b", revision="5f3c"))
+    assert resource["model"]["uri"] == "pvc://a-model"
+    pod = resource["template"]
     mounted = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     claims = {each["name"]: each.get("persistentVolumeClaim") for each in pod["volumes"]}
     assert claims["drafter"] == {"claimName": "a-drafter", "readOnly": True}
@@ -63,18 +63,18 @@ def test_folders_of_this_machine_are_claims() -> None:
 def test_nodes_are_a_group_of_the_size_that_kserve_derives(
     degrees: dict[str, int], parallelism: dict[str, int]
 ) -> None:
-    found = spec(settings_of(**degrees))
-    assert found["parallelism"] == parallelism
-    leader = words(found["template"])
+    resource = spec(settings_of(**degrees))
+    assert resource["parallelism"] == parallelism
+    leader = words(resource["template"])
     assert leader[leader.index("--nnodes") + 1] == "2"
-    assert words(found["worker"]) == [*leader, "--headless"]
-    assert "startupProbe" not in found["worker"]["containers"][0]
+    assert words(resource["worker"]) == [*leader, "--headless"]
+    assert "startupProbe" not in resource["worker"]["containers"][0]
 
 
 def test_one_node_has_no_worker() -> None:
-    found = spec(settings_of(tensor_parallel_size=8))
-    assert found.keys() == {"model", "replicas", "router", "template"}
-    assert found["template"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    resource = spec(settings_of(tensor_parallel_size=8))
+    assert resource.keys() == {"model", "replicas", "router", "template"}
+    assert resource["template"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 8}}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_nodes_that_kserve_cannot_set_up_are_refused(degrees: dict[str, int]) ->
 @given(name=NASTY, env=NASTY)
 def test_words_arrive_unchanged(name: str, env: str) -> None:
     plan = settings_of(served_model_name=name, env={"A": env})
-    found = spec(plan)
-    assert found["model"]["name"] == name
+    resource = spec(plan)
+    assert resource["model"]["name"] == name
     inside = plan | settings_of(target="/mnt/models", host="0.0.0.0", port=8000)
-    assert sorted(words(found["template"])) == sorted(vllm.command(inside).argv)
-    variables = {each["name"]: each.get("value") for each in found["template"]["containers"][0]["env"]}
+    assert sorted(words(resource["template"])) == sorted(vllm.command(inside).argv)
+    variables = {each["name"]: each.get("value") for each in resource["template"]["containers"][0]["env"]}
     assert expanded(variables["A"]) == env

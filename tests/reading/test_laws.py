@@ -165,12 +165,12 @@ class _Counted:
         self._inner, self._work = inner, work
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found) or name == "escape":
-            return found
+        attribute = getattr(self._inner, name)
+        if not callable(attribute) or name == "escape":
+            return attribute
 
         def counted(*args: Any, **options: Any) -> Any:
-            result = found(*args, **options)
+            result = attribute(*args, **options)
             if isinstance(result, re.Pattern):
                 return _Counted(result, self._work)
             text = next((a for a in reversed(args) if isinstance(a, str)), "")
@@ -300,9 +300,9 @@ def test_nothing_is_lost(name: str, data: st.DataObject, places: list[int], thin
     message = dovetail.fold(stream(name, [text], reason, thinking=thinking))
     calls = [call.name + _unescaped(call.arguments) for call in message.calls]
     places_out = [[c for c in out if "\ue000" <= c <= "\uf000"] for out in (message.content, message.reasoning, *calls)]
-    out = [c for found in places_out for c in found]
+    out = [c for places in places_out for c in places]
     assert len(out) == len(set(out))
-    assert all(found == sorted(found) for found in places_out)
+    assert all(places == sorted(places) for places in places_out)
     may_go = families.swallowed(name, text)
     assert not [(i, text) for i, c in enumerate(text) if "\ue000" <= c <= "\uf000" and c not in out and i not in may_go]
 

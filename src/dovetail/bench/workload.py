@@ -120,7 +120,7 @@ def from_trace(lines: Iterable[str], count: int) -> list[Job]:
     tokens. Lines of the same `session_id`, as aiperf's traces have, are turns of one job; `delay` is their pause in ms.
     Raises `InvalidRequest`.
     """
-    found: list[Job] = []
+    read: list[Job] = []
     sessions: dict[str, int] = {}
     first: float | None = None
     for number, line in enumerate(lines, 1):
@@ -128,22 +128,22 @@ def from_trace(lines: Iterable[str], count: int) -> list[Job]:
             entry = _entry(line, number)
             if entry.session_id is not None and entry.session_id in sessions:
                 place = sessions[entry.session_id]
-                found[place] = _longer(found[place], entry)
+                read[place] = _longer(read[place], entry)
                 continue
-            if len(found) == count:
+            if len(read) == count:
                 if not sessions:
                     break
                 continue
             if entry.session_id is not None:
-                sessions[entry.session_id] = len(found)
+                sessions[entry.session_id] = len(read)
             first = entry.timestamp if first is None else first
             turn = Turn(entry.input_length, max(entry.output_length, 2))
             blocks = tuple(entry.hash_ids[: entry.input_length // BLOCK])
             start = max(entry.timestamp - first, 0.0) / 1000
-            found.append(Job(f"line {number}", (turn,), blocks=blocks, start=start))
-    if not found:
+            read.append(Job(f"line {number}", (turn,), blocks=blocks, start=start))
+    if not read:
         raise InvalidRequest("the trace has no line: each is an object with timestamp, input_length and output_length")
-    return found
+    return read
 
 
 def _longer(job: Job, entry: _Entry) -> Job:

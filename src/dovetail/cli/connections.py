@@ -322,7 +322,7 @@ class _Transport:
         self._transport = transport
         self._connection = connection
         self._closing = False
-        self._held = b""
+        self._buffered = b""
         self.holds = False
 
     def __getattr__(self, name: str) -> Any:
@@ -330,17 +330,17 @@ class _Transport:
 
     def write(self, data: bytes) -> None:
         if self.holds:
-            self._held += data
-        elif self._held:
-            held, self._held = self._held, b""
-            self._transport.write(held + data)
+            self._buffered += data
+        elif self._buffered:
+            buffered, self._buffered = self._buffered, b""
+            self._transport.write(buffered + data)
         else:
             self._transport.write(data)
 
     def release(self) -> None:
-        """Write what is held, if nothing has been written after it: an answer to HEAD has no body."""
+        """Write what is buffered, if nothing has been written after it: an answer to HEAD has no body."""
         self.holds = False
-        if self._held:
+        if self._buffered:
             self.write(b"")
 
     def is_closing(self) -> bool:

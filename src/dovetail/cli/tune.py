@@ -30,17 +30,17 @@ def run(arguments: argparse.Namespace) -> None:
     kinds: list[Kind] = arguments.cache or list(KINDS)
     console = Console(highlight=False, stderr=arguments.json)
     if arguments.measure:
-        found = _measured(arguments.arch, kinds, console)
-        archs = sorted({row.arch for row in found.rows})
+        selected = _measured(arguments.arch, kinds, console)
+        archs = sorted({row.arch for row in selected.rows})
     else:
-        found = _select(table(), archs, kinds) if arguments.no_compile else _compiled(archs, kinds, console)
-    fits = msgspec.structs.replace(found, rows=tuple(row for row in found.rows if row.why_not() is None))
+        selected = _select(table(), archs, kinds) if arguments.no_compile else _compiled(archs, kinds, console)
+    fits = msgspec.structs.replace(selected, rows=tuple(row for row in selected.rows if row.why_not() is None))
     if arguments.write:
-        Path(arguments.write).write_bytes(updated(table(), found))
+        Path(arguments.write).write_bytes(updated(table(), selected))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(selected), indent=2).decode())
     else:
-        _show(found.rows, console)
+        _show(selected.rows, console)
         _show_choices(fits, archs, kinds, console)
 
 

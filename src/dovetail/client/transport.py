@@ -39,11 +39,11 @@ class Reply(msgspec.Struct, frozen=True):
     @property
     def retry_after(self) -> float | None:
         """In how many seconds to try again, from seconds or a date (RFC 9110, 10.2.3); None if it does not tell."""
-        told = self.headers.get("retry-after", "").strip()
-        if told.isdecimal():
-            return float(told)
+        header = self.headers.get("retry-after", "").strip()
+        if header.isdecimal():
+            return float(header)
         try:
-            return max(parsedate_to_datetime(told).timestamp() - time(), 0.0)
+            return max(parsedate_to_datetime(header).timestamp() - time(), 0.0)
         except ValueError:
             return None
 

@@ -85,19 +85,19 @@ def derive(
         if shown is None:
             refusal = refusal or (samples.refusal() if view is render else "")
             continue
-        found, family = None, None
+        calls_layout, family = None, None
         try:
-            found = layout(samples, both=shown.both)
-            family = _declared(found, samples, block, controls, ends)
-            made = make(family(), found.opening)
-            failure = _failure(made, view, shown) or _unsteadiness(samples, later_view, found, both=shown.both)
+            calls_layout = layout(samples, both=shown.both)
+            family = _declared(calls_layout, samples, block, controls, ends)
+            made = make(family(), calls_layout.opening)
+            failure = _failure(made, view, shown) or _unsteadiness(samples, later_view, calls_layout, both=shown.both)
             if not failure:
-                return Derived(made, Derivation(shown, found, family))
+                return Derived(made, Derivation(shown, calls_layout, family))
         except NoLayoutError as error:
             failure = str(error)
         except (ValueError, TypeError) as error:
             failure = f"no declaration expresses the layout of its calls: {error}"
-        derivations.append(Derivation(shown, found, family, failure))
+        derivations.append(Derivation(shown, calls_layout, family, failure))
     # The reason of the attempt that went furthest; of two, the first, whose arguments are text.
     return Derived(
         None,
@@ -125,11 +125,11 @@ def _failure(fmt: Format, render: Render, shows: Shows) -> str:
         return "one of its markers begins like another or is empty, so that they cannot be told apart"
 
 
-def _unsteadiness(samples: SampleAnswers, later: Render, found: Layout, *, both: bool) -> str:
+def _unsteadiness(samples: SampleAnswers, later: Render, calls_layout: Layout, *, both: bool) -> str:
     """Why the template may write the same calls in two ways; "" if it does not."""
     for render, reason in ((later, "depends on the date"), (samples.render, "differs from one time to the next")):
         try:
-            same = layout(samples.rendered_by(render), both=both).answers == found.answers
+            same = layout(samples.rendered_by(render), both=both).answers == calls_layout.answers
         except (NoLayoutError, ValueError):
             same = False
         if not same:
@@ -152,11 +152,11 @@ def _without_block(block: Block | None) -> Callable[[str], str]:
 
 
 def _declared(
-    found: Layout, samples: SampleAnswers, block: Block | None, controls: Iterable[str], ends: Sequence[str]
+    calls_layout: Layout, samples: SampleAnswers, block: Block | None, controls: Iterable[str], ends: Sequence[str]
 ) -> type[DeclaredFormat]:
     attributes: dict[str, Any] = {
         "name": NAME,
-        "calls": found.calls,
+        "calls": calls_layout.calls,
         "reasoning": "none",
         "answer": _answer(samples, controls),
         "end_of_turn": tuple(dict.fromkeys(filter(None, (samples.end, *ends)))),
@@ -165,7 +165,9 @@ def _declared(
         opener, closer = block.think + "\n" * block.after_think, block.think_end + "\n" * block.after_think_end
         attributes |= {"reasoning": "written", "reasoning_block": f"{opener}{{reasoning}}{closer}"}
     templates = (
-        "".join(map(str, vars(found.calls).values())) + attributes["answer"] + attributes.get("reasoning_block", "")
+        "".join(map(str, vars(calls_layout.calls).values()))
+        + attributes["answer"]
+        + attributes.get("reasoning_block", "")
     )
     attributes["controls"] = tuple(literal for literal in controls if literal in templates)
     return type("Derived", (DeclaredFormat,), attributes)

@@ -128,8 +128,8 @@ class ResponseStore:
     def _make_room(self, connection: sqlite3.Connection, size: int) -> None:
         """Delete what is too old, and the oldest responses until there is room for one more of `size` bytes."""
         connection.execute("DELETE FROM responses WHERE created <= ?", (self._oldest(),))
-        number, held = connection.execute("SELECT count(*), total(size) FROM responses").fetchone()
-        excess, surplus = held + size - self._limits.size, number + 1 - self._limits.responses
+        number, stored = connection.execute("SELECT count(*), total(size) FROM responses").fetchone()
+        excess, surplus = stored + size - self._limits.size, number + 1 - self._limits.responses
         if excess <= 0 and surplus <= 0:
             return
         oldest = connection.execute("SELECT rowid, size FROM responses ORDER BY created, rowid")

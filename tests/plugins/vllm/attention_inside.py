@@ -350,10 +350,10 @@ def registered(job: dict[str, Any]) -> dict[str, Any]:
     sent = pickle.dumps(slot)
     read = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).name)"
     path = os.pathsep.join(sys.path)
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-c", read, sent.hex()], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
     )
-    return {"class": slot.get_class().__qualname__, "read": told.stdout.strip(), "path": slot.get_path()}
+    return {"class": slot.get_class().__qualname__, "read": shown.stdout.strip(), "path": slot.get_path()}
 
 
 def taken(job: dict[str, Any]) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def test_what_a_layer_is_refused_for(interpreting: Inside, changes: dict[str, An
 
 def test_what_a_batch_is_refused_for(interpreting: Inside) -> None:
     assert "strides (18432, 576, 1)" in interpreting.ask("strided", backend=OWN, **WINDOW | {"contexts": [64]})["error"]
-    told = interpreting.ask("not_causal", backend=OWN, causal=False, **WINDOW | {"contexts": [64]})["error"]
-    assert told.startswith("Non-causal multi-token MLA requires")
+    error = interpreting.ask("not_causal", backend=OWN, causal=False, **WINDOW | {"contexts": [64]})["error"]
+    assert error.startswith("Non-causal multi-token MLA requires")
 
 
 # -- four defects of vLLM's own ----------------------------------------------------------------------------------------
