@@ -384,3 +384,13 @@ def test_an_endpoint_that_is_not_repeatable_without_drafts_is_not_tested() -> No
 
     outcome = greedy(AppTransport(gateway(Fickle())))
     assert outcome.untested and "has two answers" in outcome.untested.because
+
+
+def test_a_stream_that_is_cut_off_shows_nothing_of_the_prompt() -> None:
+    def cut(path: str, body: Any, reply: Reply) -> Reply:
+        cut_off = reply.body.startswith(b"data:")
+        return Reply(200, reply.headers, reply.body[: len(reply.body) // 2]) if cut_off else reply
+
+    blamed = failure(AppTransport(gateway(), cut), "stream-equals-whole/text")
+    assert blamed.step == "reader"
+    assert "there is no usage" in blamed.evidence and "its prompt has" not in blamed.evidence

@@ -132,6 +132,8 @@ def test_an_endpoint_that_is_down_has_a_verdict_and_no_score(key_file: str, caps
         (["--fail-on", "luck"], "--fail-on knows no 'luck'"),
         (["--format", "nothing"], "nothing"),
         (["--api-key-file", "/no/such/file"], "the key file /no/such/file cannot be read"),
+        (["--html", "/no/such/folder/page.html"], "the folder of /no/such/folder/page.html is missing"),
+        (["--junit", "/no/such/folder/junit.xml"], "the folder of /no/such/folder/junit.xml is missing"),
         (["--undrafted-2", "http://127.0.0.1:9"], "--undrafted-2 is for URL2, which is not given"),
         (
             ["--reference", "a", "--reference", "http://127.0.0.1:9"],
@@ -184,7 +186,11 @@ def test_the_users_own_cases_and_reference_are_taken(
     keep = ["--keep", str(tmp_path / "kept")]
     assert main([*command, *reference, *keep]) == 0
     assert main([*command, *reference, "--reference", str(tmp_path / "again.jsonl"), *keep]) == 2
-    assert "URLs, models, cases or references" in capsys.readouterr().err
+    refusal = "URLs, models, formats, token limits, cases or references"
+    assert refusal in capsys.readouterr().err
+    for other in (["--format", "kimi_k25"], ["--max-tokens", "64"]):
+        assert main([*command, *reference, *keep, *other]) == 2
+        assert refusal in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from dovetail.client.transport import HttpTransport, Reply, base_of
 from dovetail.completion import Completion
 from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
+from dovetail.verify.language import Language
 from dovetail.verify.suites.protocol import Protocol
 from tests.verify.harness import AppTransport, Only, endpoint, gateway, verified
 from tests.verify.model import Model
@@ -53,6 +54,7 @@ def because(*replies: Reply, **options: Any) -> str:
     return reason
 
 
+NOTHING = Language()
 MODELS = reply(200, {"data": [{"id": "m"}]})
 
 
@@ -106,15 +108,23 @@ def test_the_number_of_requests_is_bounded() -> None:
         ([MODELS, reply(400, {"error": "no"})], {}, "it refuses a plain request: 400"),
         ([MODELS, reply(500, {"error": {"message": "boom"}})], {}, "it answered 500: boom"),
         ([MODELS, reply(500, "boom")], {}, 'it answered 500: "boom"'),
+        ([MODELS, reply(200, "<html>")], {}, 'it answers a plain request with no chat completion: "<html>"'),
+        (
+            [MODELS, reply(200, {"error": {"message": "busy"}})],
+            {},
+            'no chat completion: {"error": {"message": "busy"}}',
+        ),
+        ([MODELS, reply(200, {"choices": []})], {}, "no chat completion"),
+        ([MODELS, reply(200, {"choices": [{"message": None}]})], {}, "no chat completion"),
     ],
 )
 def test_nothing_is_tested_where_nothing_answers(replies: list[Reply], options: dict[str, Any], reason: str) -> None:
     assert reason in because(*replies, **options)
 
 
-def without(field: str, message: str) -> AppTransport:
+def without(field: str, message: str, model: Model | None = None) -> AppTransport:
     """A gateway that refuses requests with a field."""
-    transport = AppTransport(gateway())
+    transport = AppTransport(gateway(model))
     send = transport.send
 
     async def refusing(method: str, path: str, body: bytes | None) -> Reply:
@@ -139,13 +149,13 @@ def test_what_an_endpoint_lacks_is_not_tested(field: str, cases: tuple[str, ...]
     assert not any(outcome.untested.blocking for outcome in outcomes if outcome.untested)
 
 
-def test_a_stream_that_is_none_is_not_tested() -> None:
+@pytest.mark.parametrize("case", ["stream-equals-whole/text", "call/streamed", "tool-choice/required-streamed"])
+def test_a_stream_that_is_none_is_not_tested(case: str) -> None:
     def whole(path: str, body: Any, reply: Reply) -> Reply:
         return Reply(200, reply.headers, b"{}") if reply.body.startswith(b"data:") else reply
 
-    (outcome,) = verified(
-        endpoint(AppTransport(gateway(), whole)), suites=[Only(Protocol(), "stream-equals-whole/text")]
-    )
+    outcomes = verified(endpoint(AppTransport(gateway(), whole)), suites=[Only(Protocol(), case)])
+    (outcome,) = (outcome for outcome in outcomes if outcome.case == case)
     assert outcome.untested and "something else" in outcome.untested.because
 
 
@@ -170,6 +180,47 @@ def test_two_different_answers_to_one_request_are_not_compared() -> None:
     stream, together = (outcome.untested.because if outcome.untested else outcome for outcome in outcomes)
     assert "the same request has two whole answers" in str(stream)
     assert "the same request has two answers" in str(together)
+
+
+class SometimesFickle(Model):
+    """The same answer to each request, but for requests of some numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def wish(self, prompt: str, completion: Completion) -> Message:
+        return Message("Goodbye." if len(self.seen) in self._numbers else "Hello there.")
+
+
+def numbers_of(case: str, **options: Any) -> list[int]:
+    """The numbers of the requests of a case, behind those with which the endpoint is probed."""
+    model = Model()
+    (outcome,) = verified(endpoint(AppTransport(gateway(model))), suites=[Only(Protocol(), case)], **options)
+    assert outcome.passed
+    last = len(model.seen)
+    return [last - 1, last]
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_an_answer_that_is_the_same_twice_by_chance_proves_nothing(later: int) -> None:
+    _, stream = numbers_of("stream-equals-whole/text")
+    model = SometimesFickle(stream, stream + later)
+    (outcome,) = verified(
+        endpoint(AppTransport(gateway(model))), suites=[Only(Protocol(), "stream-equals-whole/text")], language=NOTHING
+    )
+    assert outcome.untested and "the same request has two whole answers" in outcome.untested.because
+
+
+def test_sampled_streams_that_differ_among_each_other_prove_nothing() -> None:
+    case = "stream-equals-whole/text"
+    model = SometimesFickle()
+    fixed = without("temperature", "temperature is fixed", model)
+    verified(endpoint(fixed), suites=[Only(Protocol(), case)], language=NOTHING)
+    model = SometimesFickle(len(model.seen))
+    fixed = without("temperature", "temperature is fixed", model)
+    (outcome,) = verified(endpoint(fixed), suites=[Only(Protocol(), case)], language=NOTHING)
+    assert outcome.untested and "the same request has two streams" in outcome.untested.because
 
 
 # -- over a real connection ------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_cases_without_a_result_run_again(tmp_path: Path) -> None:
 def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     Journal(file, Header(("http://one",), (None,), ""))
-    with pytest.raises(InvalidRequest, match="other URLs, models, cases or references"):
+    with pytest.raises(InvalidRequest, match="other URLs, models, formats, token limits, cases or references"):
         Journal(file, Header(("http://two",), (None,), ""))
     file.write_text("my diary\n")
     with pytest.raises(InvalidRequest, match="is no journal"):

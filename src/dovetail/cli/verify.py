@@ -59,8 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
     undrafted = _undrafted(endpoints, arguments)
     suites = _suites(required, reference, undrafted, arguments)
     keep = None if arguments.keep is None else Path(arguments.keep)
+    for file in (arguments.html, arguments.junit):
+        if file is not None and not Path(file).absolute().parent.is_dir():
+            raise InvalidRequest(f"the folder of {file} is missing")  # before the run, which may take hours
     beside = arguments.reference, arguments.undrafted, arguments.undrafted_2
-    header = Header(tuple(urls), (arguments.model_name,) * len(urls), digest(suites, beside))
+    header = Header(
+        tuple(urls),
+        (arguments.model_name,) * len(urls),
+        digest(suites, (beside, arguments.model, arguments.format, arguments.max_tokens)),
+    )
     journal = Journal(keep and keep / "journal.jsonl", header)
     bundles = Bundles(keep and keep / "failures")
     plan = Plan(suites, arguments.runs, arguments.concurrency, undrafted)

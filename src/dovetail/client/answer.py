@@ -22,7 +22,7 @@ class Answer(msgspec.Struct, frozen=True):
     `message`: content, reasoning and calls. `content_type`: the JSON type of the content.
     `faults`: what is wrong with the response's shape. `error`: the error's text if there is no answer.
     `prompt_ids`, `ids`: token ids of prompt and answer, if the endpoint returns them.
-    `raw`: the response as it came.
+    `raw`: the response as it came. `completion`: whether it is a chat completion at all, right or wrong.
     """
 
     status: int
@@ -35,6 +35,7 @@ class Answer(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ()
     error: str | None = None
     error_shape: bool = True
+    completion: bool = True
 
     @property
     def cut_off(self) -> bool:
@@ -63,15 +64,15 @@ def _refusal(status: int, text: str, decoded: Any) -> Answer:
 def whole(decoded: Any, raw: str) -> Answer:
     """The answer in a decoded `chat.completion` object."""
     if not isinstance(decoded, Mapping):
-        return Answer(200, raw, faults=("the response is no JSON object",))
+        return Answer(200, raw, faults=("the response is no JSON object",), completion=False)
     faults: list[str] = []
     choices = decoded.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        return Answer(200, raw, faults=("choices is not a list of one object",))
+        return Answer(200, raw, faults=("choices is not a list of one object",), completion=False)
     choice = choices[0]
     message = choice.get("message")
     if not isinstance(message, Mapping):
-        return Answer(200, raw, faults=("choices[0].message is no object",))
+        return Answer(200, raw, faults=("choices[0].message is no object",), completion=False)
     if message.get("role") != "assistant":
         faults.append(f"choices[0].message.role is {message.get('role')!r}, not 'assistant'")
     calls = _calls(message.get("tool_calls"), faults)

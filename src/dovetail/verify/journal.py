@@ -18,7 +18,7 @@ _OUTCOME = msgspec.json.Decoder(Outcome)
 
 class Header(msgspec.Struct, frozen=True, tag="dovetail verify 2"):
     """The first line: what the outcomes are of. `cases`: a digest of the data of all suites, and of what answers are
-    compared with."""
+    compared with and limited by."""
 
     urls: tuple[str, ...]
     models: tuple[str | None, ...]
@@ -40,7 +40,10 @@ class Journal:
 
     def __init__(self, file: Path | None, header: Header) -> None:
         self._file = RunFile(
-            file, header, "URLs, models, cases or references", "choose another --keep folder, or remove it"
+            file,
+            header,
+            "URLs, models, formats, token limits, cases or references",
+            "choose another --keep folder, or remove it",
         )
         earlier = (outcome for outcome in self._file.results(_OUTCOME) if outcome.untested is None)
         self.outcomes: dict[tuple[int, str, str, int], Outcome] = {outcome.key: outcome for outcome in earlier}

@@ -128,9 +128,9 @@ class Language(msgspec.Struct, frozen=True):
         another one; and the raw text, read by our reader, is the answer, or its reader is at fault.
         """
         ours = self.prompt(exchange.request)
-        if self.format is None or ours is None or not endpoint.features.fields:
-            return None  # answers that cannot be repeated cannot be compared
         counted = (exchange.answer.usage or {}).get("prompt_tokens")
+        if self.format is None or ours is None or not endpoint.features.fields or not isinstance(counted, int):
+            return None  # answers that cannot be repeated, or prompts that are not counted, cannot be compared
         for fields in _RAW:
             body = {**endpoint.features.fields, "max_tokens": exchange.request.get("max_tokens"), **fields}
             try:

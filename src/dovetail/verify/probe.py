@@ -39,6 +39,7 @@ _UNDRAFTED: Mapping[str, Any] = {"dovetail": {"draft_tokens": 0}}
 #: Fields with which answers count their drafts: Dovetail's, then SGLang's.
 _COUNTED: Mapping[str, Any] = {"dovetail": {"metrics": "detailed"}}
 _COUNTED_BY_SGLANG: Mapping[str, Any] = {"return_spec_tokens_details": True}
+_SHOWN = 200  # characters of an answer that is none
 _SHORT = {"max_tokens": 16, "messages": _HELLO}
 
 
@@ -106,6 +107,8 @@ async def _repeatable(endpoint: Endpoint) -> tuple[Mapping[str, Any], Exchange]:
     """The best of `_REPEATABLE` that the endpoint accepts, and the answer to it."""
     for fields in _REPEATABLE:
         exchange = await endpoint.chat({**_SHORT, **fields})
+        if not exchange.answer.completion:
+            raise NotTested(f"it answers a plain request with no chat completion: {exchange.answer.raw:.{_SHOWN}}")
         if exchange.answer.error is None:
             return fields, exchange
         if exchange.answer.status == 404:

@@ -14,6 +14,9 @@ from dovetail.verify.probe import STREAM
 from dovetail.verify.suites.audits import audited
 from dovetail.verify.suites.base import Case, Checked, Finding, Suite, load_cases, need_complete, prompt_tokens
 
+#: How often a request is sent again before an answer that differs is taken for a fault. A sampled answer, or a greedy
+#: one beside other requests, may be the same twice by chance.
+_REPEATS = 4
 _Check = Callable[[Case, Target, Language], Awaitable[list[Finding]]]
 
 
@@ -26,6 +29,8 @@ class Protocol(Suite):
     async def check(self, case: Case, target: Target, language: Language) -> Checked:
         if "tools" in case.request and not target.features.tools:
             raise NotTested(target.features.because["tools"], blocking=False)
+        if (case.check == "stream" or case.expect.get("stream")) and not target.features.streaming:
+            raise NotTested(target.features.because["streaming"], blocking=False)
         findings = await _CHECKS[case.check](case, target, language)
         if case.check != "refused":  # an answer to a wrong request has no right form
             findings += await audited(target, language)
@@ -34,21 +39,34 @@ class Protocol(Suite):
 
 async def _stream(case: Case, target: Target, language: Language) -> list[Finding]:
     """The folded stream is the whole answer."""
-    if not target.features.streaming:
-        raise NotTested(target.features.because["streaming"], blocking=False)
+    streamed = {**case.request, **STREAM}
     whole = await target.answer(case.request)
-    stream = await target.answer({**case.request, **STREAM})
+    stream = await target.answer(streamed)
     if not (difference := _difference(whole, stream)):
         return []
     same_ids = _same_ids(whole, stream)
     if not same_ids:
-        again = await target.answer(case.request)
-        if other := _difference(whole, again):
+        if other := await _varies(target, case.request, whole):
             raise NotTested(
                 f"the same request has two whole answers, so streams cannot be compared: {other}", blocking=False
             )
+        # Greedy tokens are the same again, so that a stream that varies is the reader's doing.
+        if not _greedy(target) and (other := await _varies(target, streamed, stream)):
+            raise NotTested(f"the same request has two streams, so they cannot be compared: {other}", blocking=False)
     what = f"the stream differs from the whole answer: {difference}"
     return [Finding(what, "reader", stream, "model", decided=same_ids)]
+
+
+async def _varies(target: Target, request: Mapping[str, Any], first: Exchange) -> str:
+    """How one of `_REPEATS` further answers to `request` differs from the first; "" if none does."""
+    for _ in range(_REPEATS):
+        if other := _difference(first, await target.answer(request)):
+            return other
+    return ""
+
+
+def _greedy(target: Target) -> bool:
+    return target.features.fields.get("temperature") == 0
 
 
 def _difference(first: Exchange, second: Exchange) -> str:
@@ -195,8 +213,7 @@ async def _together(case: Case, target: Target, language: Language) -> list[Find
     crowd = await asyncio.gather(*(target.answer(case.request) for _ in range(3)))
     for exchange in crowd:
         if difference := _difference(alone, exchange):
-            again = await target.answer(case.request)
-            if _difference(alone, again):
+            if await _varies(target, case.request, alone):
                 raise NotTested("the same request has two answers, so that a crowd proves nothing", blocking=False)
             return [Finding(f"beside other requests the answer differs: {difference}", "model", exchange)]
     return []
