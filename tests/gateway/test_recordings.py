@@ -18,10 +18,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, InvalidRequest
-from dovetail.events import CallEnd, Defect, fold
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning, fold
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.http.bodies import Bodies, Body
@@ -29,15 +30,17 @@ from dovetail.gateway.recordings import capture, captured_bodies
 from dovetail.gateway.recordings import folder as recording_folder
 from dovetail.gateway.recordings.capture import Capture, Captures, NoCapture, encoded
 from dovetail.gateway.recordings.folder import SUFFIX, RecordingFolder, RecordingLimits, RecordingOptions
-from dovetail.gateway.recordings.recording import KIND, VERSION, RecordedStep, Recording, decode
+from dovetail.gateway.recordings.recording import KIND, VERSION, RecordedStep, Recording, decode, joined
 from dovetail.gateway.recordings.redaction import redacted
 from dovetail.gateway.telemetry.request_report import APIS, RequestReport
 from dovetail.tokens import Tokenizer
+from tests.gateway.recording_schema import SCHEMA_FILE, recording_schema
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_access_log import REQUESTS, SECRET, WORDS
 
 pytestmark = pytest.mark.anyio
 
+SCHEMA = json.loads(SCHEMA_FILE.read_text())
 TOOL = {
     "type": "function",
     "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}}},
@@ -98,6 +101,10 @@ async def test_a_request_of_each_api_is_recorded(
     (message,) = it.messages
     events = [event for step in it.steps for event in step.events]
     assert (message.content, message.reasoning) == (fold(events).content, fold(events).reasoning)
+    assert it.message == message and fold(it.events) == fold(events)
+    keys = json.loads(files(tmp_path)[0].read_bytes())
+    assert {"request", "repairs", "prompt", "steps", "events", "message"} <= keys.keys()
+    Draft202012Validator(SCHEMA).validate(keys)
     assert "ok" in message.content
     assert it.options is not None and it.options.sampling["temperature"] == 0.5 and it.error is None
     times = [it.times[name] for name in ("prepared", "admitted", "first", "last", "ended")]
@@ -122,7 +129,36 @@ async def test_calls_grammar_checks_and_repairs_are_recorded(
     assert [(check.tool, check.fault) for step in it.steps for check in step.checks] == [("look_up", None)]
     assert it.repairs and all(repair.where.startswith("messages") for repair in it.repairs)
     assert it.messages[0].calls[0].name == "look_up" and it.steps[-1].finish == "tool_calls"
+    (made,) = CALL.calls
+    told = (CallStart(0, made.id, made.name), CallArguments(0, made.arguments), CallEnd(0))
+    assert it.events == (Reasoning("hmm"), *told)  # each text is whole
+    Draft202012Validator(SCHEMA).validate(json.loads(files(tmp_path)[0].read_bytes()))
     assert {"render", "compile"} <= set(it.stages) and it.options is not None and it.options.tools == 1
+
+
+def test_pieces_of_one_text_are_joined_and_others_are_not() -> None:
+    events = [
+        *(Reasoning("a"), Reasoning("b"), Content("c"), Reasoning("d"), Defect("x"), Defect("x")),
+        *(
+            CallStart(0, "i", "f"),
+            CallArguments(0, "{"),
+            CallArguments(0, "}"),
+            CallArguments(1, "["),
+            CallEnd(0),
+            CallEnd(0),
+        ),
+    ]
+    assert joined(events) == (
+        *(Reasoning("ab"), Content("c"), Reasoning("d"), Defect("x"), Defect("x")),
+        *(CallStart(0, "i", "f"), CallArguments(0, "{}"), CallArguments(1, "["), CallEnd(0), CallEnd(0)),
+    )
+    assert joined([]) == ()
+
+
+def test_the_schema_in_docs_is_that_of_recordings() -> None:
+    assert json.loads(SCHEMA_FILE.read_text()) == recording_schema(), (
+        "write it: python -m tests.gateway.recording_schema"
+    )
 
 
 def call(name: str, arguments: str) -> dict[str, Any]:
@@ -244,12 +280,14 @@ def test_a_recording_that_is_too_large_loses_its_parts_in_order() -> None:
         began="",
         grammar="g" * 500,
         request=msgspec.Raw(b'"%s"' % (b"r" * 500)),
+        events=(Content("e" * 500),),
     )
     size = len(msgspec.json.encode(whole))
     assert decode(encoded(whole, size), "f").left_out == ()
     assert decode(encoded(whole, size - 1), "f").left_out == ("grammar",)
     least = decode(encoded(whole, 1), "f")
-    assert least.left_out == ("grammar", "request", "prompt", "steps") and bytes(least.request) == b"null"
+    assert least.left_out == ("grammar", "request", "prompt", "steps", "events") and not least.events
+    assert bytes(least.request) == b"null"
 
 
 async def test_nothing_is_gathered_once_recording_has_stopped(tok: Tokenizer, tmp_path: Path) -> None:

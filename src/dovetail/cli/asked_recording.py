@@ -253,13 +253,17 @@ def _with_answer(
     usage = answer.usage or _Usage()
     # The figures are those of all choices together.
     speculation = usage.speculation if len(answer.choices) == 1 else None
+    steps = tuple(_step(choice, speculation, seconds) for choice in answer.choices)
+    messages = tuple(map(_message, answer.choices))
     return msgspec.structs.replace(
         known,
         prompt=_prompt(rendered, usage),
         repairs=tuple(_repairs(rendered)),
         options=_options(body),
-        steps=tuple(_step(choice, speculation, seconds) for choice in answer.choices),
-        messages=tuple(_message(choice) for choice in answer.choices),
+        steps=steps,
+        events=steps[0].events if steps else (),
+        message=messages[0] if messages else None,
+        messages=messages,
     )
 
 

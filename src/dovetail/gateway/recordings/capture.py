@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dovetail.conversation import Call
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.events import Event, fold
 from dovetail.gateway.http.bodies import Body
@@ -37,6 +38,7 @@ from dovetail.gateway.recordings.recording import (
     Recording,
     RefusedBy,
     Token,
+    joined,
 )
 from dovetail.gateway.recordings.redaction import redacted
 from dovetail.gateway.records.record import model_digest
@@ -57,7 +59,13 @@ MOST_BYTES = 16 * 1024 * 1024
 #: 0.05 ms, and those of some grammars a hundred times as long.
 _MOST_MASKS, _MASKS_S = 16_384, 1.0
 #: What is left out of a larger one, in this order.
-_LEAVE_OUT: tuple[tuple[str, Any], ...] = (("grammar", None), ("request", NOTHING), ("prompt", None), ("steps", ()))
+_LEAVE_OUT: tuple[tuple[str, Any], ...] = (
+    ("grammar", None),
+    ("request", NOTHING),
+    ("prompt", None),
+    ("steps", ()),
+    ("events", ()),
+)
 
 
 class Captured(NamedTuple):
@@ -223,6 +231,8 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
     steps = tuple(_steps(captured, tokenizer, budget))
     if budget.exceeded:
         left_out.append("what the grammar allowed at later tokens")
+    events = _events(captured)
+    messages = tuple(RecordedMessage(choice, *_parts(events[choice])) for choice in sorted(events))
     return Recording(
         id=name,
         request_id=report.id,
@@ -235,7 +245,9 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         prompt=None if turn is None else _prompt(turn, tokenizer),
         grammar=None if turn is None else _grammar(turn, tokenizer),
         steps=steps,
-        messages=tuple(_messages(captured)),
+        events=joined(events[min(events)]) if events else (),
+        message=messages[0] if messages else None,
+        messages=messages,
         error=None if captured.error is None else _error(captured.error),
         times=_times(captured),
         stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
@@ -372,14 +384,17 @@ def _token(token: int, detokenizer: Detokenizer, tokenizer: Tokenizer) -> Token:
     return Token(token, text, token in tokenizer.control_literals)
 
 
-def _messages(captured: Captured) -> Iterator[RecordedMessage]:
+def _events(captured: Captured) -> dict[int, list[Event]]:
+    """The events of each choice; none if a piece of a message is missing."""
     events: dict[int, list[Event]] = {}
-    for _, step in captured.steps:
+    for _, step in () if captured.steps_left_out else captured.steps:
         events.setdefault(step.choice, []).extend(step.events)
-    for choice in sorted(events):
-        if not captured.steps_left_out:  # otherwise a piece of the message is missing
-            message = fold(events[choice])
-            yield RecordedMessage(choice, message.content, message.reasoning, message.calls)
+    return events
+
+
+def _parts(events: Sequence[Event]) -> tuple[str, str, tuple[Call, ...]]:
+    message = fold(events)
+    return message.content, message.reasoning, message.calls
 
 
 def _error(error: BaseException) -> RecordedError:

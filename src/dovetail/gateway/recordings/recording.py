@@ -6,13 +6,14 @@ added does not change it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from dovetail.conversation import Call
 from dovetail.errors import InvalidRequest
-from dovetail.events import Event
+from dovetail.events import CallArguments, Content, Event, Reasoning
 
 KIND = "dovetail recording"
 VERSION = 1
@@ -151,9 +152,10 @@ class RecordedError(msgspec.Struct, frozen=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """One request from its body to its messages.
 
-    Fields are None where the request did not come that far. `left_out` names what did not fit. `grammar` is in
-    llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds: those of the points
-    since the request arrived, and `stages`.
+    Fields are None where the request did not come that far. `events` and `message` are those of the first choice: what
+    the reader told in all steps (see `joined`), and the first of `messages`. `left_out` names what did not fit.
+    `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds: those
+    of the points since the request arrived, and `stages`.
     """
 
     kind: str = KIND
@@ -170,6 +172,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     prompt: RecordedPrompt | None = None
     grammar: str | None = None
     steps: tuple[RecordedStep, ...] = ()
+    events: tuple[Event, ...] = ()
+    message: RecordedMessage | None = None
     messages: tuple[RecordedMessage, ...] = ()
     error: RecordedError | None = None
     times: dict[str, float] = {}
@@ -177,6 +181,42 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     tokenizer: RecordedTokenizer | None = None
     format: str | None = None
+
+
+def joined(events: Iterable[Event]) -> tuple[Event, ...]:
+    """`events` with the pieces of each text in one event."""
+    whole: list[Event] = []
+    pieces: list[str] = []
+    for event in events:
+        if not whole or _kind(event) is None or _kind(event) != _kind(whole[-1]):
+            _close(whole, pieces)
+            whole.append(event)
+        match event:
+            case Content(text) | Reasoning(text) | CallArguments(_, text):
+                pieces.append(text)
+            case _:
+                pass
+    _close(whole, pieces)
+    return tuple(whole)
+
+
+def _kind(event: Event) -> tuple[type[Event], int] | None:
+    """Events of equal kinds are pieces of one text; None: the event is no text."""
+    match event:
+        case Content() | Reasoning():
+            return type(event), 0
+        case CallArguments(index):
+            return CallArguments, index
+        case _:
+            return None
+
+
+def _close(whole: list[Event], pieces: list[str]) -> None:
+    """Put the pieces of a text into the event with the first of them."""
+    if len(pieces) > 1:
+        field = "fragment" if isinstance(whole[-1], CallArguments) else "text"
+        whole[-1] = msgspec.structs.replace(whole[-1], **{field: "".join(pieces)})
+    pieces.clear()
 
 
 class _Head(msgspec.Struct):

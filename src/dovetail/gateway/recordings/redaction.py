@@ -62,6 +62,8 @@ def redacted(recording: Recording) -> Recording:
         prompt=prompt,
         grammar=None if recording.grammar is None else _length(recording.grammar),
         steps=tuple(_step(step, tools) for step in recording.steps),
+        events=tuple(_event(event, tools) for event in recording.events),
+        message=None if recording.message is None else _message(recording.message, tools),
         messages=tuple(_message(message, tools) for message in recording.messages),
         error=None if error is None else msgspec.structs.replace(error, message=_length(error.message)),
     )
