@@ -30,7 +30,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_what_was_compiled_replaces_its_cells_only(tmp_path: Path) -> None:
     before = table()
     cell = [row for row in before.rows if (row.arch, row.kind) == ("sm_120", "fp8")]
-    spills = msgspec.structs.replace(cell[0], stack=16)
+    spills = msgspec.structs.replace(cell[0], stack=400)
     compiled = Table("9.9", (cell[1], spills))
     after = msgspec.json.decode(updated(before, compiled), type=Table)
     assert after.triton == "9.9"

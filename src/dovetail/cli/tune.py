@@ -18,9 +18,10 @@ from dovetail.engine.tuning.model import Work, choose, floor
 from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Kind, Row, Table, table, updated
 from dovetail.errors import EngineError
 
-#: For which the choice is shown, and a GPU is measured: batch and context, with heads and queries of Kimi-K2.5
-#: on 8 GPUs at 3 drafts.
+#: For which the choice is shown: batch and context, with heads and queries of Kimi-K2.5 on 8 GPUs at 3 drafts.
 _WORKS = [Work(batch, context, 8, 4) for context in (1024, 8192, 65536) for batch in (1, 16, 64)]
+#: For which a GPU is measured: without drafts too, and with all heads.
+_MEASURED = [work._replace(heads=heads, queries=queries) for work in _WORKS for heads in (8, 64) for queries in (1, 4)]
 
 _PREDICTED = "Predicted by a model (engine/tuning/model.py); never measured."
 
@@ -61,8 +62,8 @@ def _measured(archs: list[str] | None, kinds: list[Kind], console: Console) -> T
     from dovetail.engine.tuning import measuring
 
     with console.status(f"measuring on {name}"):
-        times = measuring.measure(table(), arch, name, kinds, _WORKS, measuring.on_gpu, "cuda")
-        return Table(table().triton, rows, tuple(times))
+        times = measuring.measure(table(), arch, name, kinds, _MEASURED, measuring.on_gpu, "cuda")
+        return Table(table().triton, rows, tuple(measuring.fastest(times)))
 
 
 def _compiled(archs: list[str], kinds: list[Kind], console: Console) -> Table:
@@ -78,7 +79,7 @@ def _compiled(archs: list[str], kinds: list[Kind], console: Console) -> Table:
     for arch in archs:
         for kind in kinds:
             with console.status(f"compiling for {arch}, {kind}"):
-                rows += [compile_row(arch, kind, candidate) for candidate in candidates()]
+                rows += [compile_row(arch, kind, candidate) for candidate in candidates(kind)]
     return Table(VERSION, tuple(rows))
 
 

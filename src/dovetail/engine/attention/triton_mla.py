@@ -10,8 +10,11 @@ operations, on every architecture: each byte's bits, moved, are the float16 of a
 of float32, so the tile in shared memory has two bytes a number and not six. Scales of packed rows (one for 128 numbers)
 multiply scores and weights, which are few, and not numbers.
 
-Loads of the cache are not masked, because masked loads are not pipelined: a row past the end is the last row again, and
-its score is masked.
+What is read next does not wait for what is computed now. Where a row is comes from the block table, one step ahead, so
+that Triton can pipeline the loads of the rows (a load whose address is loaded in the same step is not pipelined). Bytes
+have to become float16 on their way to shared memory, which Triton does not pipeline: they are read a step ahead into
+registers. Loads of rows are not masked, because masked loads are not pipelined either: a row past the end is the last
+row again, and its score is masked.
 """
 
 from __future__ import annotations
@@ -45,9 +48,37 @@ class Launch(NamedTuple):
 
 
 @triton.jit
-def _load(pointers, BYTES: tl.constexpr, TYPE: tl.constexpr):
+def _near(table, begin, stop, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Which rows of the cache are the `BLOCK_N` from position `begin` on. A position past the end is the last one."""
+    near = tl.minimum(begin + tl.arange(0, BLOCK_N), stop - 1)
+    block = tl.load(table + near // BLOCK_SIZE, mask=near >= 0, other=0)
+    return block.to(tl.int64) * BLOCK_SIZE + tl.maximum(near, 0) % BLOCK_SIZE
+
+
+@triton.jit
+def _read(rows, RANK: tl.constexpr, ROPE: tl.constexpr, LAYOUT: tl.constexpr, GROUP: tl.constexpr):
+    """Four sub-tiles of latents, the rotated numbers, and the scales of packed rows (else 1), as they are stored."""
+    PART: tl.constexpr = RANK // 4
+    rotated = tl.arange(0, ROPE)
+    keys = rows[:, None] + tl.arange(0, PART)[None, :]
+    k0, k1, k2, k3 = tl.load(keys), tl.load(keys + PART), tl.load(keys + 2 * PART), tl.load(keys + 3 * PART)
+    if LAYOUT == 2:
+        scales = (rows + RANK).to(tl.pointer_type(tl.float32))
+        s0 = tl.load(scales) * 256.0
+        s1 = tl.load(scales + PART // GROUP) * 256.0
+        s2 = tl.load(scales + 2 * PART // GROUP) * 256.0
+        s3 = tl.load(scales + 3 * PART // GROUP) * 256.0
+        turned = (rows + RANK + RANK // GROUP * 4).to(tl.pointer_type(tl.bfloat16))
+        kr = tl.load(turned[:, None] + rotated[None, :])
+    else:
+        s0, s1, s2, s3 = 1.0, 1.0, 1.0, 1.0
+        kr = tl.load(rows[:, None] + RANK + rotated[None, :])
+    return k0, k1, k2, k3, kr, s0, s1, s2, s3
+
+
+@triton.jit
+def _number(tile, BYTES: tl.constexpr, TYPE: tl.constexpr):
     """A tile as `TYPE`; bytes of e4m3 as a 256th of their values."""
-    tile = tl.load(pointers)
     if BYTES:
         moved = (tile.to(tl.int8, bitcast=True).to(tl.int16) << 7) & -16385
         tile = moved.to(tl.float16, bitcast=True)
@@ -116,14 +147,14 @@ def attend_parts(
     end = tl.minimum(end, stop)
 
     number = tl.arange(0, PART)
-    row = queries + (token.to(tl.int64) * heads + head)[:, None] * (RANK + ROPE)
+    query_row = queries + (token.to(tl.int64) * heads + head)[:, None] * (RANK + ROPE)
     here = exists[:, None]
-    q0 = tl.load(row + number[None, :], mask=here, other=0.0)
-    q1 = tl.load(row + PART + number[None, :], mask=here, other=0.0)
-    q2 = tl.load(row + 2 * PART + number[None, :], mask=here, other=0.0)
-    q3 = tl.load(row + 3 * PART + number[None, :], mask=here, other=0.0)
+    q0 = tl.load(query_row + number[None, :], mask=here, other=0.0)
+    q1 = tl.load(query_row + PART + number[None, :], mask=here, other=0.0)
+    q2 = tl.load(query_row + 2 * PART + number[None, :], mask=here, other=0.0)
+    q3 = tl.load(query_row + 3 * PART + number[None, :], mask=here, other=0.0)
     rotated = tl.arange(0, ROPE)
-    qr = tl.load(row + RANK + rotated[None, :], mask=here, other=0.0)
+    qr = tl.load(query_row + RANK + rotated[None, :], mask=here, other=0.0)
     # Scores in units of log 2, for exp2.
     unit = tl.full([TILE], 1.4426950408889634, tl.float32) * score_scale
     if BYTES:
@@ -145,31 +176,29 @@ def attend_parts(
     m1 = tl.zeros([TILE, PART], tl.float32)
     m2 = tl.zeros([TILE, PART], tl.float32)
     m3 = tl.zeros([TILE, PART], tl.float32)
+    own = table + sequence.to(tl.int64) * table_width
+    row = _near(own, start, stop, BLOCK_SIZE, BLOCK_N)
+    if BYTES:
+        n0, n1, n2, n3, nr, t0, t1, t2, t3 = _read(data + row * ROW, RANK, ROPE, LAYOUT, GROUP)
     for begin in range(start, stop, BLOCK_N):
+        if BYTES:
+            k0, k1, k2, k3, kr, s0, s1, s2, s3 = n0, n1, n2, n3, nr, t0, t1, t2, t3
+            row = _near(own, begin + BLOCK_N, stop, BLOCK_SIZE, BLOCK_N)
+            n0, n1, n2, n3, nr, t0, t1, t2, t3 = _read(data + row * ROW, RANK, ROPE, LAYOUT, GROUP)
+        else:
+            k0, k1, k2, k3, kr, s0, s1, s2, s3 = _read(data + row * ROW, RANK, ROPE, LAYOUT, GROUP)
+            row = _near(own, begin + BLOCK_N, stop, BLOCK_SIZE, BLOCK_N)
         position = begin + tl.arange(0, BLOCK_N)
-        near = tl.minimum(position, stop - 1)
-        block = tl.load(table + sequence.to(tl.int64) * table_width + near // BLOCK_SIZE)
-        rows = data + (block.to(tl.int64) * BLOCK_SIZE + near % BLOCK_SIZE) * ROW
-        keys = rows[:, None] + number[None, :]
-        k0 = _load(keys, BYTES, TYPE)
-        k1 = _load(keys + PART, BYTES, TYPE)
-        k2 = _load(keys + 2 * PART, BYTES, TYPE)
-        k3 = _load(keys + 3 * PART, BYTES, TYPE)
+        k0, k1 = _number(k0, BYTES, TYPE), _number(k1, BYTES, TYPE)
+        k2, k3 = _number(k2, BYTES, TYPE), _number(k3, BYTES, TYPE)
+        kr = _number(kr, LAYOUT == 1, TYPE)
         if LAYOUT == 2:
-            scales = (rows + RANK).to(tl.pointer_type(tl.float32))
-            s0 = tl.load(scales) * 256.0
-            s1 = tl.load(scales + PART // GROUP) * 256.0
-            s2 = tl.load(scales + 2 * PART // GROUP) * 256.0
-            s3 = tl.load(scales + 3 * PART // GROUP) * 256.0
-            turned = (rows + RANK + RANK // GROUP * 4).to(tl.pointer_type(tl.bfloat16))
-            kr = tl.load(turned[:, None] + rotated[None, :]).to(TYPE)
             score = _score(qr, kr, PRECISION)
             score += _score(q0, k0, PRECISION) * s0[None, :]
             score += _score(q1, k1, PRECISION) * s1[None, :]
             score += _score(q2, k2, PRECISION) * s2[None, :]
             score += _score(q3, k3, PRECISION) * s3[None, :]
         else:
-            kr = _load(rows[:, None] + RANK + rotated[None, :], BYTES, TYPE)
             score = _score(q0, k0, PRECISION)
             score = tl.dot(q1, tl.trans(k1), score, input_precision=PRECISION)
             score = tl.dot(q2, tl.trans(k2), score, input_precision=PRECISION)

@@ -43,16 +43,20 @@ _NUMBERS = {
 _INSTRUCTIONS = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 
 
-def candidates() -> Iterator[Candidate]:
+def candidates(kind: Kind) -> Iterator[Candidate]:
     """Every tile that is tried. The sums of 32 rows are 64 kB, which 4 warps do not have in registers."""
     for tile, warps, steps in (
         (16, 4, ((32, 2), (32, 3), (64, 2))),
-        (16, 8, ((32, 2), (32, 3), (64, 2))),
-        (32, 8, ((16, 2), (32, 2), (64, 2))),
-        (64, 8, ((32, 2),)),
+        (16, 8, ((32, 3), (64, 2), (64, 3))),
+        (32, 8, ((16, 2), (32, 2), (32, 3))),
+        (64, 8, ((16, 3), (32, 2), (32, 3))),
     ):
         for block_n, stages in steps:
-            yield Candidate(block_n, tile, stages, warps)
+            # Bytes are not pipelined, so only floats have a third stage.
+            if kind == "bfloat16" or stages == 2:
+                yield Candidate(block_n, tile, stages, warps)
+            elif (block_n, 2) not in steps:
+                yield Candidate(block_n, tile, 2, warps)
 
 
 def compile_row(arch: str, kind: Kind, candidate: Candidate, block_size: int = 64) -> Row:

@@ -55,13 +55,13 @@ class Choice(NamedTuple):
 def seconds(row: Row, work: Work, splits: int) -> float:
     """The predicted time of both passes."""
     arch, block_n, tile = ARCHITECTURES[row.arch], row.candidate.block_n, row.candidate.tile
-    tiles = _tiles(tile, work)
+    of_sequence = tiles(tile, work)
     blocks = math.ceil(math.ceil(work.context / block_n) / splits)
-    programs = work.batch * tiles * splits
+    programs = work.batch * of_sequence * splits
     resident = max(1, min(row.resident, math.ceil(programs / arch.sms)))
     waves = math.ceil(programs / (arch.sms * resident))
     row_bytes = ROW_BYTES[row.kind]
-    read = blocks * block_n * row_bytes * (1 + (tiles - 1) / _L2) / tiles
+    read = blocks * block_n * row_bytes * (1 + (of_sequence - 1) / _L2) / of_sequence
     share = arch.bandwidth / min(arch.sms, programs)
     under_way = block_n * row_bytes * resident
     share = min(share, arch.bandwidth / arch.sms * 2, under_way / _LATENCY)
@@ -77,7 +77,9 @@ def seconds(row: Row, work: Work, splits: int) -> float:
 def choose(table: Table, arch: str, kind: Kind, work: Work) -> Choice:
     """The launch with the least time, measured or predicted. Raises `EngineError` where the table has no rows."""
     rows = table.of(arch, kind)
-    return _measured(table, rows, work) or min(_choices(rows, work), key=lambda choice: choice.seconds)
+    # The model knows nothing of spills: only a measurement chooses a tile that does.
+    whole = [row for row in rows if not row.stack] or rows
+    return _measured(table, rows, work) or min(_choices(whole, work), key=lambda choice: choice.seconds)
 
 
 def _measured(table: Table, rows: Iterable[Row], work: Work) -> Choice | None:
@@ -111,7 +113,7 @@ def _choices(rows: Iterable[Row], work: Work) -> Iterable[Choice]:
             yield Choice(row, together, splits, seconds(row, work, splits))
 
 
-def _tiles(tile: int, work: Work) -> int:
+def tiles(tile: int, work: Work) -> int:
     """How many tiles the queries of one sequence are."""
     together = min(work.queries, tile)
     return math.ceil(work.heads / (tile // together)) * math.ceil(work.queries / together)

@@ -23,6 +23,11 @@ RANK, ROPE = 512, 64
 ROW_BYTES: dict[Kind, int] = {"bfloat16": 1152, "fp8": 576, "fp8_ds_mla": 656}
 
 
+#: The most bytes of stack that a thread of a tile may spill. A few, outside the loop, cost less than smaller tiles: on
+#: an H100, 64 rows of bfloat16 with 120 bytes take 0.65 of the time of 16 rows with none, for 64 heads.
+MOST_STACK = 256
+
+
 class Architecture(msgspec.Struct, frozen=True):
     """What a block of threads may have on one kind of multiprocessor (SM), and a GPU that has it, for the model.
 
@@ -83,7 +88,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             return f"needs {self.tensor_memory} columns of tensor memory, {limits.tensor_memory} exist"
         if self.instruction is None:
             return "uses no tensor cores"
-        return f"spills: {self.stack} bytes of stack a thread" if self.stack else None
+        return f"spills: {self.stack} bytes of stack a thread" if self.stack > MOST_STACK else None
 
     @property
     def resident(self) -> int:
