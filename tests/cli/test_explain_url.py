@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from dovetail.cli import asked_recording
+from dovetail.cli.asked_answers import api_of
 from dovetail.cli.raw_steps import raw_steps
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
@@ -78,8 +79,8 @@ def test_a_request_is_sent_and_explained(dovetail: Dovetail, demo: str, request_
     assert not shown.messages[0].content and shown.messages[0].calls[0].name == "get_weather"
 
 
-def shown_json(dovetail: Dovetail, file: Path, url: str) -> bytes:
-    done = dovetail("explain", file, "--url", url, "--json")
+def shown_json(dovetail: Dovetail, file: Path, url: str, *more: str) -> bytes:
+    done = dovetail("explain", file, "--url", url, "--json", *more)
     assert done.returncode == 0, done.stderr
     return json.dumps(json.loads(done.stdout)["recording"]).encode()
 
@@ -108,6 +109,12 @@ def test_a_recording_is_sent_again_and_compared(
     ]
     tokens = recorded.steps[0].tokens
     other = msgspec.structs.replace(recorded.steps[0], tokens=(*tokens[:5], *tokens[6:]))
+    # What a server does not tell that records nothing is no difference.
+    own = msgspec.structs.replace(recorded, grammar="start: a", tokenizer=RecordedTokenizer("aa", 5), left_out=())
+    done = dovetail(
+        "explain", written(tmp_path, json.loads(msgspec.json.encode(own)), "own"), "--url", demo, "--replay"
+    )
+    assert done.returncode == 0
     changed = json.loads(msgspec.json.encode(msgspec.structs.replace(recorded, steps=(other,))))
     done = dovetail("explain", written(tmp_path, changed, "other"), "--url", demo, "--replay")
     assert done.returncode == 1 and done.stdout.startswith("recorded, and asked for again\nchoice 0, token 5\n- ")
@@ -136,7 +143,7 @@ def test_a_recording_of_another_tokenizer_is_not_compared(
         request=msgspec.Raw(request_file.read_bytes()),
     )
 
-    async def other(asker: Any, body: Any) -> Recording:
+    async def other(asker: Any, body: Any, api: str) -> Recording:
         return msgspec.structs.replace(recorded, tokenizer=RecordedTokenizer("bb", 5))
 
     monkeypatch.setattr(asked_recording.Asker, "recording", other)
@@ -284,6 +291,146 @@ def test_other_answers_are_refused_in_one_line(
     assert done.returncode == 2 and error in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
 
 
+# -- other APIs -------------------------------------------------------------------------------------------------------
+
+
+PROMPT = "Please get the weather for city Paris."
+BODIES: dict[str, Any] = {
+    "messages": {
+        "max_tokens": 60,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
+    },
+    "responses": {
+        "max_output_tokens": 60,
+        "temperature": 0,
+        "input": PROMPT,
+        "tools": [{"type": "function", **WEATHER["function"]}],
+    },
+    "completions": {"max_tokens": 6, "temperature": 0, "prompt": "Hello"},
+}
+
+
+@pytest.mark.parametrize("api", BODIES)
+def test_a_request_of_another_api_is_explained_and_replayed(
+    dovetail: Dovetail, demo: str, tmp_path: Path, api: str
+) -> None:
+    file = written(tmp_path, BODIES[api] | {"stream": True})
+    shown = decode(shown_json(dovetail, file, demo), "shown")
+    assert (shown.api, len(shown.messages)) == (api, 1) and shown.message is not None and shown.prompt is not None
+    assert shown.prompt.tokens and shown.options is not None and shown.options.max_tokens == shown_limit(api)
+    if api == "completions":
+        assert shown.message.content and shown.steps[0].finish == "length"
+    else:
+        (call,) = shown.message.calls
+        assert json.loads(call.arguments) == {"city": "Paris"} and shown.message.reasoning
+        assert (call.name, shown.steps[0].finish) == ("get_weather", "tool_calls")
+    done = dovetail("explain", file, "--url", demo, "--replay")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["with drafts, and without", "equal, apart from ids and times"]
+    raw = dovetail("explain", file, "--url", demo, "--raw")
+    assert raw.returncode == 2 and "needs a recording" in raw.stderr
+
+
+def shown_limit(api: str) -> int:
+    return next(limit for name, limit in BODIES[api].items() if name.startswith("max_"))
+
+
+@pytest.mark.parametrize("api", BODIES)
+def test_a_recording_of_another_api_is_replayed(
+    dovetail: Dovetail, small_tokenizer: Tokenizer, tmp_path: Path, api: str
+) -> None:
+    """The server's own recording of each answer is found by the answer's id."""
+    engine = ScriptedEngine(small_tokenizer)
+    engine.ids = ids_of(Message(content="ok", reasoning="" if api == "completions" else "hm"), small_tokenizer)
+    body = {name: value for name, value in BODIES[api].items() if name != "tools"} | {"model": MODEL}
+    with served(recording_server(engine, small_tokenizer, tmp_path / "recordings")) as url:
+        shown = decode(shown_json(dovetail, written(tmp_path, body), url, "--api", api), "shown")
+        file = next(path for path in (tmp_path / "recordings").iterdir() if path.name.endswith("recording.json"))
+        engine.scripts = [[*engine.ids], [*engine.ids][::-1]]
+        replayed = dovetail("explain", file, "--url", url, "--replay")
+    assert (shown.api, shown.left_out) == (api, ()) and len(shown.steps) > 1 and shown.id in file.name
+    assert replayed.returncode == 1 and replayed.stdout.startswith(
+        "recorded, and asked for again\nequal, apart from ids and times\nwith drafts, and without\nchoice 0, token 0\n"
+    )
+    assert [seen.draft_tokens for seen in engine.seen[-2:]] == [None, 0]
+
+
+ANSWERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "messages": (
+        {"system": "s", "messages": [], "max_tokens": 9},
+        lambda text: {
+            "id": "msg_1",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": ""},
+                {"type": "text", "text": text},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 12345678901234567890}},
+            ],
+            "stop_reason": "max_tokens",
+            "usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": None},
+        },
+    ),
+    "responses": (
+        {"input": "a", "max_output_tokens": 9},
+        lambda text: {
+            "id": "resp_1",
+            "status": "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"},
+            "output": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {"type": "message", "content": [{"type": "output_text", "text": text}]},
+                {"type": "function_call", "call_id": "a", "name": "f", "arguments": '{"x":12345678901234567890}'},
+                {"type": "web_search_call", "id": "ws"},
+            ],
+            "usage": {"input_tokens": 7},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("api", ANSWERS)
+def test_an_answer_of_another_servers_api_is_explained(dovetail: Dovetail, tmp_path: Path, api: str) -> None:
+    body, answer = ANSWERS[api]
+    texts = iter(["I see", "I see", "I saw"])
+
+    async def answers(request: Request) -> JSONResponse:
+        return JSONResponse(answer(next(texts)))
+
+    async def listed(request: Request) -> JSONResponse:
+        return JSONResponse({"data": [{"id": "m"}]})
+
+    routes = [Route(f"/v1/{api}", answers, methods=["POST"]), Route("/v1/models", listed)]
+    file = written(tmp_path, body)
+    with served(Starlette(routes=routes)) as url:
+        shown = decode(shown_json(dovetail, file, url, "--api", api), "shown")
+        replayed = dovetail("explain", file, "--url", url, "--replay")
+    (message,) = shown.messages
+    assert (message.content, message.reasoning, shown.prompt and shown.prompt.tokens) == ("I see", "hm", 7)
+    assert message.calls == (Call("a", "f", '{"x":12345678901234567890}'),) and shown.steps[0].finish == "length"
+    # No token is known, so messages are compared.
+    assert replayed.returncode == 1
+    assert replayed.stdout.splitlines()[1:] == ["choice 0, message.content", '- "I see"', '+ "I saw"']
+
+
+@pytest.mark.parametrize(
+    ("body", "api"),
+    [
+        ({"messages": []}, "chat"),
+        ({"messages": [], "system": "a"}, "messages"),
+        ({"messages": [], "tools": [{"name": "a", "input_schema": {}}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}, 3], "tools": [WEATHER, 3]}, "chat"),
+        ({"messages": 3, "tools": 3}, "chat"),
+        ({"input": "a"}, "responses"),
+        ({"prompt": "a"}, "completions"),
+        ({}, None),
+    ],
+)
+def test_the_api_of_a_request_is_told_by_its_fields(body: Any, api: str | None) -> None:
+    assert api_of(body) == api
+
+
 def test_what_cannot_be_sent_is_refused_in_one_line(dovetail: Dovetail, request_file: Path, tmp_path: Path) -> None:
     def refused(it: Recording, *more: str) -> str:
         file = written(tmp_path, json.loads(msgspec.json.encode(it)), "it.recording.json")
@@ -293,7 +440,7 @@ def test_what_cannot_be_sent_is_refused_in_one_line(dovetail: Dovetail, request_
 
     assert "redacted" in refused(recording(redacted=True))
     assert "does not have the request's body" in refused(recording())
-    assert "only chat completions" in refused(recording(api="messages"))
+    assert "the API 'embeddings'" in refused(recording(api="embeddings", request=msgspec.Raw(b"{}")))
     for more in ((), ("--replay",)):
         done = dovetail("explain", request_file, *more)
         assert done.returncode == 2 and "--url is missing" in done.stderr

@@ -1,19 +1,19 @@
-"""Sends a chat completion, and makes a recording of it: the server's own, or what the answer and its prompt show."""
+"""Sends a request, and makes a recording of it: the server's own, or what the answer and its prompt show."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from dovetail.cli.asked_answers import APIS, Answer, Choice, Message, Speculation, Usage
 from dovetail.client.endpoint import error_text, merged
 from dovetail.client.not_tested import NotTested
 from dovetail.client.transport import Reply, Transport
-from dovetail.conversation import Call
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
 from dovetail.gateway.recordings.recording import (
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: How long the server's recording is waited for after the answer, in seconds, and how often it is looked for.
 _WAIT_S, _TRIES = 0.1, 60
-_NOT_RECORDED = "single steps, grammar, options and the server's times, because the server has no recording of it"
+NOT_RECORDED = "single steps, grammar, options and the server's times, because the server has no recording of it"
 
 
 class Asker:
@@ -43,30 +43,29 @@ class Asker:
         self._transport = transport
         self._url = url
 
-    async def recording(self, body: Mapping[str, Any]) -> Recording:
-        """The recording of the chat completion `body`, which is sent now, and not streamed. Raises `InvalidRequest`."""
+    async def recording(self, body: Mapping[str, Any], api: str = "chat") -> Recording:
+        """The recording of `body`, a request of `api`, which is sent now, and not streamed. Raises `InvalidRequest`."""
+        path, decode = APIS[api]
         body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         if not body.get("model"):
             body = {**body, "model": await self._model()}
-        rendered = await self._rendered(body)
+        rendered = await self._rendered(body) if api == "chat" else None
         records = (await self._send("GET", "/inspect/server")).status == 200
         began, arrived = datetime.now(UTC), time.perf_counter()
-        reply = await self._send(
-            "POST", "/v1/chat/completions", _sent(body, ours=rendered is not None, records=records)
-        )
+        reply = await self._send("POST", path, _sent(body, ours=rendered is not None, records=records))
         seconds = time.perf_counter() - arrived
-        answer = None if reply.status != 200 else self._decoded(reply, _Answer)
+        answer = None if reply.status != 200 else self._read(reply, decode)
         if records and answer is not None and (recording := await self._recorded(answer.id)) is not None:
             return recording
         known = Recording(
             id=answer.id if answer is not None else "refused",
             request_id=reply.headers.get("x-request-id", ""),
-            api="chat",
+            api=api,
             model=str(body["model"]),
             began=began.isoformat(timespec="milliseconds"),
             request=msgspec.Raw(msgspec.json.encode(body)),
             times={"ended": round(seconds, 6)},
-            left_out=(_NOT_RECORDED,),
+            left_out=(NOT_RECORDED,),
         )
         if answer is None:
             error = RecordedError(f"HTTP {reply.status}", error_text(reply))
@@ -108,10 +107,14 @@ class Asker:
             raise InvalidRequest(f"{self._url}: {error}") from error
 
     def _decoded(self, reply: Reply, type: type[T]) -> T:
+        decoder = msgspec.json.Decoder(type)
+        return self._read(reply, decoder.decode)
+
+    def _read(self, reply: Reply, decode: Callable[[bytes], T]) -> T:
         if reply.status != 200:
             raise InvalidRequest(f"{self._url} answered {reply.status}: {error_text(reply)}")
         try:
-            return msgspec.json.decode(reply.body, type=type)
+            return decode(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{self._url} answered with something else than was expected: {error}") from error
 
@@ -172,85 +175,14 @@ class _Rendered(msgspec.Struct):
     dovetail: _Repairs | None = None
 
 
-class _Function(msgspec.Struct):
-    name: str = ""
-    arguments: str = ""
-
-
-class _Call(msgspec.Struct):
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Defect(msgspec.Struct):
-    kind: str
-    detail: str = ""
-
-
-class _Ours(msgspec.Struct):
-    defects: list[_Defect] = []
-    token_ids: list[int] | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
-    dovetail: _Ours | None = None
-
-    def calls(self) -> tuple[Call, ...]:
-        made = ((call.id or "", call.function or _Function()) for call in self.tool_calls or ())
-        return tuple(Call(id, function.name, function.arguments) for id, function in made)
-
-
-class _Top(msgspec.Struct):
-    token: str
-    logprob: float
-
-
-class _Logprob(msgspec.Struct):
-    token: str
-    logprob: float
-    top_logprobs: list[_Top] = []
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Logprob] | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    index: int = 0
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
-
-
-class _Speculation(msgspec.Struct):
-    drafted: int = 0
-    accepted: int = 0
-    forced: int = 0
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    speculation: _Speculation | None = None
-
-
-class _Answer(msgspec.Struct):
-    choices: list[_Choice]
-    id: str = ""
-    usage: _Usage | None = None
-
-
 # -- what that shows --------------------------------------------------------------------------------------------------
 
 
 def _with_answer(
-    known: Recording, body: Mapping[str, Any], answer: _Answer, rendered: _Rendered | None, seconds: float
+    known: Recording, body: Mapping[str, Any], answer: Answer, rendered: _Rendered | None, seconds: float
 ) -> Recording:
     """`known` with what `answer` and the prompt show: each choice is one step, of which only the end is known."""
-    usage = answer.usage or _Usage()
+    usage = answer.usage or Usage()
     # The figures are those of all choices together.
     speculation = usage.speculation if len(answer.choices) == 1 else None
     steps = tuple(_step(choice, speculation, seconds) for choice in answer.choices)
@@ -267,7 +199,7 @@ def _with_answer(
     )
 
 
-def _prompt(rendered: _Rendered | None, usage: _Usage) -> RecordedPrompt | None:
+def _prompt(rendered: _Rendered | None, usage: Usage) -> RecordedPrompt | None:
     if rendered is None:
         return RecordedPrompt(usage.prompt_tokens or 0)
     segments = tuple(PromptSegment(each.text, each.control, 1 if each.control else 0) for each in rendered.segments)
@@ -281,7 +213,8 @@ def _repairs(rendered: _Rendered | None) -> Iterator[RecordedRepair]:
 
 def _options(body: Mapping[str, Any]) -> RecordedOptions | None:
     """The options that the request sets itself; None if it does not say how long the answer may be."""
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    limits = (body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    most = next((limit for limit in limits if limit), None)
     if not isinstance(most, int):
         return None
     tools, continues = body.get("tools"), body.get("continue_final_message") is True
@@ -300,7 +233,7 @@ def _options(body: Mapping[str, Any]) -> RecordedOptions | None:
     )
 
 
-def _step(choice: _Choice, speculation: _Speculation | None, seconds: float) -> RecordedStep:
+def _step(choice: Choice, speculation: Speculation | None, seconds: float) -> RecordedStep:
     entries = (choice.logprobs and choice.logprobs.content) or []
     ids = (choice.message.dovetail and choice.message.dovetail.token_ids) or []
     whole = bool(ids) and len(ids) == len(entries)
@@ -321,7 +254,7 @@ def _step(choice: _Choice, speculation: _Speculation | None, seconds: float) -> 
     )
 
 
-def _events(message: _Message) -> Iterator[Event]:
+def _events(message: Message) -> Iterator[Event]:
     if reasoning := message.reasoning_content or message.reasoning:
         yield Reasoning(reasoning)
     if message.content:
@@ -343,7 +276,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _message(choice: _Choice) -> RecordedMessage:
+def _message(choice: Choice) -> RecordedMessage:
     message = choice.message
     reasoning = message.reasoning_content or message.reasoning or ""
     return RecordedMessage(choice.index, message.content or "", reasoning, message.calls())

@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from dovetail.cli.asked_answers import APIS, api_of
 from dovetail.cli.asked_recording import Asker
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.cli.prompt_diff import DIFFERENT
@@ -88,7 +89,7 @@ def _read(path: str) -> Recording | dict[str, Any]:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from error
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = msgspec.json.decode(data)
-        if isinstance(body, dict) and "kind" not in body and "messages" in body:
+        if isinstance(body, dict) and "kind" not in body and api_of(body) is not None:
             return body
     return decode(data, path)
 
@@ -97,16 +98,17 @@ def _shown(source: Recording | dict[str, Any], arguments: argparse.Namespace) ->
     """The recording to show: a request is sent. Raises `InvalidRequest`."""
     if isinstance(source, Recording):
         return source
-    return asyncio.run(_asked(arguments, lambda asker: asker.recording(source)))
+    return asyncio.run(_asked(arguments, lambda asker: asker.recording(source, _api(source, arguments))))
 
 
 def _replay(source: Recording | dict[str, Any], arguments: argparse.Namespace) -> int:
     """Print where the answers to a request differ. Returns the exit code."""
     recorded = source if isinstance(source, Recording) else None
-    if recorded is not None and recorded.api != "chat":
-        raise InvalidRequest(f"the recording is of the API {recorded.api}, and only chat completions are replayed")
     body = source if isinstance(source, dict) else request_of(source)
-    comparisons = asyncio.run(_asked(arguments, lambda asker: replayed(asker, body, recorded)))
+    api = _api(body, arguments) if recorded is None else recorded.api
+    if api not in APIS:
+        raise InvalidRequest(f"the recording is of the API {api!r:.40}, and those of {', '.join(APIS)} can be replayed")
+    comparisons = asyncio.run(_asked(arguments, lambda asker: replayed(asker, body, api, recorded)))
     if arguments.json:
         print(msgspec.json.encode([each._asdict() for each in comparisons]).decode())
     else:
@@ -115,6 +117,10 @@ def _replay(source: Recording | dict[str, Any], arguments: argparse.Namespace) -
             page.line((comparison.what, _HEADING))
             page.differences(comparison.differences)
     return DIFFERENT if any(comparison.differences for comparison in comparisons) else 0
+
+
+def _api(body: dict[str, Any], arguments: argparse.Namespace) -> str:
+    return arguments.api or api_of(body) or "chat"
 
 
 async def _asked(arguments: argparse.Namespace, ask: Callable[[Asker], Awaitable[T]]) -> T:

@@ -165,7 +165,12 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
         commands, "explain", "show what happened to a request that `serve --record` recorded, with a verdict in words"
     )
     explain.add_argument(
-        "recording", metavar="FILE", help="a file of the folder of recordings, or with a chat completion's body"
+        "recording", metavar="FILE", help="a file of the folder of recordings, or with the body of a request"
+    )
+    explain.add_argument(
+        "--api",
+        choices=("chat", "messages", "responses", "completions"),
+        help="the API of the request in FILE (default: told by its fields)",
     )
     explain.add_argument("--url", metavar="URL", help="the server that gets the request in FILE, with or without /v1")
     explain.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dovetail.cli.asked_answers import api_of
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.recordings.recording import Recording
 
@@ -43,6 +44,8 @@ def raw_steps(source: Recording | dict[str, Any], path: str, url: str, *, key: b
     Raises `InvalidRequest` for a recording of a request that is no JSON object, or whose texts are redacted.
     """
     body = source if isinstance(source, dict) else request_of(source)
+    if isinstance(source, dict) and api_of(body) not in (None, "chat"):
+        raise InvalidRequest("--raw of a request needs a chat completion; of other APIs, it needs a recording")
     # The key's name is left to the shell, so it is in double quotes.
     post = f'{_POST} -H "Authorization: Bearer $OPENAI_API_KEY"' if key else _POST
     lines = [*_prompt(source, path, f"{post} {url}"), "", *_complete(source, body, f"{post} {url}"), ""]

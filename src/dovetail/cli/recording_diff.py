@@ -121,16 +121,29 @@ def _ids(ids: Sequence[int], at: int) -> str:
 
 def _answers(first: Recording, second: Recording) -> Iterator[Difference]:
     choices = {step.choice for recording in (first, second) for step in recording.steps}
+    # Of another server, messages may be all that is known.
+    known = all(any(step.tokens for step in recording.steps) for recording in (first, second))
     for choice in sorted(choices):
         a, b = _tokens(first, choice), _tokens(second, choice)
         at = _common(a, b)
-        if at < max(len(a), len(b)):
+        if known and at < max(len(a), len(b)):
             yield Difference(f"choice {choice}, token {at:,}", _text(a, at), _text(b, at))
+        else:
+            yield from _fields(f"choice {choice}, message", _message(first, choice), _message(second, choice))
         yield from _fields(f"choice {choice}, finish", _finish(first, choice), _finish(second, choice))
 
 
 def _tokens(recording: Recording, choice: int) -> list[Token]:
     return [token for step in recording.steps if step.choice == choice for token in step.tokens]
+
+
+def _message(recording: Recording, choice: int) -> dict[str, Any]:
+    """The message without the ids of its calls."""
+    message = next((each for each in recording.messages if each.choice == choice), None)
+    if message is None:
+        return {}
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
+    return {"content": message.content, "reasoning": message.reasoning, "calls": calls}
 
 
 def _finish(recording: Recording, choice: int) -> str | None:

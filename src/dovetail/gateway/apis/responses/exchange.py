@@ -74,7 +74,7 @@ class ResponsesExchange:
             check_response_format(request.response_format)
             check_tool_choice(tools.choice, tools.chat, conversation.messages)
         return TurnRequest(
-            id=f"resp-{self._id}",
+            id=self.name,
             messages=conversation.messages,
             tools=tools.chat or None,
             tool_choice=tools.choice,
