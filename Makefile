@@ -271,6 +271,15 @@ check-kernel: $(VENV)/.dev
 	  DOVETAIL_VLLM_PARSERS="$(abspath $(PEERS))/arguments/bin/vllm-0.33:$(abspath $(PEERS))/arguments/bin/vllm-0.32" \
 	  $(BIN)/python -m pytest $(UNTIMED) tests/plugins/vllm/test_mla_backend.py $(ARGS)
 
+# On a machine with a GPU: the engine's tests and the kernel's on it, then the kernel beside other engines' (three minutes).
+.PHONY: check-gpu
+check-gpu: $(VENV)/.dev
+	@$(PIP) install --editable '.[gpu]'
+	@$(BIN)/python -m pytest $(UNTIMED) tests/engine/test_triton_mla.py tests/engine/test_gpu.py $(ARGS)
+	@benchmarks/latent_kernel/setup.sh "$(PEERS)/latent_kernel" $(BIN)/python
+	@$(BIN)/python -m benchmarks.latent_kernel --peers "$(PEERS)/latent_kernel"
+	@$(BIN)/python -m benchmarks.engine.on_gpu
+
 # With a real vLLM on CPU, in an environment below $(PEERS) that has Dovetail in it too. Not in .ci/run, which begins on a
 # bare machine: the environment is 2.5 GB.
 vllm-test: $(VENV)/.dev

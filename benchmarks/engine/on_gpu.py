@@ -171,6 +171,7 @@ def random_target(folder: Path) -> Iterator[dict[str, Any]]:
                 prefix_caching=False,
             )
             core = LLMCore.load(folder, None, NumberTokenizer(), settings)
+            answers(core, prompts, 4)  # compiles the kernel
             ids, speed, _ = answers(core, prompts, TOKENS)
             reference = reference or ids
             core.close()

@@ -68,9 +68,14 @@ def test_measuring_is_of_this_machines_gpu(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_what_was_measured_is_kept_with_its_cell() -> None:
     cell = table().of("sm_120", "fp8")
+    predicted = msgspec.structs.replace(table(), measured=())
     time = Measured("RTX PRO 6000", "sm_120", "fp8", cell[0].candidate, 1, 1024, 8, 4, 2, 1e-5)
-    measured = msgspec.json.decode(updated(table(), Table("3.9.0", cell, (time,))), type=Table)
+    measured = msgspec.json.decode(updated(predicted, Table("3.9.0", cell, (time,))), type=Table)
     assert measured.measured == (time,) and measured.rows == table().rows
+    assert msgspec.json.decode(updated(table(), Table("3.9.0", cell, (time,))), type=Table).measured == (
+        *table().measured,
+        time,
+    )
     again = msgspec.json.decode(updated(measured, Table("3.9.0", table().of("sm_90", "fp8"))), type=Table)
     assert again.measured == (time,)
     assert msgspec.json.decode(updated(measured, Table("4.0.0", cell)), type=Table).measured == ()

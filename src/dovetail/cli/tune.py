@@ -23,7 +23,7 @@ _WORKS = [Work(batch, context, 8, 4) for context in (1024, 8192, 65536) for batc
 #: For which a GPU is measured: without drafts too, and with all heads.
 _MEASURED = [work._replace(heads=heads, queries=queries) for work in _WORKS for heads in (8, 64) for queries in (1, 4)]
 
-_PREDICTED = "Predicted by a model (engine/tuning/model.py); never measured."
+_PREDICTED = "predicted by a model (engine/tuning/model.py), never measured."
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,7 +46,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _select(whole: Table, archs: list[str], kinds: list[Kind]) -> Table:
-    return Table(whole.triton, tuple(row for row in whole.rows if row.arch in archs and row.kind in kinds))
+    rows = tuple(row for row in whole.rows if row.arch in archs and row.kind in kinds)
+    return Table(
+        whole.triton, rows, tuple(each for each in whole.measured if each.arch in archs and each.kind in kinds)
+    )
 
 
 def _measured(archs: list[str] | None, kinds: list[Kind], console: Console) -> Table:
@@ -105,5 +108,8 @@ def _show_choices(fits: Table, archs: list[str], kinds: list[Kind], console: Con
                 times = (f"{chosen.seconds * 1e6:,.0f} us", f"{floor(kind, arch, work) * 1e6:,.0f} us")
                 shown.add_row(arch, kind, str(work.batch), f"{work.context:,}", candidate, str(chosen.splits), *times)
     console.print(shown)
-    source = f"Measured on {fits.measured[0].gpu}." if fits.measured else _PREDICTED
+    measured = {each.arch: each.gpu for each in fits.measured}
+    named = [f"{arch} measured on {gpu}" for arch, gpu in measured.items()]
+    source = "; ".join(named) + ("." if set(archs) <= measured.keys() else f"; others: {_PREDICTED}")
+    source = source if named else _PREDICTED
     console.print(f"8 heads, 4 queries, one layer. {source}")

@@ -201,7 +201,7 @@ def _kernels(plan: Candidate) -> list[Advice]:
 #: The widths of latents for which Dovetail's kernel is compiled (engine/tuning/table.py), and of which is known what
 #: vLLM's needs.
 _LATENTS = (512, 64)
-_NEVER_TIMED = "its speed was never measured (docs/mla.md)"
+_NOT_TIMED = "no vLLM was timed with it (docs/mla.md)"
 
 
 def _latent_kernel(plan: Candidate) -> list[Advice]:
@@ -211,7 +211,7 @@ def _latent_kernel(plan: Candidate) -> list[Advice]:
     if plan.engine != "vllm" or attention.kind != "mla" or attention.index_dim is not None:
         return []
     if backend == "CUSTOM":
-        return [Advice("note", "attention_backend", f"{plan.text('attention_backend')}: Dovetail's; {_NEVER_TIMED}")]
+        return [Advice("note", "attention_backend", f"{plan.text('attention_backend')}: Dovetail's; {_NOT_TIMED}")]
     fp8 = str(plan.value("kv_cache_dtype")).startswith("fp8")
     if capability is None or capability[0] != 12 or not fp8 or backend not in (None, "TRITON_MLA"):
         return []
@@ -219,7 +219,7 @@ def _latent_kernel(plan: Candidate) -> list[Advice]:
         return []
     own = (
         "--attention-backend CUSTOM takes Dovetail's (`pip install dovetail[vllm]` where vLLM runs), which fits: "
-        f"{_NEVER_TIMED}"
+        f"{_NOT_TIMED}"
         if capability == (12, 0)
         else "a cache in bfloat16 needs 63,488"
     )
