@@ -372,7 +372,7 @@ HARMFUL = {
 
 
 #: Every harm is tried; these are one of each kind: steps, memory by a growing text, one operation that is too large.
-_QUICK = ("loops", "calls itself", "doubles", "joins by a filter", "multiplies", "raises", "formats", "prints")
+_QUICK = ("loops", "calls itself", "doubles", "joins by a filter", "multiplies", "squares", "pads", "formats", "prints")
 
 
 @pytest.mark.parametrize("harm", slow_but(HARMFUL, *_QUICK))

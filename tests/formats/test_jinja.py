@@ -122,6 +122,22 @@ KNOWN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("<think>", "</think>"), ("<|START_THINKING|>", "<|END_THINKING|>"), ("<think>", "")],
+)
+def test_a_block_that_the_generation_prompt_opens(opening: str, closing: str) -> None:
+    """The template need not show the closing tag: it may drop the reasoning of earlier answers."""
+    source = CHATML.replace("assistant\\n' }}", f"assistant\\n{opening}' }}}}")
+    if closing:
+        source = source.replace("message.content", f"message.content.split('{closing}')[-1]")
+    closing = closing or "</think>"
+    fmt = chat_templates.of_source(source, ("<|im_start|>", "<|im_end|>", opening, closing))
+    assert fmt.reasoning == "opened"
+    answer = fmt.parse(f"hm{closing}Hello.", thinking=True)
+    assert (answer.reasoning, answer.content) == ("hm", "Hello.")
+
+
 @pytest.mark.slow
 def test_probes_of_well_known_templates(shared_data: Path) -> None:
     formats = {path.stem: chat_templates.of(path) for path in chat_templates.paths(shared_data)}

@@ -56,6 +56,13 @@ SEGMENTED: dict[str, dict[str, Any]] = json.loads(
 )
 
 
+def test_a_result_with_another_id_has_the_name_of_the_call_in_its_place() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    answered = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "2", "content": "noon"}
+    assert rendered(user("hi"), answered, result) == rendered(user("hi"), answered, {**result, "name": "now"})
+
+
 def test_every_fixture_in_segments_is_equal_in_text_and_ids(shared_data: Path, kimi_tokenizer: Tokenizer) -> None:
     """Each segment of a fixture is encoded separately. Their encoder writes no effort unless it is requested."""
     cases = json.loads((shared_data / "render/kimi_k3/smg_k3_render_fixtures.json").read_text())

@@ -189,6 +189,10 @@ def test_forbidden_operations_are_render_errors(source: str) -> None:
         rendered(source, x="x")
 
 
+def test_an_attribute_that_is_not_there_is_undefined() -> None:
+    assert rendered("{% for i in [1] %}{{ loop.nothing is defined }}{% endfor %}").text == "False"
+
+
 @pytest.mark.parametrize(
     "source",
     [

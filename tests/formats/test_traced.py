@@ -47,6 +47,12 @@ def test_slices(pieces: list[tuple[str, bool]], start: int, stop: int) -> None:
             assert origins(stripped) == origin[left : left + len(stripped)]
 
 
+def test_slices_with_a_step_and_characters_belong_to_the_request() -> None:
+    text = Traced("abcd")[::-2]
+    assert (text, origins(text)) == ("db", "dd")
+    assert (text[1], origins(text[1]), origins(text[-1])) == ("b", "d", "d")
+
+
 @given(runs, st.sampled_from((None, "a", "<|", "aa", "\n", " ")), st.integers(-1, 3))
 def test_splits(pieces: list[tuple[str, bool]], separator: str | None, most: int) -> None:
     text, origin = mixture(pieces)
