@@ -27,6 +27,11 @@ def slow_but(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
+def proof_but(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """`values` for the `parametrize` of a slow test: all but those `kept` are proofs, which `.ci/run` leaves out."""
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.proof) for value in values]
+
+
 def seeds(count: int, *, quick: int) -> list[Any]:
     """The seeds of a test that draws without Hypothesis, for `parametrize`: all but the first `quick` are slow."""
     return slow_but(range(count), *range(quick))

@@ -118,16 +118,22 @@ def test_what_cannot_be_divided_is_refused_before_a_process_starts(target: Path,
         EngineSettings(draft_tokens=0, tensor_parallel_size=0)
 
 
+TWO = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+FOUR = {"tensor_parallel_size": 4, "decode_context_parallel_size": 2, "context_interleave": 16}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
+    ("drafter", "settings"),
     [
-        {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},
-        {"tensor_parallel_size": 4, "decode_context_parallel_size": 2, "context_interleave": 16},
+        *(pytest.param(drafter, TWO, id=f"{drafter}-2") for drafter in DRAFTERS),
+        # Four ranks with the other drafters: `make prove-exact`.
+        *(
+            pytest.param(drafter, FOUR, id=f"{drafter}-4, 2", marks=() if drafter == "mtp" else pytest.mark.proof)
+            for drafter in DRAFTERS
+        ),
     ],
-    ids=["2", "4, 2"],
 )
-@pytest.mark.parametrize("drafter", DRAFTERS)
 def test_ids_are_those_of_one_rank(
     target: Path, drafters: dict[str, Path | str | None], drafter: str, settings: dict[str, Any]
 ) -> None:

@@ -27,7 +27,7 @@ def add_image(image: argparse.ArgumentParser) -> None:
 
     check = actions.add_parser("check", help="check a built image, and start it", allow_abbrev=False)
     check.add_argument("image", metavar="IMAGE|LAYOUT", help="an image's name, or the folder of an OCI layout")
-    check.add_argument("--model", metavar="FOLDER", help="the target to serve: the drafter is held against it, too")
+    check.add_argument("--model", metavar="FOLDER", help="the target to serve: the drafter is checked against it, too")
     check.add_argument("--no-start", action="store_true", help="do not start it")
     check.add_argument("--no-drafts", action="store_true", help="accept that nothing drafts")
     check.add_argument(

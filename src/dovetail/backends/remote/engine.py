@@ -292,7 +292,7 @@ class RemoteEngine:
 def _agree(busy: Sequence[EngineBusy]) -> None:
     """Give the last error of servers that are all busy what is true of all of them.
 
-    The status is 429 if each has said that, and the wait is the shortest, if each has named one.
+    The status is 429 if each server answered with 429. The wait is the shortest one, if each server named one.
     """
     error = busy[-1]
     waits = [each.retry_after for each in busy if each.retry_after is not None]

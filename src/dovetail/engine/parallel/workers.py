@@ -175,7 +175,7 @@ def _end(workers: list[Worker], folder: tempfile.TemporaryDirectory[str]) -> Non
 
 
 class LedModel:
-    """A `Model` of several ranks, as rank 0 uses it: the others are told to do the same."""
+    """A `Model` of several ranks, as rank 0 uses it: the other ranks compute the same."""
 
     def __init__(self, model: Model, workers: Workers, group: Group) -> None:
         self.vocab_size = model.vocab_size

@@ -1,4 +1,4 @@
-"""The end of a server that is told to stop: what has begun may end, and everything else is refused at once."""
+"""The end of a server after a signal: what has begun may end, and everything else is refused at once."""
 
 from __future__ import annotations
 

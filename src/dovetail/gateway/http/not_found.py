@@ -1,4 +1,4 @@
-"""What a client is told that asks for a path, or with a method, that is not served."""
+"""The answer to a request for a path, or with a method, that is not served."""
 
 from __future__ import annotations
 

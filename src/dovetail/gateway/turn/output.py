@@ -122,7 +122,7 @@ class OutputReader:
         if stopped:
             finish = "stop"
         if finish is not None:
-            # A stop string may cut a call in half, so the reader is told "length": the output is not complete.
+            # A stop string may cut a call in half, so the reader gets the reason "length": the output is not complete.
             last += self._reader.finish("length" if stopped else finish)
         self._content_tokens.finish(last)
         events += last

@@ -1,8 +1,8 @@
 """Reads one output of vLLM, which comes as text and token ids, with a format's reader.
 
-The text decides what was said: it may come later than the ids (while a stop string may begin), and it ends at a stop
-string. The ids decide which parts of the text are control tokens. If text and ids do not match, the rest is read as
-text alone, and text that spells a marker is the marker.
+The text decides what the answer is: it may come later than the ids (while a stop string may begin), and it ends at a
+stop string. The ids decide which parts of the text are control tokens. If text and ids do not match, the rest is read
+as text alone, and text that spells a marker is the marker.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _case(name: str, function: Mapping[str, Any]) -> Case:
 
 
 def _forced(case: Case) -> Case:
-    """The case with its first tool called by name, and held to its schema."""
+    """The case with its first tool called by name, and its schema enforced."""
     (tool,) = case.request["tools"]
     function = {**tool["function"], "strict": True}
     choice = {"type": "function", "function": {"name": function["name"]}}

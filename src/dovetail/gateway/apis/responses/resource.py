@@ -58,7 +58,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A response. All fields of OpenAI's object that clients rely on are there, null where nothing is to be said."""
+    """A response. All fields of OpenAI's object that clients rely on are there, null where there is nothing to say."""
 
     id: str
     object: Literal["response"] = "response"
