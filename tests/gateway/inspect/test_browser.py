@@ -447,6 +447,7 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(opened: Opened, tmp_path: Path)
         page.wait_for_selector("tr[data-name=a]")
         assert KEY not in page.url + page.content()
         assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.goto("about:blank")  # before the server ends
 
 
 # Everybody.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from dovetail.gateway.keys.accounts import Account
+
+T = TypeVar("T")
 
 #: Headers of a response that is JSON.
 JSON_HEADERS = [(b"content-type", b"application/json")]
@@ -33,15 +35,15 @@ def peer_of(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else ""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for `work`. If the client disconnects first, cancel `work` and raise `ClientDisconnect`."""
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. If the client disconnects first, cancel `work` and raise `ClientDisconnect`."""
     working = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((working, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
-        working.result()
+        return working.result()
     finally:
         working.cancel()
         disconnect.cancel()

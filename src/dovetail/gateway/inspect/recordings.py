@@ -75,12 +75,17 @@ class Recordings:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: list[_File] = []
-        self._list_again = 0.0
+        self._list_again = self._may_list_again = 0.0
         self._read = 0
         self._summary = functools.lru_cache(_REMEMBERED)(self._summarized)
 
-    def search(self, search: Search) -> Listing:
-        """The recordings that `search` asks for. Raises `InvalidRequest`, or `UnknownRecording` without the folder."""
+    def search(self, search: Search, *, fresh: bool = False) -> Listing:
+        """The recordings that `search` asks for. `fresh`: a file is known to be new, so the folder is listed again.
+
+        Raises `InvalidRequest`, or `UnknownRecording` without the folder.
+        """
+        if fresh:
+            self._list_again = self._may_list_again
         files = self._listed()
         newest = files[0].written if files else 0
         shown: list[Summary] = []
@@ -106,7 +111,8 @@ class Recordings:
         if began >= self._list_again:
             self._files = sorted(self._found(), reverse=True)
             took = time.monotonic() - began
-            self._list_again = began + max(_LISTED_S, _LISTED_TIMES * took)
+            self._may_list_again = began + _LISTED_TIMES * took
+            self._list_again = max(began + _LISTED_S, self._may_list_again)
         return self._files
 
     def _found(self) -> Iterator[_File]:

@@ -7,19 +7,23 @@ The data is what every client wrote and read, so it needs the operator's key: th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 import dovetail
 from dovetail.errors import EngineBusy, Forbidden
 from dovetail.formats.base import Format
-from dovetail.gateway.http.connection import account_of
+from dovetail.gateway.http.connection import account_of, while_connected
+from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
 from dovetail.gateway.inspect.page_files import PATH, page_routes
 from dovetail.gateway.inspect.recordings import Recordings
@@ -29,8 +33,14 @@ from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 
-#: Requests for recordings that may wait. A page that watches the list sends one every two seconds.
+T = TypeVar("T")
+
+#: Requests for recordings that may wait for the thread that reads them.
 _MOST_WAITING = 32
+#: Requests that may wait for new recordings. Further ones are answered at once, and their pages ask again.
+_MOST_WATCHING = 32
+#: Seconds after which such a request looks for what other processes have written.
+_LOOK_S = 2.0
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
@@ -43,7 +53,7 @@ def inspect_routes(runner: TurnRunner, settings: Settings, fmt: Format) -> list[
     captures = runner.captures
     if not isinstance(captures, Captures):
         return []
-    data = _Data(captures, settings.served_model_name, fmt.name)
+    data = _Data(captures, settings.served_model_name, fmt.name, runner.draining)
     return [
         *page_routes(),
         Route(f"{PATH}/server", data.server),
@@ -56,8 +66,10 @@ def inspect_routes(runner: TurnRunner, settings: Settings, fmt: Format) -> list[
 class _Data:
     """Handlers of the page's data. `model` and `fmt` are the names of what is served."""
 
-    def __init__(self, captures: Captures, model: str, fmt: str) -> None:
+    def __init__(self, captures: Captures, model: str, fmt: str, draining: Draining) -> None:
         self._recordings = Recordings(captures.folder)
+        self._news = _News(captures)
+        self._draining = draining
         self._server = {
             "model": model,
             "format": fmt,
@@ -75,23 +87,86 @@ class _Data:
     async def listing(self, request: Request) -> Response:
         check_may_inspect(request)
         search = Search.of(request.query_params)
-        return await self._in_thread(lambda: self._recordings.search(search))
+        if search.since is None or not search.wait or self._draining.started or self._news.watchers >= _MOST_WATCHING:
+            return _reply((await self._in_thread(lambda: self._found(search)))[1])
+        try:
+            newer = self._draining.first(self._newer(search, search.since))
+            return _reply(await while_connected(request.receive, newer))
+        except ClientDisconnect:
+            return Response()
+
+    async def _newer(self, search: Search, since: int) -> bytes:
+        """The list as soon as it has a recording that is newer than `since`, or as it is when the wait is over."""
+        end, told = time.monotonic() + search.wait, False
+        with self._news.watched() as news:
+            while True:
+                news.clear()
+                newest, body = await self._in_thread(functools.partial(self._found, search, fresh=told))
+                left = end - time.monotonic()
+                if newest > since or left <= 0:
+                    return body
+                told = await _set_within(news, min(left, _LOOK_S))
+
+    def _found(self, search: Search, *, fresh: bool = False) -> tuple[int, bytes]:
+        listing = self._recordings.search(search, fresh=fresh)
+        return listing.newest, msgspec.json.encode(listing)
 
     async def recording(self, request: Request) -> Response:
         check_may_inspect(request)
         name = request.path_params["name"]
-        return await self._in_thread(lambda: self._recordings.show(name))
+        return _reply(await self._in_thread(lambda: msgspec.json.encode(self._recordings.show(name))))
 
-    async def _in_thread(self, read: Callable[[], Any]) -> Response:
-        """What `read` returns, as JSON. Raises `EngineBusy` if too many wait."""
+    async def _in_thread(self, read: Callable[[], T]) -> T:
+        """What `read` returns. Raises `EngineBusy` if too many wait."""
         if self._waiting >= _MOST_WAITING:
             raise EngineBusy(f"{self._waiting} requests for recordings wait already; try again later")
         self._waiting += 1
         try:
-            body = await asyncio.get_running_loop().run_in_executor(self._thread, lambda: msgspec.json.encode(read()))
+            return await asyncio.get_running_loop().run_in_executor(self._thread, read)
         finally:
             self._waiting -= 1
-        return Response(body, headers=_HEADERS, media_type="application/json")
+
+
+class _News:
+    """Tells watchers that this process has written a recording."""
+
+    def __init__(self, captures: Captures) -> None:
+        self._captures = captures
+        self._events: set[asyncio.Event] = set()
+
+    @property
+    def watchers(self) -> int:
+        return len(self._events)
+
+    @contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """An event that is set when a recording is written."""
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def written() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._tell)
+
+        self._captures.tell(written)
+        self._events.add(event)
+        try:
+            yield event
+        finally:
+            self._events.remove(event)
+
+    def _tell(self) -> None:
+        for event in self._events:
+            event.set()
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether `event` is set within `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def check_may_inspect(request: Request) -> None:
@@ -105,4 +180,8 @@ def check_may_inspect(request: Request) -> None:
 
 
 def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), headers=_HEADERS, media_type="application/json")
+    return _reply(msgspec.json.encode(value))
+
+
+def _reply(body: bytes) -> Response:
+    return Response(body, headers=_HEADERS, media_type="application/json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -172,6 +172,10 @@ class Captures(NoCaptures):
     def folder(self) -> Path:
         """Where the recordings are."""
         return self._options.folder
+
+    def tell(self, written: Callable[[], None]) -> None:
+        """Call `written` after each recording, in the thread that writes them. It must neither block nor raise."""
+        self._folder.written = written
 
     def begin(self, body: Body, report: RequestReport) -> NoCapture:
         if self._folder.stopped:

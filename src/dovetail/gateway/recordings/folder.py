@@ -58,6 +58,9 @@ class _File(NamedTuple):
     path: str
 
 
+def _nothing() -> None: ...
+
+
 class RecordingFolder:
     """Writes recordings to `path`, which it makes. Raises `OSError` if that cannot be.
 
@@ -79,6 +82,8 @@ class RecordingFolder:
         self._looked = -_LOOK_S
         #: Whether recording has stopped.
         self.stopped = False
+        #: Called by the thread after each recording that it has written. It must neither block nor raise.
+        self.written: Callable[[], None] = _nothing
 
     @property
     def most_bytes(self) -> int:
@@ -141,6 +146,7 @@ class RecordingFolder:
                 os.unlink(part)
             raise
         self._files, self._bytes = self._files + 1, self._bytes + len(data)
+        self.written()
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest recordings if one more of `size` bytes would exceed a limit."""

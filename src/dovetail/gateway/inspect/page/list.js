@@ -14,6 +14,10 @@ const FILTERS = ["text", "finish", "model", "defects"];
 const PAGE = 50;
 /** Rows of the table. Older ones leave it when new ones come. */
 const MOST_ROWS = 500;
+/** Seconds that the server may wait for new requests before it answers. */
+const WAIT_S = 20;
+/** The pause after an answer, in which more requests may end, and after one that did not wait. */
+const PAUSE_MS = 200;
 const POLL_MS = 2000;
 /** Requests in a row that search on, where a filter fits few recordings. */
 const MOST_SEARCHES = 20;
@@ -108,11 +112,15 @@ class List {
 
   /** Fill in new requests as they end, until the page is left. */
   async watch() {
+    let wait = PAUSE_MS;
     while (!this.signal.aborted) {
-      await pause(POLL_MS, this.signal);
-      if (document.hidden) continue;
+      await pause(document.hidden ? POLL_MS : wait, this.signal);
+      if (document.hidden || this.signal.aborted) continue;
+      const asked = performance.now();
+      wait = POLL_MS;
       try {
-        const reply = await this.fetch({ limit: PAGE, since: this.newest });
+        const reply = await this.fetch({ limit: PAGE, since: this.newest, wait: WAIT_S });
+        if (reply.newest > this.newest || performance.now() - asked > POLL_MS) wait = PAUSE_MS;
         this.newest = Math.max(this.newest, reply.newest);
         const fresh = reply.recordings.reverse().filter((/** @type {Summary} */ each) => this.add(each, true));
         if (fresh.length) announce(count(fresh.length, "new request"));
