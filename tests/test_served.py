@@ -48,6 +48,11 @@ def gauge(url: str, name: str) -> float:
     return float(next(line.split()[-1] for line in lines if line.startswith(f"dovetail_engine_{name}")))
 
 
+def reasoning_of(message: Any) -> str:
+    """Reasoning of a message or a delta, under its name at the gateway, or at vLLM."""
+    return getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
+
+
 def streamed(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
     """The message that a client makes of a stream."""
     answer: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
@@ -56,7 +61,7 @@ def streamed(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
             answer["tokens"] = chunk.usage.completion_tokens
         for choice in chunk.choices:
             answer["content"] += choice.delta.content or ""
-            answer["reasoning"] += getattr(choice.delta, "reasoning_content", None) or ""
+            answer["reasoning"] += reasoning_of(choice.delta)
             for piece in choice.delta.tool_calls or ():
                 if piece.id is not None:
                     assert piece.index == len(answer["calls"])

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 
-from tests.test_served import REQUESTS, tool
+from tests.test_served import REQUESTS, reasoning_of, tool
 
 MODEL = "proof"
 #: By request, the ids of its prompt and of its answer.
@@ -76,44 +76,21 @@ def client(url: str) -> openai.OpenAI:
 
 
 def whole(made: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
-    """An answer that comes in one piece, in the shape of `in_pieces`."""
+    """An answer that comes in one piece, in the shape of `streamed`."""
     answer = made.chat.completions.create(**request)
     choice, usage = answer.choices[0], answer.usage
     assert usage is not None
     message = choice.message
     return {
         "content": message.content or "",
-        "reasoning": _reasoning(message),
+        "reasoning": reasoning_of(message),
         "calls": [[call.id, call.function.name, call.function.arguments] for call in message.tool_calls or ()],
         "finish": choice.finish_reason,
         "tokens": usage.completion_tokens,
     }
 
 
-def in_pieces(made: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
-    """A stream's deltas added up, as a client does it."""
-    answer: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "finish": None}
-    for chunk in made.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}):
-        if chunk.usage is not None:
-            answer["tokens"] = chunk.usage.completion_tokens
-        for choice in chunk.choices:
-            answer["content"] += choice.delta.content or ""
-            answer["reasoning"] += _reasoning(choice.delta)
-            for piece in choice.delta.tool_calls or ():
-                if piece.id is not None:
-                    assert piece.index == len(answer["calls"])
-                    answer["calls"].append([piece.id, piece.function.name, ""])
-                answer["calls"][piece.index][2] += piece.function.arguments or ""
-            answer["finish"] = choice.finish_reason or answer["finish"]
-    return answer
-
-
 def by_client(request: dict[str, Any], **options: Any) -> dict[str, Any]:
     """The request as OpenAI's client wants it; `options` go to the chat template."""
     own = {name: value for name, value in request.items() if name != "chat_template_kwargs"}
     return own | {"extra_body": {"chat_template_kwargs": request["chat_template_kwargs"] | options}}
-
-
-def _reasoning(message: Any) -> str:
-    """Under its name at the gateway, or at vLLM."""
-    return getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""

@@ -13,7 +13,7 @@ import pytest
 
 import dovetail
 from tests.cli.test_serve import free_port
-from tests.test_served import REQUESTS
+from tests.test_served import REQUESTS, streamed
 from tests.vllm import asking, processes
 from tests.vllm.checkpoints import EAGLE3, TARGET
 from tests.vllm.processes import Process, up
@@ -96,7 +96,7 @@ def test_vllm_reads_what_the_gateway_reads(engine: Process, gateway: Process, na
         expected = asking.whole(outside, asking.by_client(ASKED[name]))
     with asking.client(engine.url) as client:
         assert asking.whole(client, inside(name)) == expected
-        assert asking.in_pieces(client, inside(name)) == expected
+        assert streamed(client, inside(name)) == expected
     assert bool(expected["calls"]) is ("tools" in ASKED[name])
 
 

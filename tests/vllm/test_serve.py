@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from tests.test_served import streamed
 from tests.vllm import asking
 from tests.vllm.processes import Process, dovetail, up
 
@@ -76,7 +77,7 @@ def test_ids_are_those_of_the_embedded_engine(
 def test_a_stream_is_the_same_message(client: openai.OpenAI, name: str) -> None:
     request = asking.by_client(REQUESTS[name])
     answer = asking.whole(client, request)
-    assert asking.in_pieces(client, request) == answer
+    assert streamed(client, request) == answer
     assert bool(answer["calls"]) is ("tools" in request)
     assert bool(answer["reasoning"]) is ("thinking" in name)
 

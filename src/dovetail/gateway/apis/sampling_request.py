@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.completion import Sampling
 from dovetail.gateway.apis.request_body import Unsupported
@@ -25,14 +26,9 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields, with OpenAI's ranges. `UNSUPPORTED` has the values that the last ones may have."""
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens, as chat completions, completions and Responses declare it."""
 
-    model: str
-    max_tokens: Limit | None = None
-    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[Token], msgspec.Meta(max_length=MAX_STOP_TOKENS)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
@@ -40,12 +36,36 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to choose tokens, with OpenAI's defaults."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            seed=self.seed,
+        )
+
+
+class SamplingRequest(SamplingFields, frozen=True, kw_only=True):
+    """The fields, with OpenAI's ranges. `UNSUPPORTED` has the values that the last ones may have."""
+
+    model: str
+    max_tokens: Limit | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[Token], msgspec.Meta(max_length=MAX_STOP_TOKENS)] | None = None
     logit_bias: (
         Annotated[dict[Token, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)]
         | None
     ) = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: str | Annotated[list[str], msgspec.Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -69,18 +89,7 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling:
-        """How to choose tokens, with OpenAI's defaults."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
-            min_p=self.min_p or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            seed=self.seed,
-            logit_bias=self.logit_bias or {},
-        )
+        return replace(super().sampling, logit_bias=self.logit_bias or {})
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

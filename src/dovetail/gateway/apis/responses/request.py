@@ -9,16 +9,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dovetail.completion import Sampling
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.apis.reasoning_switches import Effort, ReasoningField, ReasoningSwitches
 from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
+from dovetail.gateway.apis.sampling_request import SamplingFields
 from dovetail.gateway.turn.turn_request import Extension
 
 MAX_TOP_LOGPROBS = 20
 _MAX_METADATA = 16
 
-_Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Short = Annotated[str, msgspec.Meta(max_length=512)]
 
 #: What `include` may ask for. The others belong to tools that are left out.
@@ -48,7 +47,7 @@ class Text(msgspec.Struct, frozen=True):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`. `input`, `tools`, `tool_choice` and `text.format` are as sent."""
 
     model: str
@@ -66,21 +65,13 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     include: list[_Includable] | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     metadata: dict[Annotated[str, msgspec.Meta(max_length=64)], _Short] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: _Short | None = None
     user: str | None = None
     stream: bool | None = None
-    # Fields that other servers have added.
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    # Other servers have added these, and some of the inherited fields.
     chat_template_kwargs: dict[str, Any] | None = None
     dovetail: Extension | None = None
     # Not supported: refused unless they have one of the values in `_UNSUPPORTED`.
@@ -92,20 +83,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: Any = None
     logit_bias: Any = None
     n: Any = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """How to choose tokens, with OpenAI's defaults."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
-            min_p=self.min_p or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            seed=self.seed,
-        )
 
     @property
     def effort(self) -> Effort | None:
