@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,7 +42,7 @@ HOSTILE = "<script>alert(1)</script>\u202e\x00\x1b[31m</pre>" + "w" * 10**6
 async def inspected(
     engine: ScriptedEngine, tok: Tokenizer, folder: Path | None, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    options = None if folder is None else RecordingOptions(folder)
+    options = None if folder is None else RecordingOptions(folder, formats=more.pop("formats", None))
     app = create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
@@ -179,10 +180,10 @@ async def test_only_so_many_requests_wait(
     entered, release = threading.Event(), threading.Event()
     search = Recordings.search
 
-    def slow(self: Recordings, query: Any, **options: Any) -> Any:
+    def slow(self: Recordings, *query: Any) -> Any:
         entered.set()
         release.wait(60)
-        return search(self, query, **options)
+        return search(self, *query)
 
     monkeypatch.setattr(Recordings, "search", slow)
     monkeypatch.setattr(routes, "_MOST_WAITING", 1)
@@ -204,10 +205,19 @@ async def waiting(client: httpx.AsyncClient, since: int, **query: Any) -> asynci
 
 
 async def seen_by_server(client: httpx.AsyncClient, watchers: int) -> None:
+    while news_of(client).watchers != watchers:
+        await asyncio.sleep(0)
+
+
+def news_of(client: httpx.AsyncClient) -> routes._News:
     app: Any = client._transport.app  # type: ignore[attr-defined]
     (listing,) = [route.endpoint for route in app.routes if route.path == "/inspect/recordings"]
-    while listing.__self__._news.watchers != watchers:
-        await asyncio.sleep(0)
+    news: routes._News = listing.__self__._news
+    return news
+
+
+def captures_of(client: httpx.AsyncClient) -> Captures:
+    return news_of(client)._captures
 
 
 async def test_a_list_that_waits_comes_when_a_request_ends(
@@ -225,6 +235,12 @@ async def test_a_list_that_waits_comes_when_a_request_ends(
             reply = (await task).json()
             assert reply["recordings"][0]["id"] == answer["id"] and reply["newest"] > newest
             newest = reply["newest"]
+        # Between two questions of a page, news are kept for the next one.
+        answer = (await client.post("/v1/chat/completions", json=CHAT)).json()
+        while not captures_of(client)._folder._files > 2:
+            await asyncio.sleep(0)
+        reply = (await client.get("/inspect/recordings", params={"since": newest, "wait": 20})).json()
+        assert reply["recordings"][0]["id"] == answer["id"]
 
 
 async def test_a_list_that_waits_finds_what_other_processes_write(
@@ -265,7 +281,7 @@ def test_news_after_the_end_of_the_loop_are_nobodys(tok: Tokenizer, tmp_path: Pa
             pass
 
     asyncio.run(watch())
-    captures._folder.written()
+    captures._folder.written("a")
 
 
 async def test_the_list_of_paths_has_the_page_and_not_its_files(
@@ -323,6 +339,49 @@ async def test_a_request_is_rendered_in_every_format(
     if name in (None, "kimi_k25"):
         assert reply["text"] == same.json()["prompt"] and reply["repairs"] == same.json()["dovetail"]["repairs"]
     assert reply["count"] == (same.json()["count"] if name is None else None)
+
+
+TEMPLATE = """\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def checkpoint(folder: Path, template: str) -> None:
+    """The files of a model that a format is made of."""
+    folder.mkdir(parents=True)
+    added = {f"{i}": {"content": text, "special": True} for i, text in enumerate(("<|im_start|>", "<|im_end|>"))}
+    config = {"added_tokens_decoder": added, "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(template)
+
+
+async def test_a_request_is_rendered_in_the_formats_of_the_operators_checkpoints(
+    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    checkpoint(models / "mine", TEMPLATE)
+    checkpoint(models / "broken", "{% for %}")
+    checkpoint(models / "kimi_k25", TEMPLATE)  # the name of a native format stays that format's
+    (models / "a file").touch()
+    body = {"request": CHAT, "format": "mine"}
+    async with inspected(engine, tok, tmp_path / "recordings", formats=models) as client:
+        assert (await client.get("/inspect/server")).json()["formats"] == [*native_formats(), "broken", "mine"]
+        reply = (await client.post("/inspect/render", json=body)).json()
+        broken = await client.post("/inspect/render", json=body | {"format": "broken"})
+        other = await client.post("/inspect/render", json=body | {"format": "../models/mine"})
+        kimi = (await client.post("/inspect/render", json=body | {"format": "kimi_k25"})).json()
+        shutil.rmtree(models)
+        assert (await client.get("/inspect/server")).json()["formats"] == [*native_formats()]
+    assert reply["text"].startswith("<|im_start|>user\nzq <|im_end|><|im_end|>\n<|im_start|>assistant\n")
+    controls = [each["text"] for each in reply["segments"] if each["control"]]
+    assert controls == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]  # the user's text has none
+    assert broken.status_code == 400 and "the format of broken is not known" in broken.json()["error"]["message"]
+    assert other.status_code == 400 and "is no format that can be rendered here" in other.json()["error"]["message"]
+    assert "<|im_middle|>" in kimi["text"]
 
 
 #: Formats that refuse this conversation, because their prompts show no tools.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,25 @@ def test_new_recordings_appear_and_deleted_ones_go(folder: Path, monkeypatch: py
     assert [each.name for each in fresh.recordings] == ["e", "d", "c"] and fresh.newest > newest
     (folder / f"e{SUFFIX}").unlink()
     assert [each.name for each in index.search(Search(limit=1)).recordings] == ["d"]
+
+
+def test_files_that_are_known_to_be_new_need_no_listing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "_LISTED_S", 1e9)
+    index = Recordings(folder)
+    newest = index.search(Search()).newest
+    write(folder, "e", recording(), 9)
+    assert len(index.search(Search()).recordings) == 4
+    for _ in range(2):
+        found = index.search(Search(), ["e", "deleted"])
+        assert [each.name for each in found.recordings] == ["e", "d", "c", "b", "a"] and found.newest > newest
+
+
+def test_the_time_of_the_newest_is_the_same_number_in_a_browser(folder: Path) -> None:
+    path = folder / f"d{SUFFIX}"
+    for written in (0, 1, 9_999, 10_001, 123_456_789):
+        os.utime(path, ns=(FIRST_NS + 10**10 + written,) * 2)
+        newest = Recordings(folder).search(Search()).newest
+        assert int(Decimal(repr(float(newest)))) == newest >= path.stat().st_mtime_ns
 
 
 def test_a_recording_that_is_deleted_while_the_list_is_read_is_left_out(folder: Path) -> None:

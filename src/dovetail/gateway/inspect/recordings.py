@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,8 @@ _REMEMBERED = 10_000
 _LISTED_S, _LISTED_TIMES = 0.5, 10
 #: A file is seen a little after the time that it has. A reader that asks for newer ones gets those again.
 _OVERLAP_NS = 2_000_000_000
+#: The time of the newest is rounded up to this. It has 15 digits then, as many as a browser keeps of a number.
+_ROUNDED_NS = 10_000
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -75,19 +77,19 @@ class Recordings:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: list[_File] = []
-        self._list_again = self._may_list_again = 0.0
+        self._list_again = 0.0
         self._read = 0
         self._summary = functools.lru_cache(_REMEMBERED)(self._summarized)
 
-    def search(self, search: Search, *, fresh: bool = False) -> Listing:
-        """The recordings that `search` asks for. `fresh`: a file is known to be new, so the folder is listed again.
+    def search(self, search: Search, written: Iterable[str] = ()) -> Listing:
+        """The recordings that `search` asks for. `written`: names of files that are known to be new.
 
         Raises `InvalidRequest`, or `UnknownRecording` without the folder.
         """
-        if fresh:
-            self._list_again = self._may_list_again
         files = self._listed()
-        newest = files[0].written if files else 0
+        if new := {*self._stated(written)}.difference(files):
+            files = self._files = sorted((*files, *new), reverse=True)
+        newest = -(-files[0].written // _ROUNDED_NS) * _ROUNDED_NS if files else 0
         shown: list[Summary] = []
         self._read = 0
         for file in self._from(files, search):
@@ -111,8 +113,7 @@ class Recordings:
         if began >= self._list_again:
             self._files = sorted(self._found(), reverse=True)
             took = time.monotonic() - began
-            self._may_list_again = began + _LISTED_TIMES * took
-            self._list_again = max(began + _LISTED_S, self._may_list_again)
+            self._list_again = began + max(_LISTED_S, _LISTED_TIMES * took)
         return self._files
 
     def _found(self) -> Iterator[_File]:
@@ -127,6 +128,12 @@ class Recordings:
                     if name != entry.name and _NAME.fullmatch(name) and entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         yield _File(status.st_mtime_ns, name, status.st_size)
+
+    def _stated(self, names: Iterable[str]) -> Iterator[_File]:
+        for name in names:
+            with suppress(OSError):  # it was deleted meanwhile
+                status = os.stat(self._folder / f"{name}{SUFFIX}", follow_symlinks=False)
+                yield _File(status.st_mtime_ns, name, status.st_size)
 
     @staticmethod
     def _from(files: list[_File], search: Search) -> Iterator[_File]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
 from dovetail.gateway.inspect.page_files import PATH, page_routes
 from dovetail.gateway.inspect.recordings import Recordings
-from dovetail.gateway.inspect.rendering import FormatRender, native_formats
+from dovetail.gateway.inspect.rendering import FormatRender, Formats
 from dovetail.gateway.inspect.search import Search
 from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.settings import Settings
@@ -41,6 +42,8 @@ _MOST_WAITING = 32
 _MOST_WATCHING = 32
 #: Seconds after which such a request looks for what other processes have written.
 _LOOK_S = 2.0
+#: Names of new recordings that are kept until somebody asks. Older ones are found when the folder is listed.
+_MOST_NEWS = 200
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
@@ -53,27 +56,32 @@ def inspect_routes(runner: TurnRunner, settings: Settings, fmt: Format) -> list[
     captures = runner.captures
     if not isinstance(captures, Captures):
         return []
-    data = _Data(captures, settings.served_model_name, fmt.name, runner.draining)
+    formats = Formats(captures.formats)
+    data = _Data(captures, formats, settings.served_model_name, fmt.name, runner.draining)
     return [
         *page_routes(),
         Route(f"{PATH}/server", data.server),
         Route(f"{PATH}/recordings", data.listing),
         Route(f"{PATH}/recordings/{{name}}", data.recording),
-        Route(f"{PATH}/render", QueryEndpoint(FormatRender, runner, settings), methods=["POST"]),
+        Route(
+            f"{PATH}/render",
+            QueryEndpoint(functools.partial(FormatRender, formats), runner, settings),
+            methods=["POST"],
+        ),
     ]
 
 
 class _Data:
     """Handlers of the page's data. `model` and `fmt` are the names of what is served."""
 
-    def __init__(self, captures: Captures, model: str, fmt: str, draining: Draining) -> None:
+    def __init__(self, captures: Captures, formats: Formats, model: str, fmt: str, draining: Draining) -> None:
         self._recordings = Recordings(captures.folder)
         self._news = _News(captures)
         self._draining = draining
+        self._formats = formats
         self._server = {
             "model": model,
             "format": fmt,
-            "formats": [*native_formats()],
             "tokenizer": captures.recorded_tokenizer,
             "version": dovetail.__version__,
         }
@@ -82,7 +90,7 @@ class _Data:
 
     async def server(self, request: Request) -> Response:
         check_may_inspect(request)
-        return _json(self._server)
+        return _json({**self._server, "formats": self._formats.names()})
 
     async def listing(self, request: Request) -> Response:
         check_may_inspect(request)
@@ -97,18 +105,19 @@ class _Data:
 
     async def _newer(self, search: Search, since: int) -> bytes:
         """The list as soon as it has a recording that is newer than `since`, or as it is when the wait is over."""
-        end, told = time.monotonic() + search.wait, False
-        with self._news.watched() as news:
+        end = time.monotonic() + search.wait
+        with self._news.watched() as event:
             while True:
-                news.clear()
-                newest, body = await self._in_thread(functools.partial(self._found, search, fresh=told))
+                event.clear()
+                written = self._news.taken()
+                newest, body = await self._in_thread(functools.partial(self._found, search, written))
                 left = end - time.monotonic()
-                if newest > since or left <= 0:
+                if newest > since or written or left <= 0:  # two files may have the same time
                     return body
-                told = await _set_within(news, min(left, _LOOK_S))
+                await _set_within(event, min(left, _LOOK_S))
 
-    def _found(self, search: Search, *, fresh: bool = False) -> tuple[int, bytes]:
-        listing = self._recordings.search(search, fresh=fresh)
+    def _found(self, search: Search, written: Sequence[str] = ()) -> tuple[int, bytes]:
+        listing = self._recordings.search(search, written)
         return listing.newest, msgspec.json.encode(listing)
 
     async def recording(self, request: Request) -> Response:
@@ -133,19 +142,26 @@ class _News:
     def __init__(self, captures: Captures) -> None:
         self._captures = captures
         self._events: set[asyncio.Event] = set()
+        self._news: deque[str] = deque(maxlen=_MOST_NEWS)
 
     @property
     def watchers(self) -> int:
         return len(self._events)
+
+    def taken(self) -> Sequence[str]:
+        """The names of the latest recordings that were written since this was last asked."""
+        news = [*self._news]
+        self._news.clear()
+        return news
 
     @contextmanager
     def watched(self) -> Iterator[asyncio.Event]:
         """An event that is set when a recording is written."""
         event, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def written() -> None:
+        def written(name: str) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._tell)
+                loop.call_soon_threadsafe(self._tell, name)
 
         self._captures.tell(written)
         self._events.add(event)
@@ -154,19 +170,17 @@ class _News:
         finally:
             self._events.remove(event)
 
-    def _tell(self) -> None:
+    def _tell(self, name: str) -> None:
+        self._news.append(name)
         for event in self._events:
             event.set()
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether `event` is set within `seconds`."""
-    try:
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait until `event` is set, for at most `seconds`."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def check_may_inspect(request: Request) -> None:

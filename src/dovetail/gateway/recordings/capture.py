@@ -173,8 +173,13 @@ class Captures(NoCaptures):
         """Where the recordings are."""
         return self._options.folder
 
-    def tell(self, written: Callable[[], None]) -> None:
-        """Call `written` after each recording, in the thread that writes them. It must neither block nor raise."""
+    @property
+    def formats(self) -> Path | None:
+        """A folder of checkpoints, whose formats the page of recordings can render."""
+        return self._options.formats
+
+    def tell(self, written: Callable[[str], None]) -> None:
+        """Call `written` with the name of each recording that is written: see `RecordingFolder.written`."""
         self._folder.written = written
 
     def begin(self, body: Body, report: RequestReport) -> NoCapture:

@@ -44,12 +44,16 @@ When = Literal["always", "requested"]
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
-    """Where requests are recorded, within which limits, whether without texts, and which."""
+    """Where requests are recorded, within which limits, whether without texts, and which.
+
+    `formats`: a folder of checkpoints, whose formats the page of recordings can render.
+    """
 
     folder: Path
     limits: RecordingLimits = RecordingLimits()
     redact: bool = False
     when: When = "always"
+    formats: Path | None = None
 
 
 class _File(NamedTuple):
@@ -58,7 +62,7 @@ class _File(NamedTuple):
     path: str
 
 
-def _nothing() -> None: ...
+def _nothing(name: str) -> None: ...
 
 
 class RecordingFolder:
@@ -82,8 +86,8 @@ class RecordingFolder:
         self._looked = -_LOOK_S
         #: Whether recording has stopped.
         self.stopped = False
-        #: Called by the thread after each recording that it has written. It must neither block nor raise.
-        self.written: Callable[[], None] = _nothing
+        #: Called by the thread with the name of each recording that it has written. It must neither block nor raise.
+        self.written: Callable[[str], None] = _nothing
 
     @property
     def most_bytes(self) -> int:
@@ -146,7 +150,7 @@ class RecordingFolder:
                 os.unlink(part)
             raise
         self._files, self._bytes = self._files + 1, self._bytes + len(data)
-        self.written()
+        self.written(name)
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest recordings if one more of `size` bytes would exceed a limit."""
