@@ -80,13 +80,18 @@ def free_port() -> int:
         return port
 
 
+#: oneDNN keeps the kernels of the last 1,024 shapes of products, which come with the lengths of prompts: 650 MB in the
+#: end, whatever is in the prompts. With fewer of them, memory that grows is memory that requests took.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
+
+
 @contextlib.asynccontextmanager
 async def serving(
     *options: str, files: int | None = None, key: str | None = None, output: int | IO[bytes] | None = None
 ) -> AsyncIterator[Served]:
     """`dovetail serve` with `options`, ready. `files`: how many it may have open. `output`: where it writes."""
     port = free_port()
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **_ENVIRONMENT}
     if key is not None:
         environment["DOVETAIL_API_KEY"] = key
     with tempfile.TemporaryDirectory() as folder:
