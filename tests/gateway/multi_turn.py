@@ -25,7 +25,7 @@ from dovetail.events import fold
 from dovetail.formats.base import Format
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
-from dovetail.gateway.http.endpoint import ConcludingExchange, Exchange
+from dovetail.gateway.http.endpoint import Exchange
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.tools import shows_tools
@@ -273,7 +273,6 @@ class Conversation:
         started = time.process_time()
         record = turn.record(0, request_turn.ids)
         self.records.append((len(request_turn.ids), record, time.process_time() - started))
-        assert isinstance(exchange, ConcludingExchange)
         exchange.conclude(turn, steps)
         return self.dialogue.answer(exchange.whole(turn, steps), self.reserialised, self.drops_reasoning)
 

@@ -172,6 +172,8 @@ class Http:
 
     async def _chunk(self, content: aiohttp.StreamReader, healthy: Callable[[], Awaitable[bool]]) -> bytes:
         """The next bytes, b"" at the end."""
+        if here := content.read_nowait():
+            return here
         silences = 0
         while True:
             try:

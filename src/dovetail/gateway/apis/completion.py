@@ -26,6 +26,14 @@ class RawCompletion:
         self.streams = bool(self._request.stream)
         self.turn_request = turn_request(self._request, ignored_fields(body, CompletionRequest))
 
+    @property
+    def concludes(self) -> bool:
+        """A completion has no record and is not stored."""
+        return False
+
+    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+        """Nothing."""
+
     def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
         return completion_response.whole(self._request, turn, steps)
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
@@ -52,14 +52,9 @@ class Exchange(Protocol):
 
     def stream(self, turn: Turn) -> ResponseStream: ...
 
-
-@runtime_checkable
-class ConcludingExchange(Protocol):
-    """An exchange with work at the end of the answer that takes long, such as its record or a store."""
-
     @property
     def concludes(self) -> bool:
-        """Whether there is such work."""
+        """Whether there is work at the end of the answer that takes long, such as its record or a store."""
 
     def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
         """Do that work. Runs in a thread, when all `steps` are there and before the last of them is translated."""
@@ -116,7 +111,8 @@ class Endpoint:
         body.release()
         metrics.prepared(turn)
         capture.prepared(turn)
-        _LOG.debug("request %s: repairs: %s", request_id, repair_counts(turn.repairs) or "none")
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("request %s: repairs: %s", request_id, repair_counts(turn.repairs) or "none")
         async with (
             aclosing(self._runner.steps(turn)) as steps,
             aclosing(self._admitted(steps, turn, client_of(scope), metrics)) as admitted,
@@ -183,14 +179,14 @@ async def _concluded(
     """`steps`, each counted, with the exchange concluded before the last one of them."""
     taken: list[Step] = []
     running = len(turn.choices)
-    concludes = isinstance(exchange, ConcludingExchange) and exchange.concludes
+    concludes = exchange.concludes
     async for step in steps:
         metrics.step(step)
         running -= step.finish is not None
         if concludes:
             taken.append(step)
             if not running:
-                await asyncio.to_thread(cast(ConcludingExchange, exchange).conclude, turn, taken)
+                await asyncio.to_thread(exchange.conclude, turn, taken)
         yield step
 
 

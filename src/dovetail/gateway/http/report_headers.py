@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from dovetail.formats.history import Repair
@@ -46,8 +46,10 @@ def _present(headers: dict[bytes, bytes]) -> Headers:
     return [(name, value) for name, value in headers.items() if value]
 
 
-def repair_counts(repairs: Iterable[Repair]) -> str:
+def repair_counts(repairs: Sequence[Repair]) -> str:
     """The number of repairs of each kind, as in `call_id=3,result_id=3`."""
+    if not repairs:
+        return ""
     return ",".join(f"{kind}={n}" for kind, n in Counter(repair.kind for repair in repairs).items())
 
 
