@@ -37,21 +37,23 @@ def peer_of(scope: Scope) -> str:
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns. If the client disconnects first, cancel `work` and raise `ClientDisconnect`."""
-    working = asyncio.ensure_future(work)
-    disconnect = asyncio.ensure_future(_disconnected(receive))
+    scope = asyncio.timeout(None)
+    watching = asyncio.ensure_future(_ended_by_disconnect(scope, receive))
     try:
-        await asyncio.wait((working, disconnect), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
+        async with scope:
+            result = await work
+        return result
+    except Exception as error:
+        if scope.expired():  # whatever the end of `work` raises, nobody is there to see it
+            raise ClientDisconnect from error
+        raise
     finally:
-        working.cancel()
-        disconnect.cancel()
-        await asyncio.gather(working, disconnect, return_exceptions=True)
-        # The task has its exception, whose traceback has this frame: a cycle that would keep the request's body.
-        del working, disconnect
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _ended_by_disconnect(scope: asyncio.Timeout, receive: Receive) -> None:
+    """End `scope` when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    scope.reschedule(asyncio.get_running_loop().time())
