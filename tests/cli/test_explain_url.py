@@ -115,6 +115,11 @@ def test_a_recording_is_sent_again_and_compared(
         "explain", written(tmp_path, json.loads(msgspec.json.encode(own)), "own"), "--url", demo, "--replay"
     )
     assert done.returncode == 0
+    drawn = msgspec.structs.replace(recorded, options=options(sampling={"temperature": 1}))
+    done = dovetail(
+        "explain", written(tmp_path, json.loads(msgspec.json.encode(drawn)), "drawn"), "--url", demo, "--replay"
+    )
+    assert done.returncode == 0 and done.stdout.startswith("the recorded answer is not compared")
     changed = json.loads(msgspec.json.encode(msgspec.structs.replace(recorded, steps=(other,))))
     done = dovetail("explain", written(tmp_path, changed, "other"), "--url", demo, "--replay")
     assert done.returncode == 1 and done.stdout.startswith("recorded, and asked for again\nchoice 0, token 5\n- ")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dovetail.cli import main
+from dovetail.gateway import Settings, create_app
 from tests.verify.harness import gateway, served
-from tests.verify.model import TARGET
+from tests.verify.model import TARGET, Model
 
 KEY = "sk-a-key-that-nobody-may-see"
 
@@ -61,6 +62,27 @@ def test_two_urls_have_a_key_each(
     printed = capsys.readouterr().out
     assert "difference" in printed and "a key is needed" not in printed
     assert "24 requests are sent (--max-requests)" in printed
+
+
+def named(name: str) -> Any:
+    """A gateway whose model has this name."""
+    model = Model()
+    return create_app(model, model.format, model.tokenizer, Settings(served_model_name=name))
+
+
+def test_each_endpoint_may_have_a_model_name_of_its_own(
+    key_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
+    (tmp_path / "samples.jsonl").write_text(json.dumps(sample) + "\n")
+    with served(named("a")) as first, served(named("b")) as second, served(named("c")) as third:
+        command = ["verify", first, second, "--suite", "calls", "--samples", str(tmp_path / "samples.jsonl"), "--json"]
+        command += ["--reference", third, "--model-name", "a", "--reference-model-name", "c"]
+        assert main([*command, "--model-name-2", "b"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert [each["suites"]["calls"]["n"] for each in (result, result["beside"])] == [1, 1]
+        assert main(command) == 2
+        assert "it does not serve 'a', but b" in capsys.readouterr().out
 
 
 class Changed:
@@ -134,6 +156,8 @@ def test_an_endpoint_that_is_down_has_a_verdict_and_no_score(key_file: str, caps
         (["--api-key-file", "/no/such/file"], "the key file /no/such/file cannot be read"),
         (["--html", "/no/such/folder/page.html"], "the folder of /no/such/folder/page.html is missing"),
         (["--junit", "/no/such/folder/junit.xml"], "the folder of /no/such/folder/junit.xml is missing"),
+        (["--model-name-2", "m"], "--model-name-2 is for URL2, which is not given"),
+        (["http://127.0.0.1:9", "--watch", "1"], "--watch takes one URL"),
         (["--undrafted-2", "http://127.0.0.1:9"], "--undrafted-2 is for URL2, which is not given"),
         (
             ["--reference", "a", "--reference", "http://127.0.0.1:9"],

@@ -112,6 +112,8 @@ def _replay(source: Recording | dict[str, Any], arguments: argparse.Namespace) -
     if arguments.json:
         print(msgspec.json.encode([each._asdict() for each in comparisons]).decode())
     else:
+        if recorded is not None and len(comparisons) == 1:
+            print("the recorded answer is not compared: it was not asked for at temperature 0\n")
         for comparison in comparisons:
             page = _Page(Console(highlight=False, soft_wrap=True), whole=arguments.all)
             page.line((comparison.what, _HEADING))

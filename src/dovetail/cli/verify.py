@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     required = _words(arguments.suite, SUITES, "--suite")
     language = _language(arguments)
     key_files = (arguments.api_key_file, arguments.api_key_file_2)
-    endpoints = [_endpoint(url, key_files[i], KEY_VARIABLES[i], arguments) for i, url in enumerate(urls)]
+    names = _model_names(arguments)
+    endpoints = [_endpoint(url, names[i], key_files[i], KEY_VARIABLES[i], arguments) for i, url in enumerate(urls)]
     reference = _reference(arguments)
     undrafted = _undrafted(endpoints, arguments)
     suites = _suites(required, reference, undrafted, arguments)
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     beside = arguments.reference, arguments.undrafted, arguments.undrafted_2
     header = Header(
         tuple(urls),
-        (arguments.model_name,) * len(urls),
+        names[: len(urls)],
         digest(suites, (beside, arguments.model, arguments.format, arguments.max_tokens)),
     )
     journal = Journal(keep and keep / "journal.jsonl", header)
@@ -128,7 +129,9 @@ def _report(
 
 def _watch(arguments: argparse.Namespace) -> int:
     """The shares of a served gateway's traffic, period by period. The exit code is 1 if there was an alarm."""
-    endpoint = _endpoint(base_of(arguments.url), arguments.api_key_file, KEY_VARIABLES[0], arguments)
+    if arguments.url2 is not None:
+        raise InvalidRequest("--watch takes one URL: start it once for each")
+    endpoint = _endpoint(base_of(arguments.url), None, arguments.api_key_file, KEY_VARIABLES[0], arguments)
     console = Console(highlight=False)
     alarmed: list[live.Share] = []
 
@@ -236,7 +239,8 @@ def _reference(arguments: argparse.Namespace) -> Reference | None:
         raise InvalidRequest("--reference takes one URL, which is asked twice, or one or two files")
     if not urls:
         return Reference(recorded=read_results(named))
-    return Reference(_endpoint(base_of(urls[0]), arguments.reference_key_file, REFERENCE_KEY_VARIABLE, arguments))
+    name, key_file = arguments.reference_model_name or arguments.model_name, arguments.reference_key_file
+    return Reference(_endpoint(base_of(urls[0]), name, key_file, REFERENCE_KEY_VARIABLE, arguments))
 
 
 def _undrafted(endpoints: Sequence[Endpoint], arguments: argparse.Namespace) -> dict[Endpoint, Companion]:
@@ -248,13 +252,23 @@ def _undrafted(endpoints: Sequence[Endpoint], arguments: argparse.Namespace) -> 
         (arguments.undrafted_2, arguments.undrafted_key_file_2),
     )
     return {
-        endpoint: Companion(_endpoint(base_of(url), key_file, variable, arguments), "endpoint without drafter")
+        endpoint: Companion(
+            _endpoint(base_of(url), endpoint.model, key_file, variable, arguments), "endpoint without drafter"
+        )
         for endpoint, (url, key_file), variable in zip(endpoints, named, UNDRAFTED_KEY_VARIABLES, strict=False)
         if url is not None
     }
 
 
-def _endpoint(url: str, key_file: str | None, variable: str, arguments: argparse.Namespace) -> Endpoint:
+def _model_names(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    if arguments.model_name_2 is not None and arguments.url2 is None:
+        raise InvalidRequest("--model-name-2 is for URL2, which is not given: use --model-name")
+    return arguments.model_name, arguments.model_name_2 or arguments.model_name
+
+
+def _endpoint(
+    url: str, model: str | None, key_file: str | None, variable: str, arguments: argparse.Namespace
+) -> Endpoint:
     limits = Limits(arguments.max_requests, arguments.max_wait, arguments.max_tokens)
     transport = HttpTransport(url, endpoint_key(key_file, variable), arguments.timeout)
-    return Endpoint(transport, url, model=arguments.model_name, limits=limits)
+    return Endpoint(transport, url, model=model, limits=limits)
