@@ -111,12 +111,34 @@ async def test_pages_of_other_origins_may_call_only_if_the_operator_lets_them(
                 assert answer.headers["access-control-expose-headers"] == "*"
 
 
+async def test_a_slash_at_the_end_of_a_path_changes_nothing(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    """A redirect would name HTTP behind a proxy that speaks HTTPS, and few clients follow one after a POST."""
+    settings = Settings(served_model_name=MODEL, api_key=KEY)
+    async with in_process(engine, tok, settings) as client:
+        assert (await client.get("/health/")).status_code == 200
+        assert (await client.get("/v1/models/")).status_code == 401
+        sent = {"authorization": f"Bearer {KEY}"}
+        assert (await client.get("/v1/models/", headers=sent)).json()["object"] == "list"
+        assert (await client.get(f"/v1/models/{MODEL}/", headers=sent)).json()["id"] == MODEL
+        for path in ("/v1/chat/completions/", "/v1/messages/", "/v1/responses//"):
+            assert (await client.post(path, json={}, headers=sent)).status_code == 400
+        assert (await client.post("/v1/messages/", json={}, headers=sent)).json()["type"] == "error"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "hint"),
     [
         ("POST", "/chat/completions", 404, "/v1/chat/completions is: the client's base URL has to end with /v1"),
         ("GET", "/models", 404, "base URL has to end with /v1"),
         ("POST", "/v1/v1/chat/completions", 404, "its base URL has to end without"),
+        ("POST", "/chat/completions/", 404, "/v1/chat/completions is: the client's base URL has to end with /v1"),
+        ("POST", "//v1/chat/completions", 404, "is not served; /v1/chat/completions is"),
+        (
+            "POST",
+            "/anthropic/v1/messages/count_tokens",
+            404,
+            "/anthropic/v1/messages/count_tokens is not served; /v1/messages",
+        ),
         ("POST", "/v1/embeddings", 404, "served are POST /v1/chat/completions"),
         ("GET", "/docs", 404, "GET /v1/models"),
         ("GET", "/v1/chat/completions", 405, "is served for POST, not for GET"),

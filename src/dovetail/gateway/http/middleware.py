@@ -49,6 +49,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # A slash at the end changes nothing. Starlette would redirect, to HTTP behind a proxy that speaks HTTPS.
+        scope["path"] = scope["path"].rstrip("/") or "/"
         report = self._report(scope)
         scope["report"], scope["request_id"] = report, report.id
         request_id = report.id

@@ -17,8 +17,10 @@ def explanation(method: str, path: str, routes: Sequence[BaseRoute]) -> str:
         return (
             f"{path:.200} is not served; {corrected} is: the client adds /v1 itself, so its base URL has to end without"
         )
-    if corrected is not None:
+    if corrected is not None and corrected == f"/v1{path}":
         return f"{path:.200} is not served; {corrected} is: the client's base URL has to end with /v1"
+    if corrected is not None:
+        return f"{path:.200} is not served; {corrected} is"
     return f"{path:.200} is not served; served are {', '.join(described(routes))}"
 
 
@@ -26,7 +28,7 @@ def described(routes: Sequence[BaseRoute]) -> list[str]:
     """The served paths with their methods, as in `POST /v1/chat/completions`, without the files of a page."""
     paths: dict[str, list[str]] = {}
     for route in _plain(routes):
-        if route.include_in_schema and not (route.path.endswith("/") and route.path != "/"):
+        if route.include_in_schema:
             name = route.path.replace(":path", "")
             paths.setdefault(name, []).extend(_sorted(route))
     return [f"{'|'.join(methods)} {path}" for path, methods in paths.items()]
@@ -49,3 +51,6 @@ def _likely(path: str) -> Iterator[str]:
     yield f"/v1{path}"
     if path.startswith("/v1/v1/"):
         yield path.removeprefix("/v1")
+    yield "/" + "/".join(filter(None, path.split("/")))  # without slashes too many
+    _, prefix, rest = path.partition("/v1/")
+    yield prefix + rest

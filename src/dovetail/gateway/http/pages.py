@@ -40,7 +40,6 @@ class Pages:
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/v1/models", self._models),
-            Route("/v1/models/", self._models),
             Route("/v1/models/{id:path}", self._one_model),
             Route("/", self._root),
             Route("/version", self._version),
