@@ -227,6 +227,8 @@ def test_differences_are_shown_where_they_begin() -> None:
     calls = [Message(calls=(Call("a", name, arguments),)) for name, arguments in (("f", "{}"), ("g", "{}"), ("f", "{"))]
     assert "names 'f', it 'g'" in message_difference(calls[0], calls[1], ids=True)
     assert "arguments of call 0" in message_difference(calls[0], calls[2], ids=True)
+    texts = message_difference(Message("ab"), Message("ac"), ids=True, names=("whole", "streamed"))
+    assert texts == "content at character 1: whole 'ab', streamed 'ac'"
     assert message_difference(Message("x "), Message("x"), ids=True) == ""
 
 

@@ -195,12 +195,12 @@ def thinks(request: Mapping[str, Any]) -> bool:
     return not (request.get("reasoning_effort") in _OFF or any(each is False or each in _OFF for each in switches))
 
 
-def first_difference(ours: str, theirs: str) -> str:
+def first_difference(ours: str, theirs: str, names: tuple[str, str] = ("ours", "the endpoint's")) -> str:
     """The place where two texts begin to differ, with what is around it."""
     shorter = min(len(ours), len(theirs))
     at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
     around = slice(max(at - _AROUND, 0), at + _AROUND)
-    return f"at character {at}: ours {ours[around]!r}, the endpoint's {theirs[around]!r}"
+    return f"at character {at}: {names[0]} {ours[around]!r}, {names[1]} {theirs[around]!r}"
 
 
 def _token_difference(tokenizer: Tokenizer, ours: Sequence[int], theirs: Sequence[int]) -> str:
@@ -225,13 +225,13 @@ def message_difference(ours: Message, theirs: Message, *, ids: bool, names: tupl
         if a.name != b.name:
             return f"call {i}: {names[0]} names {a.name!r}, {names[1]} {b.name!r}"
         if _value(a.arguments) != _value(b.arguments):
-            return f"arguments of call {i}: {first_difference(a.arguments, b.arguments)}"
+            return f"arguments of call {i}: {first_difference(a.arguments, b.arguments, names)}"
         if ids and a.id != b.id:
             return f"id of call {i}: {names[0]} {a.id!r}, {names[1]} {b.id!r}"
     for part in ("content", "reasoning"):
         a_text, b_text = getattr(ours, part).strip(), getattr(theirs, part).strip()
         if a_text != b_text:
-            return f"{part} {first_difference(a_text, b_text)}"
+            return f"{part} {first_difference(a_text, b_text, names)}"
     return ""
 
 

@@ -60,7 +60,7 @@ async def _stream(case: Case, target: Target, language: Language) -> list[Findin
 async def _varies(target: Target, request: Mapping[str, Any], first: Exchange) -> str:
     """How one of `_REPEATS` further answers to `request` differs from the first; "" if none does."""
     for _ in range(_REPEATS):
-        if other := _difference(first, await target.answer(request)):
+        if other := _difference(first, await target.answer(request), ("first", "again")):
             return other
     return ""
 
@@ -69,13 +69,13 @@ def _greedy(target: Target) -> bool:
     return target.features.fields.get("temperature") == 0
 
 
-def _difference(first: Exchange, second: Exchange) -> str:
+def _difference(first: Exchange, second: Exchange, names: tuple[str, str] = ("whole", "streamed")) -> str:
     answers = first.answer, second.answer
     if answers[0].finish != answers[1].finish:
         return f"finish_reason {answers[0].finish!r} and {answers[1].finish!r}"
     messages: list[Message] = [answer.message for answer in answers]
     ids = _forms(messages[0]) != _forms(messages[1])
-    difference = message_difference(messages[0], messages[1], ids=ids, names=("whole", "streamed"))
+    difference = message_difference(messages[0], messages[1], ids=ids, names=names)
     if difference or not all(answer.usage for answer in answers):
         return difference
     usage = [[(answer.usage or {}).get(f"{part}_tokens") for part in ("prompt", "completion")] for answer in answers]
@@ -212,7 +212,7 @@ async def _together(case: Case, target: Target, language: Language) -> list[Find
     alone = await target.answer(case.request)
     crowd = await asyncio.gather(*(target.answer(case.request) for _ in range(3)))
     for exchange in crowd:
-        if difference := _difference(alone, exchange):
+        if difference := _difference(alone, exchange, ("alone", "beside others")):
             if await _varies(target, case.request, alone):
                 raise NotTested("the same request has two answers, so that a crowd proves nothing", blocking=False)
             return [Finding(f"beside other requests the answer differs: {difference}", "model", exchange)]
