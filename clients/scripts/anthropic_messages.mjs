@@ -29,7 +29,7 @@ await main({
     return { text: whole, pieces: pieces.length };
   },
   reasoning: async () => {
-    const message = await ask(task.hello, { thinking, temperature: 1 });
+    const message = await ask(task.hello, { thinking });
     return blocks(message, "thinking").map((block) => block.thinking).join("");
   },
   usage: async () => {

@@ -58,7 +58,7 @@ def stream():
 
 @feature
 def reasoning():
-    message = ask(HELLO, thinking=THINKING, temperature=1)
+    message = ask(HELLO, thinking=THINKING)
     return "".join(block.thinking for block in message.content if block.type == "thinking")
 
 
@@ -91,7 +91,7 @@ def parallel():
 @feature
 def result():
     """The answer's blocks go back as they came, thinking and its signature too."""
-    thinking = {"thinking": THINKING, "temperature": 1} if MODEL == "scripted" else {}
+    thinking = {"thinking": THINKING} if MODEL == "scripted" else {}
     message = ask(WEATHER, tools=TOOLS, **thinking)
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": result_of("Paris")}

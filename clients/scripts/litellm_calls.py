@@ -61,7 +61,7 @@ def stream():
 def reasoning():
     thinking = {
         "chat": {},
-        "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 1},
+        "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
         "responses": {"reasoning_effort": {"effort": "medium", "summary": "auto"}},
     }[API]
     return getattr(ask(HELLO, **thinking).choices[0].message, "reasoning_content", None)
