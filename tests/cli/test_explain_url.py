@@ -317,6 +317,7 @@ BODIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", BODIES)
 def test_a_request_of_another_api_is_explained_and_replayed(
     dovetail: Dovetail, demo: str, tmp_path: Path, api: str
