@@ -173,7 +173,7 @@ fuzz: $(VENV)/.dev
 # Every line and branch of reading/ and formats/ has to be run by their own tests and those of grammar/, as `make test`
 # runs them.
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow" --cov --cov-report=term:skip-covered $(OWN) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=quick -m "not slow and not sibling" --cov --cov-report=term:skip-covered $(OWN) $(ARGS)
 
 # Real clients of all four APIs, codex and claude-code among them, each in an environment of its own below $(PEERS) (4 GB,
 # made once), against the demo pair and a scripted model. Writes docs/clients.md when every client has been run.

@@ -38,12 +38,21 @@ KIMI_CONTROL = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a family whose reader another family has, too."""
+    """Mark the cases of a family whose reader another family has, too, in tests that try all families.
+
+    A test that names a few families tries what is special about each of them.
+    """
+    tried: dict[tuple[Path, str], dict[str, list[pytest.Item]]] = {}
     for item in items:
         cases = getattr(item, "callspec", None)
         name = cases.params.get("name") if cases is not None else None
-        if name in families.NAMES and name not in families.leading():
-            item.add_marker("sibling")
+        if name in families.NAMES:
+            test = item.path, item.nodeid.partition("[")[0]
+            tried.setdefault(test, {}).setdefault(name, []).append(item)
+    for by_family in tried.values():
+        if len(by_family) > len(families.NAMES) // 2:
+            for item in (item for name in by_family.keys() - families.leading() for item in by_family[name]):
+                item.add_marker("sibling")
 
 
 @pytest.fixture(scope="session")

@@ -113,13 +113,11 @@ def _example() -> Format:
 
 @functools.cache
 def leading() -> frozenset[str]:
-    """One family for each reader, and for each way to write prompts: the others only declare other markers for both."""
-    first: dict[tuple[type, type], str] = {}
+    """One family for each reader: the others only declare other markers for it."""
+    first: dict[type, str] = {}
     for name in NAMES:
-        fmt = format_of(name)
-        reader = next(kind for kind in fmt.reader_type.__mro__ if kind.__module__.startswith("dovetail."))
-        writer = next(kind for kind in type(fmt).__mro__ if "_render" in vars(kind))
-        first.setdefault((reader, writer), name)
+        kinds = format_of(name).reader_type.__mro__
+        first.setdefault(next(kind for kind in kinds if kind.__module__.startswith("dovetail.")), name)
     return frozenset(first.values())
 
 

@@ -118,3 +118,9 @@ def test_text_opens_calls_at_the_start_of_a_response_format(name: str, call: str
         assert (calls(message), message.content, kinds(message)) == (ONE, "", [])
         content = before + json.dumps({"a": call})
         assert whole.read(name, content, thinking=False, structured=True) == Message(content)
+
+
+def test_an_answer_ends_once() -> None:
+    text = "<|START_RESPONSE|>Hello.<|END_RESPONSE|><|END_RESPONSE|>"
+    message = whole.read("command_a", text, thinking=False)
+    assert (message.content, kinds(message)) == ("Hello.", ["stray_marker"])

@@ -28,6 +28,12 @@ OSLO = '{"city": "Oslo"}'
         (SECTION.replace("</tool_call>", ""), "", [OSLO], ["missing_call_end"]),
         ("<tool_calls></tool_calls>", "", [], ["empty_section"]),
         (f"<tool_calls>So: {CALL}</tool_calls>", "So: ", [OSLO], ["text_in_section"]),
+        (
+            CALL.replace(PARAMETER, "x " * 700 + PARAMETER).join(("<tool_calls>", "</tool_calls>")),
+            "x " * 700,
+            [OSLO],
+            ["text_in_section"],
+        ),
         (f"<tool_calls>{CALL}and {CALL}</tool_calls>", "and ", [OSLO, OSLO], ["text_in_section"]),
         (SECTION.replace("<tool_sep>\n" + PARAMETER, '{"city": "Oslo"}'), "", [OSLO], ["json_arguments"]),
     ],
