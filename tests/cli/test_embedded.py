@@ -31,6 +31,7 @@ from dovetail.plan.options import OPTIONS
 from dovetail.tokens import tokenizer
 from tests.cli.test_serve import free_port, serving
 from tests.engine import checkpoints
+from tests.examples import slow_but
 from tests.plan.pair import VOCABULARY
 
 
@@ -73,6 +74,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"}, {}),
     ({"quantization": "int8"}, {}),
     ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "context_interleave": 4}, {}),
+    ({"device": "cpu"}, {}),
 ]
 
 
@@ -91,9 +93,7 @@ def test_the_engines_settings_are_those_of_the_plan(cache: Path, case: int) -> N
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    "case", [*range(3), *(pytest.param(case, marks=pytest.mark.slow) for case in range(3, len(CASES)))]
-)
+@pytest.mark.parametrize("case", slow_but((0, 1, 2, 10, 11, 12), 0, 1, 2))
 def test_the_engine_starts_with_the_settings_of_the_plan(made: list[Any], case: int) -> None:
     plan = resolve(None, CASES[case][0])
     start(plan)

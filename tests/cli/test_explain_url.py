@@ -470,6 +470,7 @@ def run_shell(commands: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_three_steps_by_hand(dovetail: Dovetail, demo: str, request_file: Path, tmp_path: Path) -> None:
     body = ASKED | {"model": "demo"}
     file = written(tmp_path, body)

@@ -156,6 +156,7 @@ def test_the_standard_variables_are_enough(
     assert {"service.name": "mine", "deployment.environment.name": "test"}.items() <= receiver.resource().items()
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_answers_stops_nobody(
     small_tokenizer: Tokenizer, pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dovetail.gate import CONTEXTS, Acceptance, CostModel, Forecast, Gate, Limits, Track, per_draft
 from dovetail.gate.costs import PARTS, features
 from dovetail.gate.step_times import StepTimes
+from tests.examples import slow_but
 from tests.gate.simulation import (
     DEAR,
     LARGE,
@@ -435,7 +436,7 @@ WRONG_TURN = 120
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("accept", [0.1, 0.6, 0.93])
+@pytest.mark.parametrize("accept", slow_but([0.1, 0.6, 0.93], 0.6))
 def test_a_wrong_turn_costs_a_bounded_number_of_steps(name: str, accept: float) -> None:
     """For 100 steps times lie, as badly as they can: the best number seems to take five times as long, and then another
     one, so that the gate leaves it. From then on they are true."""

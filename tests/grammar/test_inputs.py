@@ -70,7 +70,7 @@ def texts_of(grammar: str, draw: Any, rng: random.Random, count: int) -> list[st
 
 
 @pytest.mark.parametrize("kind", ["regular", "nested"])
-@pytest.mark.parametrize("seed", seeds(25, quick=10))
+@pytest.mark.parametrize("seed", seeds(25, quick=5))
 def test_exactly_the_texts_are_allowed_in_every_format(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind}{seed}")
     grammar, draw = getattr(random_grammars, kind)(rng)
@@ -273,7 +273,7 @@ def test_keywords_that_a_library_cannot_enforce_are_listed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["regular", "nested"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, quick=2))
 def test_both_libraries_allow_the_same_texts(kind: str, seed: int) -> None:
     pytest.importorskip("xgrammar")
     from tests.grammar.test_structural_tag import Both

@@ -25,6 +25,7 @@ from tests.checkpoints.configs import (
     write,
     write_index,
 )
+from tests.examples import slow_but
 from tests.plan.conftest import Put
 from tests.plan.pair import write_target
 
@@ -163,7 +164,7 @@ def followed(message: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "config",
-    [KIMI_K2, KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B, QWEN3_NEXT],
+    slow_but([KIMI_K2, KIMI_K25, DEEPSEEK_V32, QWEN3_8B, QWEN3_235B, QWEN3_NEXT], KIMI_K25, DEEPSEEK_V32),
     ids=lambda config: config["model_type"],
 )
 def test_a_plan_that_follows_the_advice_is_accepted(tmp_path: Path, config: Config) -> None:
