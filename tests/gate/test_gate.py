@@ -541,3 +541,26 @@ def rate(result: Result) -> float:
 def mean_drafts(steps: Sequence[Sequence[int]]) -> float:
     """Of a sequence in a step."""
     return statistics.mean(statistics.mean(step) for step in steps)
+
+
+@given(
+    prior=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=8),
+    steps=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8), st.integers(1, 60)), max_size=20),
+)
+def test_no_draft_is_more_likely_than_certain(prior: list[float], steps: list[tuple[int, int, int]]) -> None:
+    """Even where the prior, such as the acceptance of another day, grows with the position."""
+    acceptance, track = Acceptance(8, prior), Track()
+    for asked, accepted, times in steps:
+        acceptance.count({(track, asked, asked, min(accepted, asked)): times})
+        acceptance.learn()
+        assert all(0 <= each <= 1 for each in acceptance.overall)
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], ids=str)
+def test_a_clock_that_stands_still_is_no_error(seconds: tuple[float, float]) -> None:
+    gate, track = Gate(CostModel.unmeasured(), Limits(), 3, home=3), Track()
+    for took in seconds * 2:
+        for _ in range(40):
+            [allowed] = gate.decide([track], [100], [3]).allowed
+            gate.observe([(track, allowed, allowed, allowed)] if allowed else [], took)
+    assert gate.decide([track], [100], [3]).allowed

@@ -159,7 +159,8 @@ class Acceptance:
         all_passed = map(sum, zip(*[self._passed[context] for context in known], strict=True))
         for prior, tested, passed in zip(self._prior, all_tested, all_passed, strict=True):
             weight = tested + _PRIOR_WEIGHT
-            passes = (passed + _PRIOR_WEIGHT * less * prior) / weight
+            # Where the prior grows with the position, it may not be raised above certainty.
+            passes = (passed + _PRIOR_WEIGHT * min(1.0, less * prior)) / weight
             # As much likelier than before at this position as at the one before it.
             less = min(passes / prior, 1 / prior)
             overall.append(passes)

@@ -35,7 +35,7 @@ _KNEE = 32
 #: So many steps are compared with as many others. `_NOISE`: of their medians, before anything is measured.
 NEAR, _NOISE, LEAST_NOISE = 6, 0.2, 0.02
 # Seconds of a step that a model may hold.
-_LEAST, _LONGEST = 1e-7, 1e6
+LEAST, _LONGEST = 1e-7, 1e6
 
 Features = tuple[float, ...]
 """How much of each part is in a step."""
@@ -69,9 +69,7 @@ class Rounds(msgspec.Struct, frozen=True):
     def ratios(self) -> dict[int, list[float]]:
         """For each number of drafts but 0, how much longer it took than no drafts, round by round."""
         return {
-            k: [max(_LEAST, row[j]) / max(_LEAST, row[0]) for row in self.seconds]
-            for j, k in enumerate(self.drafts)
-            if j
+            k: [max(LEAST, row[j]) / max(LEAST, row[0]) for row in self.seconds] for j, k in enumerate(self.drafts) if j
         }
 
 
@@ -92,8 +90,8 @@ class CostModel(msgspec.Struct):
         size = len(PARTS)
         if len(self.parameters) != size or [len(row) for row in self.covariance] != [size] * size:
             raise ValueError(f"a cost model has {size} parameters and their covariance")
-        if not all(0 <= value <= _LONGEST for value in self.parameters) or self.parameters[0] < _LEAST:
-            raise ValueError(f"a step must take from {_LEAST} to {_LONGEST} seconds")
+        if not all(0 <= value <= _LONGEST for value in self.parameters) or self.parameters[0] < LEAST:
+            raise ValueError(f"a step must take from {LEAST} to {_LONGEST} seconds")
         if not all(abs(value) <= _LONGEST**2 for row in self.covariance for value in row):
             raise ValueError("the covariance must be finite")
         if not all(self.covariance[i][i] >= 0 for i in range(size)):
@@ -106,7 +104,7 @@ class CostModel(msgspec.Struct):
     @classmethod
     def unmeasured(cls, step: float = 1.0) -> Self:
         """What is likely before anything is measured, if a step of one sequence takes `step` seconds."""
-        step = min(max(_LEAST / _PRIOR[0], step), _LONGEST / 2)
+        step = min(max(LEAST / _PRIOR[0], step), _LONGEST / 2)
         size = range(len(PARTS))
         variances = [(step * spread) ** 2 for spread in _PRIOR_SPREAD]
         return cls([step * part for part in _PRIOR], [[variances[i] * (i == j) for j in size] for i in size])
@@ -187,7 +185,7 @@ class CostModel(msgspec.Struct):
 
     def scale(self, factor: float) -> None:
         """The machine is slower as a whole, by `factor`."""
-        if self.parameters[0] * factor > _LEAST and sum(self.parameters) * factor < _LONGEST:
+        if self.parameters[0] * factor > LEAST and sum(self.parameters) * factor < _LONGEST:
             self.parameters = [value * factor for value in self.parameters]
             self.covariance = [[value * factor**2 for value in row] for row in self.covariance]
 
@@ -207,17 +205,17 @@ class CostModel(msgspec.Struct):
                 ]
             moved = [old + each / total * error for old, each in zip(self.parameters, towards, strict=True)]
             # No part takes less than nothing: one that would is 0 and explains nothing, and the others explain more.
-            below = [i for i in size if moved[i] < (_LEAST if i == 0 else 0.0) and direction[i]]
+            below = [i for i in size if moved[i] < (LEAST if i == 0 else 0.0) and direction[i]]
             if not below:
                 break
             for i in below:
-                self.parameters[i] = 0.0 if i else _LEAST
+                self.parameters[i] = 0.0 if i else LEAST
             if len(below) == sum(map(bool, direction)):
                 return
             value -= sum(direction[i] * self.parameters[i] for i in below)
             direction = [0.0 if i in below else each for i, each in enumerate(direction)]
         self.parameters = [min(max(0.0, new), _LONGEST) for new in moved]
-        self.parameters[0] = max(_LEAST, self.parameters[0])
+        self.parameters[0] = max(LEAST, self.parameters[0])
 
     def _variance(self, direction: Sequence[float]) -> float:
         # Written out, because a decision needs several of them, and sums of products take twice as long.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dovetail.gate.costs import LEAST_NOISE, NEAR, PARTS, CostModel, Features
+from dovetail.gate.costs import LEAST, LEAST_NOISE, NEAR, PARTS, CostModel, Features
 
 # The features that no longer context changes.
 _COUNTS = [i for i, part in enumerate(PARTS) if "rows" not in part]
@@ -80,6 +80,7 @@ def _typical(times: Sequence[tuple[int, float]]) -> float:
 
 
 def _median(values: list[float]) -> float:
-    """As `statistics.median`, which takes several times as long for six values."""
+    """As `statistics.median`, which takes several times as long for six values. At least `LEAST`: no step takes no
+    time, but a clock may say so, and ratios of times are compared."""
     values.sort()
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+    return max(LEAST, (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
