@@ -98,4 +98,6 @@ def test_the_tables_have_a_row_for_each_front_end_and_a_reason_for_each_gap() ->
 def test_the_cost_of_recordings_is_measured(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.setattr(runner, "Captures", recording.Timed)
     it = asyncio.run(recording.measure(case, blocks=2, requests=1, concurrency=1, tokens=8))
-    assert it.case == case and min(it.plain, it.recorded, it.writing, *it.ratio, *it.cpu_ratio) > 0 and 0 < it.share < 1
+    # The lower ends of the intervals may be below 0: two blocks say little on a busy machine.
+    assert it.case == case and min(it.plain, it.recorded, it.writing, it.ratio[1], it.cpu_ratio[1]) > 0
+    assert 0 < it.share < 1

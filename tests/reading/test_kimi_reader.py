@@ -127,6 +127,7 @@ def test_near_miss_ids(header: str, name: str, call_id: str, defects: list[str])
         ),
         (section(f"{CALL}functions.search:0" + '{"a": 1}' + CALL_END), ["search"], "", ["glued_arguments"]),
         (call(), ["get_weather"], "", ["missing_section", "missing_section_end"]),
+        (call() + section(call("functions.search:1")), ["get_weather", "search"], "", ["missing_section"]),
         (section(call(), call()), ["get_weather"] * 2, "", ["duplicate_id"]),
         (section(call()) + "after", ["get_weather"], "after", []),
         ("a" + section(call()) + "b" + section(call("functions.search:1")), ["get_weather", "search"], "ab", []),
