@@ -156,6 +156,11 @@ def test_a_call_without_a_number_takes_the_next_that_is_free() -> None:
     assert kinds(message) == ["missing_index"]
 
 
+def test_reasoning_ends_a_section() -> None:
+    message = FMT.parse(f"{SECTION}{call()}<think>why</think>after", TOOLS, thinking=False)
+    assert ([c.name for c in message.calls], message.reasoning, message.content) == (["get_weather"], "why", "after")
+
+
 def test_arguments_without_a_header_are_content() -> None:
     message = FMT.parse(f'{SECTION}{CALL}{{"city": "Paris"}}{CALL_END}{SECTION_END}', tools=TOOLS, thinking=False)
     assert message.calls == () and message.content == '{"city": "Paris"}'
