@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,13 +13,21 @@ import dovetail
 from benchmarks.attack import wire
 from benchmarks.attack.on_payloads import chat
 from benchmarks.attack.rows import Row, attack
-from benchmarks.attack.served import serving
-from benchmarks.attack.wire import CHAT
+from benchmarks.attack.served import connections, serving, watched
+from benchmarks.attack.wire import CHAT, Connection
+from dovetail.gateway.http.event_stream import PING_SECONDS
 from tests.backends.remote.fake import Fake, sse, vllm_chunk
 
 TARGET = Path(dovetail.__file__).parent / "data" / "demo" / "target"
 _OPTIONS = ("--strict", "off", "--served-model-name", "dovetail-demo", "--drafter", "none")
 _DEADLINES = ("--first-token-timeout", "1", "--engine-idle-timeout", "1", "--engine-down-timeout", "1")
+_USER = [{"role": "user", "content": "hi"}]
+_STREAMS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": _USER},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/messages": {"messages": _USER, "max_tokens": 64},
+    "/v1/responses": {"input": "hi", "store": False},
+}
 _PRIVATE = "at /srv/models/kimi on gpu-17.internal:8000 Traceback (most recent call last): secret"
 
 
@@ -37,6 +46,29 @@ async def _endless_line(body: dict[str, Any]) -> AsyncIterator[bytes]:
     while True:
         yield b"data: " if not body.pop("begun", False) else b"a" * 65536
         body["begun"] = True
+
+
+@attack
+async def silent_streams() -> AsyncIterator[Row]:
+    """Streams of all four APIs in front of a server that is silent for longer than the interval of pings."""
+    async with Fake(context=4096) as fake:
+        fake.answer = _silent
+        async with serving(str(TARGET), "--engine", fake.url, *_OPTIONS) as served, watched(served) as health:
+            opened = [await Connection.open(served.port) for _ in _STREAMS]
+            with connections(opened):
+                for connection, (path, body) in zip(opened, _STREAMS.items(), strict=True):
+                    body = {"model": "dovetail-demo", "stream": True, **body}
+                    await connection.send(wire.post(path, json.dumps(body).encode()))
+                async with asyncio.timeout(3 * PING_SECONDS):
+                    pings = [await connection.reader.readuntil(b"\r\n\r\n") for connection in opened]
+                await asyncio.sleep(PING_SECONDS)
+        pinged = sum(b"200" in head for head in pings)
+        yield Row(
+            "a server that is silent for 20 s, streams of all four APIs",
+            "pings; others answered",
+            f"{pinged} of {len(opened)} pinged; {health}",
+            pinged == len(opened) and health.worst < 500,
+        )
 
 
 @attack

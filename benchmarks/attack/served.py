@@ -19,13 +19,15 @@ from typing import IO
 
 import msgspec
 
-from benchmarks.attack import wire
+from benchmarks.attack import watchdog, wire
 from dovetail.client.statistics import quantile
 
 #: The model's name, and deadlines short enough to be waited for.
 MODEL = "dovetail-demo"
 SHORT = ("--header-timeout", "2", "--body-timeout", "2", "--send-timeout", "2", "--keep-alive-timeout", "3")
 _START_S = 120.0
+#: The greatest lag of the event loop of each server that was attacked, in seconds.
+LAGS: list[float] = []
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -99,7 +101,17 @@ async def serving(
         log = Path(folder) / "log"
         with log.open("wb") as file:
             sink = file if output is None else output
-            command = [sys.executable, "-m", "dovetail", "serve", *options, "--port", str(port)]
+            lags = Path(folder) / "lags"
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.attack.watchdog",
+                str(lags),
+                "serve",
+                *options,
+                "--port",
+                str(port),
+            ]
             limit = None if files is None else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment, preexec_fn=limit
@@ -107,7 +119,9 @@ async def serving(
             served = Served(process, port, log)
             try:
                 await served.ready()
+                ready = time.monotonic()
                 yield served
+                LAGS.append(watchdog.worst(lags, ready, time.monotonic()))
             finally:
                 await asyncio.to_thread(_end, process)
 

@@ -19,6 +19,7 @@ from dovetail.gateway.apis.completion_request import CompletionRequest
 from dovetail.gateway.apis.speculation_metrics import Metrics, metrics
 from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.errors import error_json
+from dovetail.gateway.http.event_stream import COMMENT
 from dovetail.gateway.turn.logprobs import ContentLogprob, TopLogprob
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.raw_prompt import prompt_text
@@ -136,7 +137,7 @@ def whole(request: CompletionRequest, turn: Turn, steps: Sequence[Step]) -> byte
 class Stream:
     """The response to a request that streams, as server-sent events."""
 
-    ping = b""
+    ping = COMMENT
 
     def __init__(self, request: CompletionRequest, turn: Turn) -> None:
         self._turn = turn

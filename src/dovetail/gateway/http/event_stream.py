@@ -114,10 +114,11 @@ class _EventStream:
                 await self._send({"type": "http.response.body", "body": self._stream.error(error)})
 
     async def keep_alive(self) -> None:
-        """Send a ping whenever nothing was sent for `PING_SECONDS`, until cancelled."""
+        """Send pings while the engine is silent, so that the client gets a byte every `PING_SECONDS`; until cancelled.
+
+        It sleeps in every round: a ping that has nothing to send, or is sent at once, cannot keep the event loop busy.
+        """
         while True:
-            silent = time.monotonic() - self._sent_at
-            if silent < PING_SECONDS:
-                await asyncio.sleep(PING_SECONDS - silent)
-            else:
+            await asyncio.sleep(PING_SECONDS / 2)
+            if time.monotonic() - self._sent_at >= PING_SECONDS / 2:
                 await self.send(None)
