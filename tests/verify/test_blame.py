@@ -13,7 +13,7 @@ from dovetail.conversation import Call, Message
 from dovetail.verify.language import Language, first_difference, message_difference, thinks
 from dovetail.verify.outcome import Failure, Outcome
 from dovetail.verify.probe import Companion
-from dovetail.verify.suites import Protocol, Speculation
+from dovetail.verify.suites import Protocol, Schema, Speculation
 from tests.verify.broken import (
     DraftsEndTheTurn,
     NeverCalls,
@@ -264,6 +264,26 @@ def test_an_answer_that_runs_to_its_limit_is_not_tested() -> None:
 
     (outcome,) = protocol(AppTransport(gateway(Endless())), "finish/stop")
     assert outcome.untested and "ran to its limit of 256 tokens" in outcome.untested.because
+
+
+def endless(response: Any) -> None:
+    (choice,) = response["choices"]
+    if calls := choice["message"].get("tool_calls"):
+        choice["finish_reason"], choice["message"]["tool_calls"] = "length", calls * 3
+
+
+@pytest.mark.parametrize("case", ["tool-choice/required", "tool-choice/named"])
+def test_a_forced_call_that_runs_to_its_limit_is_a_failure(case: str) -> None:
+    transport = replied(endless, streamed=False)
+    outcome = protocol(transport, case)[0]
+    assert len(outcome.failures) == 1
+    assert "did not end after its calls, but ran to its limit of 256 tokens" in outcome.failures[0].evidence
+
+
+def test_forced_calls_without_an_end_are_failures_of_the_schema_suite() -> None:
+    suite = Only(Schema(), "kind/set_switch")
+    (outcome,) = verified(endpoint(replied(endless, streamed=False)), suites=[suite])
+    assert "ran to its limit" in outcome.failures[0].evidence
 
 
 def test_a_model_without_reasoning_has_no_switch() -> None:

@@ -15,7 +15,7 @@ from dovetail.errors import InvalidRequest, RenderError
 from dovetail.formats import call_envelope
 from dovetail.formats.call_envelope import CallEnvelope, Family
 from dovetail.formats.input_grammar import ClientGrammar
-from dovetail.formats.tool_choice import Strict, enforceable, resolve_tool_choice
+from dovetail.formats.tool_choice import Strict, enforceable, names_one, resolve_tool_choice
 from dovetail.grammar import (
     Choice,
     Concat,
@@ -37,8 +37,9 @@ from dovetail.tokens import Prompt
 if TYPE_CHECKING:
     from dovetail.formats.base import Format
 
-#: Families put different numbers of new lines between reasoning and calls.
-_NEW_LINES = Regex(r"\n{1,3}")
+#: The beginning of text after required calls, without the characters with which calls begin. A model that wants to
+#: write text gets that far, and then has to end its turn.
+TEXT_AFTER_CALLS = Regex(r"[^<>\[\]{},;]{1,24}")
 
 
 class AnswerGrammar:
@@ -62,6 +63,9 @@ class AnswerGrammar:
         requested = check_response_format(response_format)
         more_than_auto = requested is not None or tool_choice not in (None, "auto") or not parallel_tool_calls
         budget = Budget()
+        required = choice == "required"
+        # A named tool is called exactly once.
+        parallel = parallel_tool_calls and not (required and names_one(tool_choice))
         enforced = {i: enforceable(tool, strict, budget) for i, tool in allowed.items()}
         callable_tools = {i: tool for i, (tool, _) in enforced.items()}
         if strict == "off" and not more_than_auto and not any(tool.strict for tool in allowed.values()):
@@ -77,8 +81,8 @@ class AnswerGrammar:
         bounds.check_once(schemas)
         if requested is not None:
             may_call = callable_tools and choice != "none"
-            calls = self.calls(callable_tools, parallel_tool_calls) if may_call else None
-            content = None if choice == "required" else self.structured(requested)
+            calls = self.calls(callable_tools, parallel) if may_call else None
+            content = None if required else self.structured(requested)
             grammar = self.calls_or_structured(calls, content, thinking)
         elif tool_choice == "none":
             return self.content_only(thinking)
@@ -86,7 +90,9 @@ class AnswerGrammar:
             return None
         else:
             others = [tool.name for i, tool in enumerate(declared) if i not in callable_tools]
-            grammar = self.answer(callable_tools, choice == "required", thinking, parallel_tool_calls, others)
+            grammar = self.answer(callable_tools, required, thinking, parallel, others)
+        if required and parallel and (after := self.after_calls()) is not None:
+            grammar = Grammar(Concat((grammar.root, Maybe(after))))
         for i, (_, left_out) in enforced.items():
             if left_out:
                 grammar = Grammar(Loosened(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
@@ -105,7 +111,7 @@ class AnswerGrammar:
         section = self.calls(tools, parallel)
         opened, closed = self._wrapper()
         if required:
-            return Grammar(Concat((*self.reasoning(thinking), Maybe(_NEW_LINES), *opened, section, *closed)))
+            return Grammar(Concat((*self._before_calls(thinking), *opened, section, *closed)))
         after = call_envelope.after_text(self.content(), section, self.text_openers)
         reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)
         return Grammar(Concat((*reasoning, after, *closed)))
@@ -128,10 +134,26 @@ class AnswerGrammar:
         """
         either: list[Node] = []
         if calls is not None:
-            either.append(Concat((Maybe(_NEW_LINES), calls)))
+            either.append(Concat((*_new_lines(self.new_lines_before_calls), calls)))
         if content is not None:
             either.append(Concat((*_new_lines(self.reader.before_content), self.answer_block(content))))
         return Grammar(Concat((*self._reasoning_and_new_lines(thinking), Choice(tuple(either)))))
+
+    def _before_calls(self, thinking: bool) -> tuple[Node, ...]:
+        """The reasoning block before calls, with no more new lines than the family writes there."""
+        before = self.new_lines_before_calls
+        after = _new_lines(self.reader.after_think_end + before)
+        match self.reasoning(thinking):
+            case (Maybe(block),):
+                return (
+                    (Choice((Concat((block, *after)), *_new_lines(before))),)
+                    if before
+                    else (Maybe(Concat((block, *after))),)
+                )
+            case ():
+                return _new_lines(before)
+            case nodes:
+                return (*nodes, *after)
 
     def _reasoning_and_new_lines(self, thinking: bool) -> tuple[Node, ...]:
         """The reasoning block with the new lines after it."""
@@ -203,6 +225,19 @@ class AnswerGrammar:
                 f"calls of {self.format.name} cannot be constrained yet: ask for strict=off, tool_choice=auto, parallel"
                 " calls and no response_format, or for no tools"
             ) from None
+
+    @property
+    def new_lines_before_calls(self) -> int:
+        """How many new lines the family writes before calls, besides those that belong to reasoning."""
+        return self._envelope.new_lines_before
+
+    def after_calls(self) -> Node | None:
+        """What may follow calls that are required, several of which may come; the reader drops it. None: nothing.
+
+        Calls in a section are over at its end. Otherwise a model that wants to write something else than another call
+        would have to repeat itself until its limit.
+        """
+        return TEXT_AFTER_CALLS if self._envelope.is_open else None
 
     @functools.cached_property
     def _envelope(self) -> CallEnvelope:

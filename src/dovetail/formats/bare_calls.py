@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.conversation import Tool
 from dovetail.formats import call_envelope, plain_text
-from dovetail.formats.answer_grammar import AnswerGrammar
+from dovetail.formats.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
 from dovetail.formats.input_grammar import ClientGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
 from dovetail.reading.calls import MOST_SPACE
@@ -41,7 +41,7 @@ class BareAnswers(plain_text.PlainTextAnswers):
     ) -> Grammar:
         text = self._text()
         marker = Concat((*(() if required else (Maybe(text),)), *self._marker()))
-        before = Maybe(Choice((marker, _BLANK))) if self.bare else marker
+        before = Maybe(marker if required else Choice((marker, _BLANK))) if self.bare else marker
         calls = Concat((before, self.calls(tools, parallel), *self._end()))
         answer = calls if required else Choice((calls, Maybe(text)))
         return Grammar(Concat((*self.reasoning(thinking), answer)))
@@ -56,7 +56,12 @@ class BareAnswers(plain_text.PlainTextAnswers):
             for before in (_BEFORE_FIRST_NAME if self._in_list else _BEFORE_NAME, _BEFORE_NAME)
         )
         more = (Repeat(Concat((_COMMA if self._in_list else _BETWEEN, call)), 0),) if parallel else ()
-        return Concat((first, *more, *((_LIST_END,) if self._in_list else ())))
+        # White space may come before the model decides whether another call does.
+        end = (_LIST_END,) if self._in_list else (Maybe(_BLANK),) if parallel else ()
+        return Concat((first, *more, *end))
+
+    def after_calls(self) -> Node | None:
+        return None if self._in_list else TEXT_AFTER_CALLS
 
     def custom_input(self, grammar: ClientGrammar) -> Node:
         return grammar.in_json()

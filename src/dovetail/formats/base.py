@@ -20,7 +20,7 @@ from dovetail.events import fold
 from dovetail.formats import continuing, history
 from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.history import HistoryRules, Repair
-from dovetail.formats.tool_choice import Strict
+from dovetail.formats.tool_choice import Strict, requires_call
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
 from dovetail.reading import CallReader, Reader, ReaderOptions
@@ -281,7 +281,8 @@ class Format(ABC):
 
         `tools`: the request's tools. Tools of a wrong shape are ignored.
         `thinking`: whether the prompt left a reasoning block open; None: what the family's own prompts do.
-        `tool_choice`: with "none", the answer contains no calls.
+        `tool_choice`: with "none", the answer contains no calls. With "required" or a named tool, it is over at text
+        after a call, and at a call that repeats the one before it (`reading.required_calls`).
         `tokenizer`: needed to feed token ids.
         `repair_arguments`: whether to close the strings and brackets that a cut-off call left open, if that makes its
         arguments JSON. Without it, such a call stays as it is.
@@ -291,7 +292,15 @@ class Format(ABC):
         if thinking is None:
             thinking = self.reasoning == "opened"
         calls = tool_choice != "none"
-        options = ReaderOptions(parameters_by_name(tools), thinking, calls, repair_arguments, call_prefix, structured)
+        options = ReaderOptions(
+            parameters_by_name(tools),
+            thinking,
+            calls,
+            repair_arguments,
+            call_prefix,
+            structured,
+            requires_call(tool_choice),
+        )
         return self.reader_type(options, tokenizer)
 
     def parse(

@@ -113,6 +113,8 @@ class CallEnvelope:
         half = len(marks) // 2
         (first, last), (second, end) = (marks[0], marks[half - 1]), (marks[half], marks[-1])
         head, between, tail = _begun(two[:first]), two[last + 1 : second], two[end + 1 :]
+        #: How many new lines the family writes before a section.
+        self.new_lines_before = first - len(head)
         # Between two calls are the end of one, perhaps a separator, and the beginning of the other.
         after = _common(between, tail)
         before = _common(between[len(after) :][::-1], head[::-1])[::-1]
@@ -120,6 +122,8 @@ class CallEnvelope:
         self._before, self._after = _nodes(before), _nodes(after)
         self._separator = _nodes(between[len(after) : len(between) - len(before)])
         self._opening, self._closing = _nodes(head[: len(head) - len(before)]), _nodes(tail[len(after) :])
+        #: Whether nothing but the end of the turn says that no further call comes.
+        self.is_open = not self._closing
         #: What comes before the first call's first placeholder, if that is ordinary text: the opener, and the rest.
         self._head: tuple[Node, ...] = ()
         if not any(isinstance(piece, ControlToken) for piece in head):
@@ -129,21 +133,20 @@ class CallEnvelope:
     def section(self, tools: Iterable[Mapping[str, Node]], *, parallel: bool) -> Node:
         """A section of calls to any of `tools`, each given as the grammar of each placeholder.
 
-        The section may begin with text: see `after_text`. Raises `SchemaRefused`.
+        The section may begin with text: see `after_text`. The new lines that separate calls may also come after the
+        last one. Raises `SchemaRefused`.
         """
         named = Choice(tuple(Concat(_nodes(self._call, self._filled(tool))) for tool in tools))
         call = Concat((*self._before, named, *self._after))
-        # Newlines between calls may be left out.
-        needed = any(not isinstance(it, ExactText) or it.text.strip() for it in self._separator)
-        separator = Concat(self._separator) if needed else Maybe(Concat(self._separator))
-        more = Concat((separator, call)) if self._separator else call
-        calls: tuple[Node, ...] = (call,)
-        if self._head:
-            calls = (*self._head, named, *self._after)
-        if parallel and (needed or self._head):
-            calls = (*calls, Repeat(more, 0))
+        first = (*self._head, named, *self._after) if self._head else (call,)
+        calls: tuple[Node, ...] = first
+        if parallel and any(not isinstance(it, ExactText) or it.text.strip() for it in self._separator):
+            calls = (*first, Repeat(Concat((*self._separator, call)), 0))
         elif parallel:
-            calls = (Repeat(more),)
+            # A model writes new lines before it decides whether another call comes. They may be left out, too.
+            new_lines = (Maybe(Concat(self._separator)),) if self._separator else ()
+            more = Concat((call, *new_lines))
+            calls = (*first, *new_lines, Repeat(more, 0)) if self._head else (Repeat(more),)
         return Concat((*(() if self._head else self._opening), *calls, *self._closing))
 
     def _filled(self, tool: Mapping[str, Node]) -> Mapping[str, Node]:

@@ -16,7 +16,7 @@ from dovetail.conversation import Message, Tool
 from dovetail.errors import InvalidRequest
 from dovetail.events import Content
 from dovetail.formats import call_envelope
-from dovetail.formats.answer_grammar import AnswerGrammar
+from dovetail.formats.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.formats.input_grammar import ClientGrammar
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Node, Regex, Repeat
@@ -131,6 +131,9 @@ class FunctionaryAnswers(AnswerGrammar):
             called.append(Concat((ExactText(f"{tool.name}\n"), arguments)))
         call = Choice(tuple(called))
         return Concat((call, Repeat(Concat((ExactText(NEXT), call)), 0))) if parallel else call
+
+    def after_calls(self) -> Node:
+        return Concat((ExactText(f"{NEXT}{ALL}\n"), TEXT_AFTER_CALLS))
 
     def custom_input(self, grammar: ClientGrammar) -> Node:
         return grammar.in_json()

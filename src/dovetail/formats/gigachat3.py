@@ -96,6 +96,9 @@ class GigaChat3Answers(AnswerGrammar):
         """The message of one call, after an empty one of content: the model makes one call a turn."""
         return Concat((self.mark(NEXT), self._call(tools)))
 
+    def after_calls(self) -> None:
+        """None: the model makes one call a turn."""
+
     def custom_input(self, grammar: ClientGrammar) -> Node:
         return grammar.in_json()
 

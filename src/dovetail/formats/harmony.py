@@ -272,6 +272,9 @@ class HarmonyAnswers(AnswerGrammar):
         second = Concat((ExactText(recipient), Choice(tuple(before))))
         return Choice((first, second))
 
+    def after_calls(self) -> None:
+        """None: the end of a call is the end of the turn."""
+
     def content_only(self, thinking: bool) -> Grammar:
         return Grammar(Concat((*self.reasoning(thinking), self._message(FINAL))))
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from dovetail.conversation import Message, Tool
 from dovetail.events import Content, Reasoning
+from dovetail.formats.answer_grammar import TEXT_AFTER_CALLS
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared_answers import DeclaredAnswers
@@ -154,6 +155,9 @@ class MuseAnswers(DeclaredAnswers):
             called.append(Concat(_message(tool.name, section)))
         call = Choice(tuple(called))
         return Concat((call, Repeat(Concat((*_NEXT, call)), 0))) if parallel else call
+
+    def after_calls(self) -> Node:
+        return Concat((*_NEXT, *_message(USER, TEXT_AFTER_CALLS)))
 
 
 _NEXT = ControlToken(NEXT), ControlToken(START), ExactText(ROLE)

@@ -42,6 +42,10 @@ class PlainTextAnswers(AnswerGrammar):
         spelled = tuple(mark for mark in self.marks() if mark[0] == "<")
         return (Maybe(Concat((self.mark(opener), TextUntil(closer, spelled)))),)
 
+    @property
+    def new_lines_before_calls(self) -> int:
+        return 0
+
     def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
         marked = None if calls is None else Concat((self.mark(self.call_marker()), calls))
         return super().calls_or_structured(marked, content, thinking)

@@ -230,6 +230,9 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         closed = None if calls is None else Concat((calls, Maybe(closer)))
         return super().calls_or_structured(closed, content, thinking)
 
+    def after_calls(self) -> None:
+        """None: the list of calls is closed."""
+
     def custom_input(self, grammar: ClientGrammar) -> Node:
         gap = python_values.GAP
         plain = Concat((Regex(f"{INPUT}{gap}={gap}"), python_values.string()))

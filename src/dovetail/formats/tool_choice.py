@@ -65,10 +65,15 @@ def resolve_tool_choice(
     return "required", _named(*chosen, everything, "tool_choice")
 
 
+def names_one(tool_choice: Any) -> bool:
+    """Whether this `tool_choice`, which has been checked, names the one tool to call."""
+    return isinstance(tool_choice, Mapping) and tool_choice.get("type") != "allowed_tools"
+
+
 def requires_call(tool_choice: Any) -> bool:
-    """Whether an answer under this `tool_choice`, which has been checked, is a call."""
+    """Whether an answer under this `tool_choice` is a call."""
     if isinstance(tool_choice, Mapping) and (allowed := tool_choice.get("allowed_tools")) is not None:
-        return bool(allowed["mode"] == "required")
+        return isinstance(allowed, Mapping) and allowed.get("mode") == "required"
     return isinstance(tool_choice, Mapping) or tool_choice == "required"
 
 

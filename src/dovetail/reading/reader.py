@@ -21,6 +21,7 @@ import msgspec
 from dovetail.errors import ReaderMisuse
 from dovetail.events import Content, Defect, Event, Reasoning
 from dovetail.reading.alphabet import Alphabet, Literals, Search, any_control
+from dovetail.reading.required_calls import RequiredCalls
 from dovetail.tokens import Detokenizer, Segment, Tokenizer
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     `call_prefix`: with a number, the id of a call to which the model gave none.
     `structured`: whether content is JSON of a response format. A string in it may contain anything, so that ordinary
     text begins a call at the start of the content only.
+    `required`: whether the answer has to be calls; see `RequiredCalls`.
     """
 
     tools: Mapping[str, Any] = {}
@@ -56,6 +58,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     repair_arguments: bool = False
     call_prefix: str = "call_"
     structured: bool = False
+    required: bool = False
 
 
 class Reader(ABC):
@@ -77,6 +80,7 @@ class Reader(ABC):
         #: Whether the last input came as tokens, so that a control token is known from text that spells it.
         self._exact = False
         self._events: list[Event] = []
+        self._required = RequiredCalls() if options.required else None
         #: Unread output, in the alphabet. Everything before `_at` has been read.
         self._input = ""
         self._at = 0
@@ -112,8 +116,7 @@ class Reader(ABC):
                     accepted = self._accept(text)
                     if accepted is not None:
                         return self._stopped(text, accepted)
-                    events, self._events = self._events, []
-                    return events
+                    return self._taken()
             return self._advance(self._alphabet.from_text(text))
         if self._detokenizer is None:
             raise ReaderMisuse("this reader was made without a tokenizer, so it cannot read token ids")
@@ -145,7 +148,13 @@ class Reader(ABC):
         self._cut_off = reason not in ("stop", "tool_calls")
         for _ in self._script:
             raise AssertionError("a reader requested input after its end")
-        return events + self._events
+        events += self._taken()
+        return events if self._required is None else events + self._required.finish()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is over although the model goes on. Later events are dropped."""
+        return self._required is not None and self._required.ended
 
     def _is_plain(self, text: str) -> bool:
         """Whether `text` has no control token and no stop that the script waits for, not even the beginning of one."""
@@ -159,7 +168,7 @@ class Reader(ABC):
 
     def _taken(self) -> list[Event]:
         events, self._events = self._events, []
-        return events
+        return events if self._required is None else self._required.take(events)
 
     def _advance(self, fresh: str) -> list[Event]:
         if self._over:

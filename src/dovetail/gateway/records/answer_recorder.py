@@ -62,8 +62,8 @@ class AnswerRecorder:
     def record(self, choice: int, ids: Sequence[int]) -> str:
         """The record of an answer with the new tokens `ids`. Takes as long as reading it again, for the first time.
 
-        "" for an answer that has none: it is too long, it continues a text, or a stop string cut it where its tokens
-        cannot be cut.
+        "" for an answer that has none: it is too long, it continues a text, a stop string cut it where its tokens
+        cannot be cut, or it ended at a call that repeated the one before it, which the client does not have.
         """
         made_of, record = self._made.get(choice, ((), ""))
         if not record or made_of != tuple(ids):
@@ -84,7 +84,10 @@ class AnswerRecorder:
             return ""
         segments = [*self._text(start.ids), *segments]
         new_reader = functools.partial(self._new_reader, choice, start.in_reasoning)
-        answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
+        read = _read(new_reader, segments, "length" if end is None else "stop")
+        if read is None:
+            return ""
+        answer, left_open = read
         message, reasoning = message_digest.of_answer(answer, self._tools)
         whole = (*start.ids, *spelling)
         record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning)
@@ -118,8 +121,8 @@ class AnswerRecorder:
         return [*ids[:count], *self._tokenizer.encode(rest)]
 
 
-def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open]:
-    """The message in `segments`, and which of its texts would go on after them."""
+def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open] | None:
+    """The message in `segments`, and which of its texts would go on after them; None if it ended before them."""
     reader = new_reader()
     probed = fold([*reader.feed_segments([*segments, Segment(_PROBE, False)]), *reader.finish("length")])
     if not probed.calls and probed.content.endswith(_PROBE):
@@ -127,4 +130,5 @@ def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason:
     if not probed.calls and not probed.content and probed.reasoning.endswith(_PROBE):
         return Message("", probed.reasoning.removesuffix(_PROBE)), "reasoning"
     reader = new_reader()
-    return fold([*reader.feed_segments(segments), *reader.finish(reason)]), "markup"
+    answer = fold([*reader.feed_segments(segments), *reader.finish(reason)])
+    return None if reader.ended else (answer, "markup")

@@ -113,7 +113,9 @@ class OutputReader:
         if end is not None:
             ids, finish = ids[: end + 1], "stop"
         logprobs = self._logprobs(batch, len(ids))
-        events, reasoning_tokens = self._read(ids[:end], logprobs)
+        events, reasoning_tokens, read = self._read(ids[:end], logprobs)
+        if self._reader.ended:
+            ids, logprobs, finish = ids[:read], logprobs[:read], "stop"
         last: list[Event] = []
         if finish is not None:
             last += self._reader.feed_segments(self._cut(self._detokenizer.finish(), last=True))
@@ -149,9 +151,12 @@ class OutputReader:
             drafts=batch.drafts,
         )
 
-    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int]:
-        """The events of `ids`, and how many of them are reasoning: those that the reader is in a reasoning block before
-        or after. So the count does not depend on how many tokens come at once."""
+    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int, int]:
+        """The events of `ids`, how many tokens are reasoning, and how many come before the end of the answer.
+
+        A token is reasoning if the reader is in a reasoning block before or after it. So the count does not depend on
+        how many tokens come at once. The reader may end the answer at a token, which is then left out.
+        """
         events: list[Event] = []
         reasoning = 0
         for i, token in enumerate(ids):
@@ -159,11 +164,13 @@ class OutputReader:
             segments = self._detokenizer.feed((token,))
             new = self._reader.feed_segments(self._cut(segments, last=False))
             events += new
+            if self._reader.ended:
+                return events, reasoning, i
             reasoning += before or self._reader.in_reasoning
             if logprobs:
                 marker = before != self._reader.in_reasoning or any(segment.control for segment in segments)
                 self._content_tokens.add(logprobs[i], new, marker=marker)
-        return events, reasoning
+        return events, reasoning, len(ids)
 
     def _cut(self, segments: list[Segment], *, last: bool) -> list[Segment]:
         """`segments` up to the first stop string."""

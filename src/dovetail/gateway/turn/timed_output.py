@@ -20,7 +20,7 @@ class TimedOutputReader(OutputReader):
         super().__init__(choice, *arguments, **options)
         self._trace = trace
 
-    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int]:
+    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int, int]:
         begin = time.perf_counter()
         try:
             return super()._read(ids, logprobs)

@@ -12,6 +12,7 @@ import msgspec
 from dovetail.client.endpoint import Exchange, Target
 from dovetail.client.not_tested import NotTested
 from dovetail.client.statistics import wilson
+from dovetail.formats.tool_choice import requires_call
 from dovetail.verify.language import Language
 from dovetail.verify.outcome import Failure, Outcome, Step
 
@@ -133,6 +134,15 @@ def prompt_tokens(exchange: Exchange) -> int:
     if not isinstance(count, int):
         raise NotTested("it does not count the tokens of prompts (usage.prompt_tokens)", blocking=False)
     return count
+
+
+def endless_calls(exchange: Exchange, least: int) -> list[Finding]:
+    """A finding if calls had to come, at least `least` of them did, and the answer ran into the limit on tokens."""
+    calls, request = exchange.answer.message.calls, exchange.request
+    if not exchange.answer.cut_off or len(calls) < least or not requires_call(request.get("tool_choice")):
+        return []
+    what = f"tool_choice {request['tool_choice']!r}: the answer did not end after its calls, but ran to its limit"
+    return [Finding(f"{what} of {request.get('max_tokens')} tokens with {len(calls)} calls", "schema", exchange)]
 
 
 def need_complete(exchange: Exchange) -> None:

@@ -12,7 +12,16 @@ from dovetail.conversation import Message
 from dovetail.verify.language import Language, message_difference
 from dovetail.verify.probe import STREAM
 from dovetail.verify.suites.audits import audited
-from dovetail.verify.suites.base import Case, Checked, Finding, Suite, load_cases, need_complete, prompt_tokens
+from dovetail.verify.suites.base import (
+    Case,
+    Checked,
+    Finding,
+    Suite,
+    endless_calls,
+    load_cases,
+    need_complete,
+    prompt_tokens,
+)
 
 #: How often a request is sent again before an answer that differs is taken for a fault. A sampled answer, or a greedy
 #: one beside other requests, may be the same twice by chance.
@@ -99,6 +108,8 @@ async def _answers(case: Case, target: Target, language: Language) -> list[Findi
     """
     exchange = await target.answer({**case.request, **(STREAM if case.expect.get("stream") else {})})
     if exchange.answer.cut_off and "length" not in case.expect.get("finish", ()):
+        if endless := endless_calls(exchange, 1):
+            return endless
         need_complete(exchange)
     return [finding for each in (_calls, _names, _finish, _says) for finding in each(case.expect, exchange)]
 

@@ -16,7 +16,7 @@ from dovetail.grammar.schemas.check import Checker, checker
 from dovetail.verify.language import Language
 from dovetail.verify.outcome import Outcome
 from dovetail.verify.probe import STREAM
-from dovetail.verify.suites.base import Case, Checked, Figure, Finding, Suite, load_cases, share
+from dovetail.verify.suites.base import Case, Checked, Figure, Finding, Suite, endless_calls, load_cases, share
 
 _PROMPT = "Please call the tool {name} with arguments of your choice."
 
@@ -45,11 +45,13 @@ class Schema(Suite):
         if target.features.streaming:
             exchanges.append(await target.answer({**case.request, **STREAM}))
         finished = [exchange for exchange in exchanges if not exchange.answer.cut_off]
-        findings = [finding for each in finished for finding in _findings(each, function["name"], valid)]
+        # One call may be cut off in a long argument. Several are a model that cannot stop.
+        findings = [finding for each in exchanges for finding in endless_calls(each, 2)]
+        findings += [finding for each in finished for finding in _findings(each, function["name"], valid)]
         measures = {
             "finished": len(finished),
             "cut_off": len(exchanges) - len(finished),
-            "valid": len(finished) - len({id(finding.exchange) for finding in findings}),
+            "valid": len(finished) - len({id(each.exchange) for each in findings if not each.exchange.answer.cut_off}),
             "forbidden": bool(case.expect.get("forbidden")),
         }
         return Checked(tuple(findings), measures)
