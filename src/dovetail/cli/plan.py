@@ -16,9 +16,7 @@ from dovetail.plan.emit import emitted
 from dovetail.plan.emit.command import comment
 from dovetail.plan.options import BY_NAME
 
-_ENGINES = dict.fromkeys(
-    ("k8s", "helm", "lws", "kserve"), "vllm"
-)  # form of --emit -> its engine, where the names differ
+_ENGINES = {"helm": "vllm"}  # form of --emit -> its engine, where the names differ
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -43,7 +41,7 @@ def resolved(arguments: argparse.Namespace, *, engine: str | None = None) -> Pla
 
 
 def _emitted(plan: Plan, form: str) -> str:
-    """The plan as the command or manifest `form`, with its warnings as comments.
+    """The plan as the command or values `form`, with its warnings as comments.
 
     Raises `PlanError` for a drafter that the engine cannot run.
     """

@@ -1,8 +1,8 @@
 """Asks a running server for a constrained tool call, and counts the drafts that it accepted.
 
 This is what readiness means in a cluster: a server whose drafter never drafts answers `/health`, and only costs speed.
-`python3 -m dovetail.client.probe` is the startup probe of the chart, and with `--health` the health check of the images. It
-needs nothing but Python.
+`python3 -m dovetail.client.probe` is the chart's startup probe, and with `--health` the health check of the images.
+It needs nothing but Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a plan as the command of another engine, or as a manifest for a cluster."""
+"""Writes a plan as the command of another engine, or as values for the chart."""
 
 from dovetail.plan.emit.command import Command
 from dovetail.plan.emit.text import FORMS, emitted

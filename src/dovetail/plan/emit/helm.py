@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.plan.emit import kubernetes, vllm
+import yaml  # type: ignore[import-untyped]
+
+from dovetail.plan.emit import vllm
 from dovetail.plan.emit.command import comment
 from dovetail.plan.layers import Setting, value
+from dovetail.plan.parallel import GPUS
 
+#: The number of GPUs that one node is assumed to have.
+GPUS_PER_NODE = 8
 #: Settings of the gateway, or of the chart itself: vLLM's command has none of them.
 _NOT_VLLM = ("format", "api_key_file", "host", "port")
 #: Where the chart mounts a model's claim or image, and a drafter's image.
@@ -30,17 +36,47 @@ def values(plan: Mapping[str, Setting[Any]], version: str | None = None) -> str:
         notes.append(f"{drafter} is a folder of this machine: it has to be the image drafter.image of the chart")
         inside["drafter"] = Setting(_DRAFTER, plan["drafter"].source)
     command = vllm.command(inside, version)
-    nodes, gpus = kubernetes.nodes_of(plan)
-    words = [kubernetes.word(each) for each in command.argv[len(command.start) :]]
+    nodes, gpus = _nodes(plan)
+    words = [_word(each) for each in command.argv[len(command.start) :]]
     data = {
         "model": {"name": target},
         "vllm": {
             "nodes": nodes,
             "gpus": gpus,
             "args": words,
-            "env": {name: kubernetes.word(text) for name, text in command.variables.items()},
+            "env": {name: _word(text) for name, text in command.variables.items()},
         },
         "gateway": {"drafts": value(plan, "method") is not None and value(plan, "draft_tokens") != 0},
     }
     lines = [line for note in (*notes, *command.notes) for line in comment(note)]
-    return "".join(f"{line}\n" for line in lines) + kubernetes.yaml_text(data)
+    return "".join(f"{line}\n" for line in lines) + _yaml_text(data)
+
+
+def _nodes(plan: Mapping[str, Setting[Any]]) -> tuple[int, int]:
+    """The nodes that the plan needs and the GPUs of each: vLLM needs the same number on every node."""
+    gpus = math.prod(value(plan, degree) or 1 for degree in GPUS)
+    each = next(each for each in range(GPUS_PER_NODE, 0, -1) if gpus % each == 0)
+    return gpus // each, each
+
+
+class _Word(str):
+    """Text that YAML readers must not take for a number (`1e5`); written in double quotes."""
+
+
+def _word(text: str) -> _Word:
+    """`text`, escaped so that the cluster does not expand `$(NAME)` in it."""
+    return _Word(text.replace("$", "$$"))
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.add_representer(_Word, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
+def _yaml_text(document: dict[str, Any]) -> str:
+    """YAML in the order of the keys, without aliases and line breaks inside texts."""
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
+    return text
