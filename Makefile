@@ -31,7 +31,7 @@ OWN := tests/reading tests/formats tests/grammar
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test demo lint train bench bench-reading bench-rendering bench-engine bench-speculation fuzz coverage
-.PHONY: bench-speculation-whole format recipes check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
+.PHONY: bench-speculation-whole format check-emitted check-parsers bench-plugins bench-constraint vllm-test prove-constraint
 .PHONY: attack check-dashboards bench-accuracy test-slow test-all pictures prove-token-exact prove-exact prove-reading
 .PHONY: test-inspect test-clients test-verifiers test-benchmarks bench-gateway prove-bench prove-verify prove-schedules prove-ranks
 .PHONY: chart-test check-kernel
@@ -193,10 +193,6 @@ attack: $(VENV)/.dev
 # What the README shows of `make demo`.
 pictures: $(VENV)/.dev
 	@$(BIN)/python -m demo.picture docs/pictures/demo.svg
-
-# The page is made from the recipes; a test fails where it is not what they say.
-recipes: $(VENV)/.dev
-	@$(BIN)/python -m dovetail.plan.cookbook >docs/recipes.md
 
 # Whether vLLM 0.33, vLLM 0.32 and SGLang take the commands that plans are written as: by their own argument parsers, in
 # an environment below $(PEERS) (420 MB, made once, in half a minute).

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import PlanError
-from dovetail.plan import cookbook, recipe
+from dovetail.plan import recipe
 from dovetail.plan.hardware import Gpus, parse
 from dovetail.plan.layers import overlay
 from dovetail.plan.options import BY_NAME
@@ -271,34 +270,3 @@ def test_a_recipe_may_use_old_names_and_its_own_paths(tmp_path: Path) -> None:
         "max_batch": 4,
         "env": {"A": 1},
     }
-
-
-# --- The page ---------------------------------------------------------------------------------------------------------
-
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == cookbook.page(EVERY), "make recipes"
-
-
-def test_the_page_contains_every_recipe() -> None:
-    page = cookbook.page(EVERY)
-    for known in EVERY:
-        section = page.partition(f"\n## {known.title}\n")[2].partition("\n## ")[0]
-        for text in (
-            known.name,
-            *known.links,
-            *known.settings,
-            *known.env,
-            *(f.by for f in known.measured),
-            *known.notes,
-        ):
-            assert text in section
-        assert known.measured or "Not measured" in section
-
-
-def test_cells_do_not_break_their_table() -> None:
-    odd = a_recipe("odd", None, served_model_name="a|b")
-    assert r"| `a\|b` |" in cookbook.page([odd])
-    assert msgspec.to_builtins(odd)["name"] == "odd"

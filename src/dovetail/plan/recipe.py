@@ -137,8 +137,8 @@ class Match(NamedTuple):
     conditions: int
 
 
-def conditions_text(match: Conditions | None, *, markdown: bool = False) -> str:
-    """The conditions as a sentence; `markdown` puts names in backticks."""
+def conditions_text(match: Conditions | None) -> str:
+    """The conditions as a sentence."""
     if match is None:
         return "No model and no drafter is named."
     gpu = match.gpu or Machine()
@@ -150,13 +150,12 @@ def conditions_text(match: Conditions | None, *, markdown: bool = False) -> str:
         ("GPUs are called", gpu.name),
         ("GPUs have the compute capability", gpu.capability),
     )
-    conditions = [f"{what} {' or '.join(f'`{name}`' for name in names)}" for what, names in lists if names]
+    conditions = [f"{what} {' or '.join(names)}" for what, names in lists if names]
     if gpu.count is not None:
         conditions.append(f"there are {gpu.count} GPUs or more" if gpu.count > 1 else "there is a GPU")
-    conditions += [f"`{name}` is {shown(value)}" for name, value in match.settings.items()]
+    conditions += [f"{name} is {shown(value)}" for name, value in match.settings.items()]
     text = "; ".join(conditions)
-    text = f"{text[:1].upper()}{text[1:]}."
-    return text if markdown else text.replace("`", "")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def read(file: Path) -> Recipe:
