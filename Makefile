@@ -202,7 +202,7 @@ check-emitted: $(VENV)/.dev
 	  DOVETAIL_SGLANG_PYTHON="$(PEERS)/arguments/bin/sglang-0.5" \
 	  $(BIN)/python -m pytest $(PARALLEL) tests/plan/test_emit_accepted.py $(ARGS)
 
-# Every query of the dashboard and the alerts in deploy/observability, by a real Prometheus (Debian's, 20 MB, unpacked once
+# Every query of the chart's dashboard and of the alerts in deploy/observability, by a real Prometheus (Debian's, 20 MB, unpacked once
 # below $(PEERS)) that scrapes a loaded demo: half a minute.
 check-dashboards: $(VENV)/.dev
 	@tests/deploy/prometheus.sh $(PEERS)/prometheus

@@ -194,9 +194,3 @@ def test_the_dockerfile_is_clean() -> None:
         [f"{TOOLS}/bin/hadolint", str(ROOT / "deploy/image/Dockerfile")], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_the_dashboard_of_the_chart_is_the_one_there_is() -> None:
-    """Helm reads only files of the chart, and a link would not survive every archive: so the chart has a copy."""
-    copy, original = CHART / "dashboards" / "dashboard.json", ROOT / "deploy" / "observability" / "dashboard.json"
-    assert copy.read_bytes() == original.read_bytes(), f"cp {original} {copy}"

@@ -1,5 +1,5 @@
-"""The dashboard and the alerts of deploy/observability: a real Prometheus scrapes a loaded demo, and every query has a
-result. Without Prometheus they are skipped: `make check-dashboards` brings one."""
+"""The chart's dashboard and the alerts of deploy/observability: a real Prometheus scrapes a loaded demo, and every query
+has a result. Without Prometheus they are skipped: `make check-dashboards` brings one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from dovetail.gateway.telemetry.request_report import APIS
 from tests.demo_server import demo_server
 from tests.gateway.named_keys import bearer, named
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "observability"
-DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FOLDER = DEPLOY / "observability"
+#: The only copy: helm reads nothing outside of the chart.
+DASHBOARD = json.loads((DEPLOY / "chart" / "dashboards" / "dashboard.json").read_text())
 RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 PROMETHEUS = os.environ.get("DOVETAIL_PROMETHEUS") or shutil.which("prometheus")
 with_prometheus = pytest.mark.skipif(
