@@ -1,5 +1,5 @@
-"""The chart's dashboard and the alerts of deploy/observability: a real Prometheus scrapes a loaded demo, and every query
-has a result. Without Prometheus they are skipped: `make check-dashboards` brings one."""
+"""The chart's dashboard and the alerts of deploy/: a real Prometheus scrapes a loaded demo, and every query has a
+result. Without Prometheus they are skipped: `make check-dashboards` brings one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: errors in a file are named, all conditions must hold, and the page is generated from the files."""
+"""Recipes: errors in a file are named, and all conditions must hold."""
 
 from __future__ import annotations
 

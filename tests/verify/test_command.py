@@ -157,7 +157,6 @@ def test_an_endpoint_that_is_down_has_a_verdict_and_no_score(key_file: str, caps
         (["--html", "/no/such/folder/page.html"], "the folder of /no/such/folder/page.html is missing"),
         (["--junit", "/no/such/folder/junit.xml"], "the folder of /no/such/folder/junit.xml is missing"),
         (["--model-name-2", "m"], "--model-name-2 is for URL2, which is not given"),
-        (["http://127.0.0.1:9", "--watch", "1"], "--watch takes one URL"),
         (["--undrafted-2", "http://127.0.0.1:9"], "--undrafted-2 is for URL2, which is not given"),
         (
             ["--reference", "a", "--reference", "http://127.0.0.1:9"],
@@ -238,13 +237,6 @@ def test_files_of_cases_that_hold_none_are_refused(
     path = tmp_path if option == "--schemas" else file
     assert main(["verify", "http://127.0.0.1:9", option, str(path)]) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("share", ["-1", "2", "x"])
-def test_an_alarm_is_a_share(share: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["verify", "http://127.0.0.1:9", f"--alarm={share}"])
-    assert "is no share from 0 to 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "two keys", "schlüssel"])

@@ -299,12 +299,6 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
     cases.add_argument("--undrafted-key-file", metavar="FILE", help="its key (default: $OPENAI_API_KEY_UNDRAFTED)")
     cases.add_argument("--undrafted-2", metavar="URL", help="the same for URL2")
     cases.add_argument("--undrafted-key-file-2", metavar="FILE", help="its key (default: $OPENAI_API_KEY_UNDRAFTED_2)")
-    watching = verify.add_argument_group("a served gateway's traffic")
-    watching.add_argument("--watch", metavar="S", type=_seconds, help="show faults from /metrics every S seconds")
-    watching.add_argument("--readings", metavar="N", type=_positive, help="end after N readings (default: never)")
-    watching.add_argument(
-        "--alarm", metavar="SHARE", type=_share, default=0.01, help="exit code 1 above this share (default: 0.01)"
-    )
     load = verify.add_argument_group("load")
     for option, kind, default, text in (
         ("--runs", _positive, 1, "times that each case runs"),
@@ -422,16 +416,6 @@ def _ratio(text: str) -> float:
         value = 0.0
     if not 0 < value < 1000:
         raise argparse.ArgumentTypeError(f"{text!r:.40} is no ratio above 0")
-    return value
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r:.40} is no share from 0 to 1")
     return value
 
 

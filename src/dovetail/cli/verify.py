@@ -18,11 +18,9 @@ import dovetail
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.cli.files import read_json, read_text
 from dovetail.client.endpoint import Endpoint, Limits
-from dovetail.client.not_tested import NotTested
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.conversation import check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.verify import live
 from dovetail.verify.bundle import Bundles
 from dovetail.verify.journal import Header, Journal, digest
 from dovetail.verify.language import Language
@@ -30,7 +28,6 @@ from dovetail.verify.outcome import STEPS, Outcome
 from dovetail.verify.probe import Companion
 from dovetail.verify.report import html, junit, results, show
 from dovetail.verify.report.result import exit_code
-from dovetail.verify.report.terminal import show_shares
 from dovetail.verify.runner import Plan
 from dovetail.verify.runner import run as run_suites
 from dovetail.verify.sample_size import announced
@@ -47,8 +44,6 @@ UNDRAFTED_KEY_VARIABLES = ("OPENAI_API_KEY_UNDRAFTED", "OPENAI_API_KEY_UNDRAFTED
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.watch is not None:
-        return _watch(arguments)
     urls = [base_of(url) for url in (arguments.url, arguments.url2) if url is not None]
     fail_on = _words(arguments.fail_on, (*SUITES, *STEPS, "any", "none"), "--fail-on")
     required = _words(arguments.suite, SUITES, "--suite")
@@ -125,36 +120,6 @@ def _report(
     if arguments.junit is not None:
         Path(arguments.junit).write_bytes(junit(outcomes, urls).encode(errors="replace"))
     return exit_code(result, outcomes, fail_on=fail_on, required=required)
-
-
-def _watch(arguments: argparse.Namespace) -> int:
-    """The shares of a served gateway's traffic, period by period. The exit code is 1 if there was an alarm."""
-    if arguments.url2 is not None:
-        raise InvalidRequest("--watch takes one URL: start it once for each")
-    endpoint = _endpoint(base_of(arguments.url), None, arguments.api_key_file, KEY_VARIABLES[0], arguments)
-    console = Console(highlight=False)
-    alarmed: list[live.Share] = []
-
-    def report(shares: list[live.Share]) -> None:
-        alarming = live.alarms(shares, arguments.alarm)
-        alarmed.extend(alarming)
-        if arguments.json:
-            print(msgspec.json.encode({"shares": shares, "alarms": [share.name for share in alarming]}).decode())
-        else:
-            show_shares(shares, alarming, console)
-        sys.stdout.flush()
-
-    async def run() -> None:
-        try:
-            await live.watch(endpoint, arguments.watch, arguments.readings, report)
-        finally:
-            await endpoint.close()
-
-    try:
-        asyncio.run(run())
-    except NotTested as reason:
-        raise InvalidRequest(f"live not tested, because {reason.because}") from None
-    return 1 if alarmed else 0
 
 
 def _words(listed: str, known: Sequence[str] | dict[str, type[Suite]], option: str) -> list[str]:

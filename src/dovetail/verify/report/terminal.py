@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
-from dovetail.verify.live import Share
 from dovetail.verify.outcome import STEPS, Failure
 from dovetail.verify.report.result import Result
 from dovetail.verify.suites.base import Figure
@@ -28,15 +25,6 @@ def show(result: Result, urls: tuple[str, ...], console: Console) -> None:
     for url, each in zip(urls, (result, result.beside), strict=False):
         if each is not None:
             _show_one(each, url, console)
-
-
-def show_shares(shares: Sequence[Share], alarming: Sequence[Share], console: Console) -> None:
-    """The shares of one period on one line."""
-    parts = [
-        Text(f"{share.name} {number(share.value)} of {share.n}", "bold red" if share in alarming else "")
-        for share in shares
-    ]
-    console.print(Text("; ").join(parts), soft_wrap=True)
 
 
 def _show_one(result: Result, url: str, console: Console) -> None:
