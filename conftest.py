@@ -1,8 +1,8 @@
 """How long properties are tried, by Hypothesis profile, and what the garbage collector does between tests.
 
-`quick` is `make test`, `ci` is the slow part of `.ci/run`, `test` is `make test-slow` and `make test-all`, `proof` is
-`make prove-exact`: the same examples every time, so that a change is judged by what it changes. `fuzz` is `make fuzz`:
-many new examples; what chance finds becomes an `example`.
+`quick` is `make test`, `ci` is the slow part of `.ci/run`, `test` is `make test-slow`, `proof` is for the proofs of
+CONTRIBUTING.md: the same examples every time, so that a change is judged by what it changes. `fuzz`: many new examples;
+what chance finds becomes an `example`.
 """
 
 import gc

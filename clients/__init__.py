@@ -1,1 +1,1 @@
-"""Real clients against a served Dovetail: `python -m clients`, which is `make test-clients`."""
+"""Real clients against a served Dovetail: `python -m clients`."""

@@ -1,4 +1,4 @@
-"""`make test-clients`: runs the clients against the demo and the scripted models, and writes docs/clients.md.
+"""`python -m clients`: runs the clients against the demo and the scripted models, and writes docs/clients.md.
 
 Rows of clients that are not run stay as they were; the page is written when every client has one."""
 

@@ -13,8 +13,8 @@ _LACKS = {title(client): client.lacks for client in CLIENTS}
 _INTRODUCTION = """\
 # Clients
 
-Which clients work with Dovetail, unmodified. `make test-clients` runs them all, each in an environment of its own,
-against a served Dovetail on loopback, and writes this page; `make test-clients ARGS="openai codex"` runs some.
+Which clients work with Dovetail, unmodified. `python -m clients` runs them all, each in an environment of its own,
+against a served Dovetail on loopback, and writes this page; `python -m clients openai codex` runs some.
 
 The servers: the bundled demo model (`dovetail serve`), and a scripted model whose answers are known, up to seven tokens
 in a step, in the wire format `kimi_k25`; for the vendors' own packages, openai-agents, pydantic-ai, langchain, litellm,

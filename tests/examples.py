@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-#: Whether this is `make fuzz`.
+#: Whether the profile is `fuzz`.
 FUZZ = settings().max_examples > 1000
 
 
 def examples(count: int, *, fuzz: int | None = None, **others: Any) -> settings:
-    """The settings of a property that has `count` examples in `make test-all`.
+    """The settings of a property that has `count` examples in `make test-slow`.
 
-    `make test` runs a quarter of them, and at least five (or all); `make prove-exact` runs five times as many, and
-    `make fuzz` 50 times as many, or `fuzz`. `others` are
-    Hypothesis's own settings.
+    `make test` runs a quarter of them, and at least five (or all); the profile `proof` runs five times as many, and the
+    profile `fuzz` 50 times as many, or the argument `fuzz`. `others` are Hypothesis's own settings.
     """
     if FUZZ:
         return settings(max_examples=fuzz or 50 * count, **others)

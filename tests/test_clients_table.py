@@ -1,4 +1,4 @@
-"""The table of `make test-clients`: what counts as passed, and what its page says."""
+"""The table of `python -m clients`: what counts as passed, and what its page says."""
 
 from __future__ import annotations
 

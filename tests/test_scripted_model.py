@@ -1,4 +1,4 @@
-"""The scripted model of `make test-clients` says what its scripts say, in each wire format, and obeys constraints."""
+"""The scripted model of `python -m clients` says what its scripts say, in each wire format, and obeys constraints."""
 
 from __future__ import annotations
 

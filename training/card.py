@@ -11,7 +11,7 @@ from safetensors import safe_open
 _CARD = """# The demo pair
 
 A target and a drafter small enough to ship, so that a fresh machine without a GPU runs the whole path for real. They
-call tools with made-up names, and can do nothing else. Made by `make train` from this repository alone; Apache-2.0.
+call tools with made-up names, and can do nothing else. Made from this repository by `python -m training`; Apache-2.0.
 
 | | target | drafter |
 |---|---|---|

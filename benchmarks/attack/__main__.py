@@ -1,4 +1,4 @@
-"""`make attack`: attacks a served demo model row by row with real sockets, and prints what was measured.
+"""Attacks a served demo model row by row with real sockets, and prints what was measured.
 
 Exits with 1 if a row fails. `--only NAME` runs some of the attacks; `--markdown` prints the table of docs/attacks.md.
 """

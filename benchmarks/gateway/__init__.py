@@ -1,1 +1,1 @@
-"""What the gateway costs per token and per request, beside other front ends: `make bench-gateway`."""
+"""What the gateway costs per token and per request, beside other front ends: `python -m benchmarks.gateway`."""

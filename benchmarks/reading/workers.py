@@ -48,7 +48,7 @@ class Worker:
         self._buffer = b""
         if not self._python.exists():
             raise WorkerError(
-                f"{self._python} is missing; `make bench-reading` sets {engine} up, or --only leaves it out"
+                f"{self._python} is missing; benchmarks/reading/setup.sh makes it, or --only leaves it out"
             )
         self.versions = self._start()
 

@@ -20,7 +20,7 @@ def ask(engine: str, module: str, job: dict[str, Any], environments: Path) -> di
     """What `benchmarks.rendering.MODULE` answers to `job` in the environment of `engine`; Dovetail's is this one."""
     python = Path(sys.executable) if engine == "dovetail" else environments / engine / "bin" / "python"
     if not python.exists():
-        raise PeerError(f"{python} is missing; `make bench-rendering` sets {engine} up, or --only leaves it out")
+        raise PeerError(f"{python} is missing; benchmarks/rendering/setup.sh makes it, or --only leaves it out")
     quiet = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
     run = subprocess.run(
         [python, "-m", f"benchmarks.rendering.{module}"],

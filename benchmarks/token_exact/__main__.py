@@ -1,4 +1,4 @@
-"""`make prove-token-exact`: random agent conversations with every format, by every API.
+"""`python -m benchmarks.token_exact`: random agent conversations with every format, by every API.
 
 For each pair of consecutive turns: does the second prompt begin with the first prompt and its output, id for id? With
 the answers' records, and without them. Then what a record costs. Exits with 1 if a format of our own has a pair after a

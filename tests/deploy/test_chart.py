@@ -1,4 +1,4 @@
-"""The chart by a real helm and the schemas of Kubernetes 1.28 to 1.37: `make chart-test` names the tools' folder.
+"""The chart by a real helm and the schemas of Kubernetes 1.28 to 1.37, which chart.sh gets.
 
 LeaderWorkerSet and ServiceMonitor are no part of Kubernetes: see tests/deploy/custom_resources.py.
 """
@@ -23,7 +23,7 @@ from tests.plan.test_emit_helm import CHART, IMAGE
 ROOT = Path(__file__).parents[2]
 TOOLS = os.environ.get("DOVETAIL_CHART_TOOLS", "")
 VERSIONS = [f"1.{minor}" for minor in range(28, 38)]
-needs_tools = pytest.mark.skipif(not TOOLS, reason="make chart-test names a folder in DOVETAIL_CHART_TOOLS")
+needs_tools = pytest.mark.skipif(not TOOLS, reason="no DOVETAIL_CHART_TOOLS: see chart.sh, CONTRIBUTING.md")
 IMAGES = {"vllm": {"image": IMAGE}, "gateway": {"image": IMAGE}}
 SETS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -1,5 +1,5 @@
 """The chart's dashboard and the alerts of deploy/: a real Prometheus scrapes a loaded demo, and every query has a
-result. Without Prometheus they are skipped: `make check-dashboards` brings one."""
+result. Without Prometheus they are skipped: prometheus.sh brings one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ FOLDER = DEPLOY / "observability"
 DASHBOARD = json.loads((DEPLOY / "chart" / "dashboards" / "dashboard.json").read_text())
 RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 PROMETHEUS = os.environ.get("DOVETAIL_PROMETHEUS") or shutil.which("prometheus")
-with_prometheus = pytest.mark.skipif(
-    PROMETHEUS is None, reason="no Prometheus: set DOVETAIL_PROMETHEUS, or run `make check-dashboards`"
-)
+with_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus: see prometheus.sh, CONTRIBUTING.md")
 #: What Grafana puts into queries.
 VARIABLES = {"$__rate_interval": "10m", "$instance": ".*", "$api": ".*"}
 _COMPARISON = re.compile(r"\s*[<>]\s*[\d.]+\s*$")

@@ -1,4 +1,4 @@
-"""Random schedules on several ranks, which give the ids of the naive loop on one rank: `make prove-ranks`.
+"""Random schedules on several ranks, which give the ids of the naive loop on one rank.
 
 Ranks are threads that get the same messages as processes and exchange through memory: a schedule then takes a second
 and not a minute. `tests/engine/test_rank_engine.py` has processes.

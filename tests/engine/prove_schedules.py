@@ -1,4 +1,4 @@
-"""Thousands of random schedules on every path of this processor: `make prove-schedules`.
+"""Thousands of random schedules on every path of this processor.
 
 A path is one of `processors.EXACT` under one limit of the instruction set. Each runs in a process of its own, because
 torch and oneDNN read their limits when they load. Every hundred schedules a line shows how many were equal to the naive

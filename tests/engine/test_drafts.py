@@ -104,7 +104,7 @@ def reference(core: LLMCore, target: Path, drafter: Path | str) -> naive.Referen
 CASES = [*EAGLE3, *MTP, *DRAFT_MODELS]
 
 
-#: One case of each kind of drafter; the others are turned on and off by `make prove-exact`.
+#: One case of each kind of drafter; the others are proofs.
 ON_AND_OFF = ("speculators", "parallel", "mtp", "draft model")
 
 

@@ -84,7 +84,7 @@ def test_constraint_calls_balance(target: Path, drafter: Path) -> None:
     assert out == truth and counted.taken == truth["a"]
 
 
-# 20 in `make prove-exact`.
+# 20 with the profile `proof`.
 @pytest.mark.slow
 @examples(4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -86,7 +86,7 @@ class Slow:
         return self._part.add(*arguments)
 
 
-# 100 in `make prove-exact`, 5,000 in `make fuzz`.
+# 100 with the profile `proof`, 5,000 with `fuzz`.
 @pytest.mark.slow
 @examples(20, fuzz=5_000)
 @given(seed=st.integers(0, 2**64))

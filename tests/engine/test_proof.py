@@ -1,6 +1,6 @@
 """Law 11 on the whole engine: whatever the weights, through the engine with speculation on, a finished call is valid.
 
-The whole proof is `make prove-constraint`; this is a small one.
+The whole proof is `python -m benchmarks.constraint.prove`; this is a small one.
 """
 
 from __future__ import annotations

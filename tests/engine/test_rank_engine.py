@@ -127,7 +127,7 @@ FOUR = {"tensor_parallel_size": 4, "decode_context_parallel_size": 2, "context_i
     ("drafter", "settings"),
     [
         *(pytest.param(drafter, TWO, id=f"{drafter}-2") for drafter in DRAFTERS),
-        # Four ranks with the other drafters: `make prove-exact`.
+        # Four ranks with the other drafters: a proof.
         *(
             pytest.param(drafter, FOUR, id=f"{drafter}-4, 2", marks=() if drafter == "mtp" else pytest.mark.proof)
             for drafter in DRAFTERS

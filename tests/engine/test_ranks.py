@@ -247,7 +247,7 @@ def tiny_on(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @examples(4, fuzz=1_000)
 @given(seed=st.integers(0, 2**64))
 def test_schedules(tiny_on: Any, layout: str, seed: int) -> None:
-    """Law 12 on ranks, by messages and rows that processes get. 1,000 of each layout in `make prove-ranks`."""
+    """Law 12 on ranks, by messages and rows that processes get. 1,000 of each layout in prove_ranks.py."""
     with pytest.MonkeyPatch.context() as patch:
         schedule_on(layout, tiny_on(layout, "auto"), seed, patch.setattr)
 

@@ -14,14 +14,14 @@ from tests.engine.schedules import MAX_TOKENS, PROMPTS, WANTED, Checkpoints, sch
 from tests.examples import examples
 
 
-# 10 in `make test`, 200 in `make prove-exact`.
+# 10 in `make test`, 200 with the profile `proof`.
 @examples(40)
 @given(seed=st.integers(0, 2**64))
 def test_schedules(tiny: Checkpoints, seed: int) -> None:
     schedule(tiny, seed, None)
 
 
-# By each kernel 20 in `make prove-exact`; 10,000 in `make prove-schedules`, which needs no Hypothesis.
+# By each kernel 20 with the profile `proof`; 10,000 in tests/engine/prove_schedules.py, which needs no Hypothesis.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXACT[1:])
 @examples(4)

@@ -1,4 +1,4 @@
-"""The GPU kernel against the oracle: on a GPU if there is one, else by Triton's interpreter (`make check-kernel`).
+"""The GPU kernel against the oracle: on a GPU if there is one, else by Triton's interpreter (CONTRIBUTING.md).
 
 By the interpreter in float32 and float16, because its products of bfloat16 are wrong (Triton 3.7 to 3.9).
 """
@@ -19,9 +19,9 @@ from dovetail.engine.settings import CacheDType
 from dovetail.errors import EngineError
 from tests.examples import examples
 
-pytest.importorskip("triton", reason="the kernel needs Triton: make check-kernel")
+pytest.importorskip("triton", reason="the kernel needs Triton: see CONTRIBUTING.md")
 if os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.is_available():
-    pytest.skip("the kernel needs a GPU, or Triton's interpreter: make check-kernel", allow_module_level=True)
+    pytest.skip("the kernel needs a GPU, or Triton's interpreter: see CONTRIBUTING.md", allow_module_level=True)
 
 from dovetail.engine.attention.triton_mla import Launch, attend_latents, check_widths
 

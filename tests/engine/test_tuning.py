@@ -154,7 +154,7 @@ def _interprets() -> bool:
     return find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.mark.skipif(not _interprets(), reason="runs in Triton's interpreter: make check-kernel")
+@pytest.mark.skipif(not _interprets(), reason="runs in Triton's interpreter: see CONTRIBUTING.md")
 def test_every_tile_is_measured() -> None:
     """In the interpreter, with a timer that counts: each row for each work, with several numbers of splits."""
     from dovetail.engine.tuning.measuring import measure
@@ -180,7 +180,7 @@ def _compiles() -> bool:
 # Five seconds each.
 @pytest.mark.proof
 @pytest.mark.slow
-@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter")
 @pytest.mark.parametrize("expected", table().rows, ids=lambda row: f"{row.arch}-{row.kind}-{row.candidate}")
 def test_every_row_compiles_and_fits(expected: Row) -> None:
     from dovetail.engine.tuning.compiling import VERSION, compile_row
@@ -193,7 +193,7 @@ def test_every_row_compiles_and_fits(expected: Row) -> None:
 
 @pytest.mark.proof
 @pytest.mark.slow
-@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_second_pass_compiles(arch: str) -> None:
     from dovetail.engine.tuning.compiling import compile_merge
@@ -201,7 +201,7 @@ def test_the_second_pass_compiles(arch: str) -> None:
     assert [compile_merge(arch, splits) for splits in (2, 128)] == [0, 0]
 
 
-@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter: make check-kernel")
+@pytest.mark.skipif(not _compiles(), reason="compiling needs Triton, without its interpreter")
 def test_a_tile_that_does_not_fit_is_noticed() -> None:
     """On sm_100 a tile of 64 rows is one of tcgen05, needs 576 columns of 512, and is compiled to a trap."""
     from dovetail.engine.tuning.compiling import compile_row

@@ -1,7 +1,7 @@
 """Turns are token-exact: a prompt begins with the prompt and the output of the turn before, id for id.
 
-Unless the model's template leaves something out that it was not trained to see again. `make prove-token-exact` tries
-more conversations, and published templates.
+Unless the model's template leaves something out that it was not trained to see again. benchmarks/token_exact tries more
+conversations, and published templates.
 """
 
 from __future__ import annotations

@@ -384,7 +384,7 @@ def test_vectors_read_as_expected_or_by_a_rule(file: str) -> None:
 @pytest.mark.slow
 @files
 def test_cutting_a_vector_changes_nothing(file: str) -> None:
-    """Every single cut of every vector; every pair of cuts of the short ones (`make fuzz`: of all)."""
+    """Every single cut of every vector; every pair of cuts of the short ones (profile `fuzz`: of all)."""
     distinct = {(case.text, json.dumps(case.tools), case.thinking): case for case in cases(file)}
     pairs_of = sorted(distinct.values(), key=lambda case: len(case.text))
     for case in distinct.values():

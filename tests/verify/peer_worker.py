@@ -1,6 +1,6 @@
 """`python -m tests.verify.peer_worker ENGINE`: another engine's own streaming parsers, asked in lines of JSON.
 
-Runs inside that engine's environment (`make bench-reading` makes it). A line opens a stream, feeds it, or ends it; the
+Runs inside that engine's environment (benchmarks/reading/setup.sh). A line opens a stream, feeds it, or ends it; the
 answer is what the parser returned, as pieces (benchmarks/reading/measure.py).
 """
 

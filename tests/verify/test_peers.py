@@ -1,6 +1,6 @@
 """Endpoints whose reader is another engine's own parser: where it loses calls in big deltas, the reader is blamed.
 
-DOVETAIL_PEERS names the folder in which `make bench-reading` makes the engines' environments.
+DOVETAIL_PEERS names the folder in which benchmarks/reading/setup.sh makes the engines' environments.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Parser:
     def __init__(self, engine: str, names: tuple[str, str], tokens: Tokenizer, end: str) -> None:
         python = Path(PEERS or "") / engine / "bin" / "python"
         if not (PEERS and python.exists()):
-            pytest.skip(
-                f"no {engine} in DOVETAIL_PEERS: make prove-verify names the folder, make bench-reading fills it"
-            )
+            pytest.skip(f"no {engine} in DOVETAIL_PEERS, a folder that benchmarks/reading/setup.sh fills")
         family, parser = names
         self._job = {
             "family": family,

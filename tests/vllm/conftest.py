@@ -1,6 +1,6 @@
 """A real vLLM on CPU: DOVETAIL_VLLM_CPU names the Python of an environment that has it, and Dovetail in it.
 
-`make vllm-test` makes one and runs these. One module runs at a time: each has one server, or two at a time that have
+setup.sh makes one. One module runs at a time: each has one server, or two at a time that have
 little to do, and leaves nothing running.
 """
 
@@ -24,7 +24,7 @@ def program() -> Path:
     """The `vllm` of that environment."""
     python = os.environ.get(VARIABLE)
     if not python:
-        pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM on CPU: make vllm-test does")
+        pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM on CPU: setup.sh makes one")
     return Path(python).with_name("vllm")
 
 

@@ -1,4 +1,4 @@
-"""The page `/inspect` in a real browser, over recordings of the demo model: `make test-inspect`.
+"""The page `/inspect` in a real browser, over recordings of the demo model (browser.sh gets one).
 
 Whatever a test does, an error in the console, an exception or a dialog fails it.
 """
@@ -45,7 +45,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.proof,
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None or not TOOLS.is_dir(), reason="no browser: run `make test-inspect`"),
+    pytest.mark.skipif(CHROMIUM is None or not TOOLS.is_dir(), reason="no browser: see browser.sh, CONTRIBUTING.md"),
 ]
 #: Milliseconds that the page has for anything; what is waited for is there much earlier.
 PATIENCE = 20_000

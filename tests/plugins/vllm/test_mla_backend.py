@@ -1,4 +1,4 @@
-"""Dovetail's kernel as vLLM's backend for MLA, in vLLM 0.33 and 0.32 without a GPU: `make check-kernel`.
+"""Dovetail's kernel as vLLM's backend for MLA, in vLLM 0.33 and 0.32 without a GPU (CONTRIBUTING.md).
 
 And what vLLM's own Triton backend does in the same place: each of its four defects is reproduced, and gone in ours.
 """
@@ -20,7 +20,7 @@ TRITON = os.environ.get("DOVETAIL_TRITON", "")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.proof,
-    pytest.mark.skipif(not TRITON, reason="DOVETAIL_TRITON does not name a folder with Triton: make check-kernel"),
+    pytest.mark.skipif(not TRITON, reason="DOVETAIL_TRITON does not name a folder with Triton: see CONTRIBUTING.md"),
 ]
 OWN, THEIRS = "CUSTOM", "TRITON_MLA"
 #: A window of three drafts; 8 heads are what each of 8 GPUs has of Kimi-K2.5's 64.

@@ -86,7 +86,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What every job came to."""
     python = os.environ.get("DOVETAIL_VLLM_CPU")
     if not python:
-        pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU: make vllm-test")
+        pytest.skip("DOVETAIL_VLLM_CPU names no Python of an environment with vLLM on CPU: tests/vllm/setup.sh")
     jobs = _jobs(tmp_path_factory.mktemp("checkpoints"))
     cache = cache_in(tmp_path_factory.mktemp("cache"), python)
     quiet = {

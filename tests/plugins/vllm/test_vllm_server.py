@@ -72,7 +72,7 @@ def installed(folder: Path) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     python = os.environ.get("DOVETAIL_VLLM_CPU")
     if not python:
-        pytest.skip("DOVETAIL_VLLM_CPU does not name the Python of an environment with vLLM on CPU: make vllm-test")
+        pytest.skip("DOVETAIL_VLLM_CPU names no Python of an environment with vLLM on CPU: tests/vllm/setup.sh")
     folder = tmp_path_factory.mktemp("vllm")
     installed(folder)
     (folder / "template.jinja").write_text(TEMPLATE)
