@@ -15,7 +15,6 @@ group "vllm" { targets = ["vllm", "vllm-speculative"] }
 target "common" {
   dockerfile = "deploy/image/Dockerfile"
   args       = { BASE = BASE, VERSION = VERSION, REVISION = REVISION, SOURCE_DATE_EPOCH = SOURCE_DATE_EPOCH }
-  attest     = ["type=provenance,mode=max", "type=sbom"]
 }
 
 target "gateway" {
