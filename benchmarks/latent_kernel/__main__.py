@@ -21,12 +21,11 @@ from rich.table import Table as Shown
 from torch import Tensor
 
 from benchmarks.latent_kernel.peers import Batch, Run, peers
-from dovetail.engine.attention.gpu_mla import architecture, launch_for
 from dovetail.engine.attention.latent_rows import LatentRows, latent_rows
 from dovetail.engine.attention.partial import attend_part
 from dovetail.engine.attention.triton_mla import Launch, attend_latents
-from dovetail.engine.tuning.model import Work
-from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, RANK, ROPE, ROW_BYTES
+from dovetail.engine.tuning.model import Work, choose
+from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, RANK, ROPE, ROW_BYTES, table
 
 #: Twice the largest L2 cache of these GPUs.
 _BYTES = 256 << 20
@@ -44,7 +43,8 @@ def main() -> None:
     parser.add_argument("--queries", nargs="+", type=int, default=[1, 4], help="drafts and one")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    arch, gpu = architecture(torch.device("cuda")), torch.cuda.get_device_name()
+    major, minor = torch.cuda.get_device_capability()
+    arch, gpu = f"sm_{major}{minor}", torch.cuda.get_device_name()
     others = list(peers(arguments.peers)) if arguments.peers else []
     shown = Shown("cache", "heads", "queries", "context", "batch", "Dovetail", *(name for name, _ in others))
     rows = []
@@ -109,7 +109,9 @@ def _ours(batch: Batch, rows: LatentRows, arch: str) -> Run:
     tokens = work.batch * work.queries
     starts = torch.arange(0, tokens + 1, work.queries, dtype=torch.int32, device="cuda")
     queries, _, ends = batch.rows_of_queries
-    tile, together = launch_for(arch, batch.kind, *work)
+    choice = choose(table(), arch, batch.kind, work)
+    tile = choice.row.candidate
+    launch = Launch(tile.block_n, tile.tile, tile.stages, tile.warps, choice.queries, choice.splits)
 
     def run() -> Tensor:
         return attend_latents(
@@ -117,7 +119,7 @@ def _ours(batch: Batch, rows: LatentRows, arch: str) -> Run:
             rank=RANK,
             block_size=batch.block,
             most_queries=work.queries,
-            launch=Launch(*tile, *together),
+            launch=launch,
         )[0]
 
     return run

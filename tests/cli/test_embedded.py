@@ -74,7 +74,6 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"kv_cache_dtype": "bfloat16", "draft_kv_cache_dtype": "auto", "draft_attention_backend": "matmul"}, {}),
     ({"quantization": "int8"}, {}),
     ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "context_interleave": 4}, {}),
-    ({"device": "cpu"}, {}),
 ]
 
 

@@ -151,7 +151,7 @@ def test_logits_are_those_of_rounded_latents(folder: Path, kind: CacheDType, mon
     with monkeypatch.context() as patch:
         patch.setattr(
             "dovetail.engine.models.deepseek_v3.latent_rows",
-            lambda kind, rows, rank, rope, dtype, scale, device: Rounded(rows, rank, rope),
+            lambda kind, rows, rank, rope, dtype, scale: Rounded(rows, rank, rope),
         )
         expected = logits(load(folder, options=Options(kind)), [(0, 41)])
     for each in found:

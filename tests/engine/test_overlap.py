@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,93 +91,6 @@ class Slow:
 @given(seed=st.integers(0, 2**64))
 def test_delays_change_nothing(tiny: Checkpoints, seed: int) -> None:
     schedule(tiny, seed, True, Delays(seed).disturb)
-
-
-class LateStream:
-    """A device that computes late: in a thread of its own, while the stepping thread does the jobs."""
-
-    def __init__(self, delays: Delays) -> None:
-        self._delays = delays
-
-    def launch(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        result: list[Any] = []
-
-        def work() -> None:
-            self._delays()
-            try:
-                with torch.inference_mode():
-                    result.append(compute())
-            except BaseException as error:
-                result.append(error)
-
-        thread = threading.Thread(target=work, name="stream")
-        thread.start()
-        self._delays()
-
-        def wait() -> Any:
-            thread.join()
-            self._delays()
-            if isinstance(result[0], BaseException):
-                raise result[0]
-            return result[0]
-
-        return wait
-
-
-@pytest.mark.slow
-@examples(20, fuzz=5_000)
-@given(seed=st.integers(0, 2**64))
-def test_delays_of_a_device_change_nothing(tiny: Checkpoints, seed: int) -> None:
-    def disturb(core: LLMCore) -> None:
-        delays = Delays(seed)
-        delays.disturb(core)
-        core.overlap.stream = LateStream(delays)
-
-    schedule(tiny, seed, random.Random(seed).choice((True, None)), disturb)
-
-
-def test_jobs_are_done_while_a_device_computes(tiny: Checkpoints) -> None:
-    """No second thread starts, and what a job or the model raises comes out after both have ended."""
-    overlap, order = Overlap(None), list[str]()
-    device_may_end = threading.Event()
-
-    def compute() -> str:
-        device_may_end.wait()
-        order.append("computed")
-        return "logits"
-
-    def must() -> None:
-        order.append("must")
-
-    def may() -> None:
-        order.append("may")
-        device_may_end.set()
-
-    overlap.stream = LateStream(Delays(0))
-    assert overlap.during(compute, must, may, 0.0) == "logits"
-    assert order == ["must", "may", "computed"] and not second()
-
-    def fail() -> None:
-        raise ValueError("the job")
-
-    with pytest.raises(ValueError, match="the job"):
-        overlap.during(lambda: order.append("after"), fail, may, 0.0)
-    assert order[-1] == "after"
-
-    class Broken:
-        def launch(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-            raise RuntimeError("the launch")
-
-    overlap.stream = Broken()
-    order.clear()
-    with pytest.raises(RuntimeError, match="the launch"):
-        overlap.during(compute, must, may, 0.0)
-    assert order == ["must"]
-    # Where steps must not overlap, the jobs come first.
-    order.clear()
-    sequential = Overlap(False, LateStream(Delays(0)))
-    device_may_end.set()
-    assert sequential.during(compute, must, may, 0.0) == "logits" and order == ["must", "computed"]
 
 
 def test_the_schedules_cover_all_cases(tiny: Checkpoints) -> None:

@@ -33,15 +33,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"draft_kv_cache_dtype": "fp8_e5m2"},
         "draft_kv_cache_dtype 'fp8_e5m2' is not one of auto, float32, bfloat16, fp8, fp8_ds_mla",
     ),
-    ({"device": "mps"}, "device 'mps' is not one of cpu, cuda"),
-    (
-        {"device": "cuda", "quantization": "int8"},
-        "quantization is int8, whose products are a processor's: device is cuda",
-    ),
-    (
-        {"device": "cuda", "tensor_parallel_size": 2},
-        "tensor_parallel_size is 2, and device cuda is one GPU",
-    ),
     ({"draft_sampling": None}, "draft_sampling None is not one of greedy, probabilistic"),
 ]
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from dovetail.errors import DovetailError, PlanError
+from dovetail.errors import DovetailError
 from dovetail.plan import Setting, embedded, hardware, resolve
 from tests.checkpoints.configs import (
     KIMI_K25,
@@ -70,30 +69,6 @@ def test_detected_gpus_choose_vllm_except_for_the_demo(pair: Path, monkeypatch: 
     assert resolve(str(pair / "drafter"), {"engine": "embedded"}).value("engine") == "embedded"
     assert resolve(None, {}).value("engine") == "embedded"
     assert resolve(None, {"gpus": "H100"}).value("engine") == "vllm"
-
-
-def test_a_device_chooses_the_embedded_engine(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = str(pair / "target")
-    monkeypatch.setattr(hardware, "detect", lambda: hardware.parse("2x H100"))
-    plan = resolve(target, {"device": "cuda", "dtype": "bfloat16"})
-    assert (plan.value("engine"), plan.compute) == ("embedded", Setting("cuda, bfloat16 plain", "command line"))
-    assert resolve(target, {"device": "cpu"}).value("engine") == "embedded"
-    for options, reason in (
-        ({"quantization": "int8"}, "quantization is int8 (command line), which this engine has on processors only"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2 (command line), which this engine has on processors"),
-    ):
-        with pytest.raises(PlanError, match=re.escape(reason)):
-            resolve(target, {"device": "cuda"} | options)
-    monkeypatch.setattr(hardware, "detect", lambda: None)
-    with pytest.raises(PlanError, match=r"device is cuda .* and no NVIDIA GPU was found here"):
-        resolve(target, {"device": "cuda"})
-
-
-def test_a_model_too_large_for_its_gpu(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = msgspec.structs.replace(hardware.parse("H100").gpu, memory=1000)
-    monkeypatch.setattr(hardware, "detect", lambda: hardware.Gpus(gpu=small, count=1))
-    with pytest.raises(PlanError, match="GB in the embedded engine, and one H100 has 0"):
-        resolve(str(pair / "target"), {"device": "cuda"})
 
 
 def test_gpus_of_a_recipe_choose_vllm(pair: Path, tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ FILES = (
 CHECKPOINTS = ("target", "drafter", "tokenizer")
 COMPATIBLE: dict[str, tuple[Any, ...]] = {
     "engine": ("vllm", "http://127.0.0.1:8001"),
-    "device": (None,),  # any other value chooses the embedded engine
     "method": ("eagle3",),
     "draft_tokens": (1, 4),
     "draft_sampling": ("greedy", None),

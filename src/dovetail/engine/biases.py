@@ -38,11 +38,11 @@ class Biases:
     def apply_(self, logits: Tensor, generated: int) -> None:
         """Shift `logits` [n, vocab] in place. Row j is for the token after ``generated + j`` new ones."""
         if len(self._ids):
-            logits[:, self._ids.to(logits.device)] += self._values.to(logits.device)
+            logits[:, self._ids] += self._values
         if len(self._ignored):
-            logits[:, self._ignored.to(logits.device)] = -_LAST_RESORT
+            logits[:, self._ignored] = -_LAST_RESORT
         if (early := self._least - generated) > 0:
-            logits[:early, self._ends.to(logits.device)] = -_LAST_RESORT
+            logits[:early, self._ends] = -_LAST_RESORT
 
 
 def check_biases(completion: Completion, vocab_size: int) -> None:

@@ -57,9 +57,6 @@ TABLE: tuple[Kernels, ...] = (
 BY_PROCESSOR: Mapping[str, Kernels] = {kernels.processor: kernels for kernels in TABLE}
 PORTABLE = BY_PROCESSOR["portable"]
 
-#: On a GPU torch chooses among its own kernels, and int8 is refused (`EngineSettings`).
-CUDA = Kernels("cuda", "plain", "plain", "float64", "bfloat16")
-
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 #: The flags of /proc/cpuinfo that each row needs, all of them.
 _NEEDS: Mapping[str, set[str]] = {

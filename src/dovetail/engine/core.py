@@ -20,7 +20,7 @@ from dovetail.engine import profile
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import Drafter
 from dovetail.engine.loading import Models, load_models
-from dovetail.engine.overlap import CudaStream, Overlap
+from dovetail.engine.overlap import Overlap
 from dovetail.engine.request import Request
 from dovetail.engine.scheduler import Scheduler
 from dovetail.engine.settings import EngineSettings
@@ -41,7 +41,7 @@ class LLMCore:
         self.models = models
         self._tokenizer = tokenizer
         self._settings = settings
-        self.overlap = Overlap(settings.async_scheduling, CudaStream() if settings.device == "cuda" else None)
+        self.overlap = Overlap(settings.async_scheduling)
         self._most = 0 if models.drafter is None else settings.most_draft_tokens
         self._cost_file = self._cost_file_path()
         costs = self._costs()
@@ -83,8 +83,7 @@ class LLMCore:
             return None
         types = (settings.dtype, settings.quantization, settings.kv_cache_dtype, settings.draft_kv_cache_dtype)
         attention = (settings.attention_backend, settings.draft_attention_backend)
-        processor = (settings.kernels, torch.get_num_threads())
-        kernels = (processor if settings.device == "cpu" else torch.cuda.get_device_name(), attention)
+        kernels = ((settings.kernels, torch.get_num_threads()), attention)
         sizes = (models.context, settings.max_batch, self._most, settings.sizes)
         return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 

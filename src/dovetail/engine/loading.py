@@ -67,8 +67,6 @@ def load_models(
     read when a checkpoint is incomplete or does not fit.
     """
     sizes = settings.sizes
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise EngineError("device is cuda, and torch sees no GPU here: use device cpu")
     threads = settings.threads or max(1, _default_threads() // sizes.tensor)
     torch.set_num_threads(threads)
     checkpoint = inspect_target(target)
@@ -139,16 +137,15 @@ def _load_part(
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     config, group = checkpoint.config, ranks.tensor
-    options = target_options(settings)._replace(ranks=ranks)
     names = [*config.expected_tensors(), *_scales(checkpoint, settings)]
     return build_model(
         part(config, group.size),
-        load_tensors(checkpoint.tensors, names, progress, group.rank, group.size, options.device),
+        load_tensors(checkpoint.tensors, names, progress, group.rank, group.size),
         rows=rows,
         context=context,
         dtype=DTYPES[settings.dtype],
         aux_layers=aux_layers,
-        options=options,
+        options=target_options(settings)._replace(ranks=ranks),
     )
 
 

@@ -103,12 +103,11 @@ class MaskRows:
         """Set the logits of refused tokens to -inf, in place; `logits` is [rows, vocab_size]."""
         if self._refused is None:
             return
-        refused = self._refused.to(logits.device, non_blocking=True)
         if self._logit_rows == list(range(logits.shape[0])):
-            logits.masked_fill_(refused, -math.inf)
+            logits.masked_fill_(self._refused, -math.inf)
         else:
-            rows = torch.tensor(self._logit_rows, device=logits.device)
-            logits[rows] = logits[rows].masked_fill_(refused, -math.inf)
+            rows = torch.tensor(self._logit_rows)
+            logits[rows] = logits[rows].masked_fill_(self._refused, -math.inf)
 
     def _fill(self, entry: MaskEntry) -> None:
         """Fill the rows of one window, from the last to the first.

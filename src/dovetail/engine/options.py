@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from dovetail.engine.compute import CUDA
 from dovetail.engine.models.layers import Options
 from dovetail.engine.settings import FP8, EngineSettings
 
@@ -13,13 +12,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def target_options(settings: EngineSettings) -> Options:
     """How the target is stored and computed."""
-    return Options(
-        settings.kv_cache_dtype,
-        settings.attention_backend,
-        settings.quantization,
-        CUDA if settings.device == "cuda" else settings.kernels,
-        device=torch.device(settings.device),
-    )
+    return Options(settings.kv_cache_dtype, settings.attention_backend, settings.quantization, settings.kernels)
 
 
 def draft_options(settings: EngineSettings, latents: bool) -> Options:

@@ -19,11 +19,6 @@ again, even if the model or the job failed.
 
 The second thread guesses nothing about this step's tokens: it does the work that does not depend on them, and
 `Scheduler.schedule` decides.
-
-On a GPU (`stream`) no second thread is needed: the calls of the model return before it has computed, and the stepping
-thread does both jobs meanwhile. The first fence is the same, because the model reads its own copy of the batch. The
-second one is an event that is recorded behind the model's last kernel; nothing waits for the whole device. What the
-drafter launches afterwards is in the same stream, so it is behind the model, and the next step behind it.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -47,39 +42,16 @@ _WORTH = 1e-3
 def _ignore(place: str) -> None: ...
 
 
-class Stream(Protocol):
-    """A device that computes after the calls have returned, in the order of the calls."""
-
-    def launch(self, compute: Callable[[], T]) -> Callable[[], T]:
-        """Call `compute`. Returns a function that waits until the device has done it, and returns its result."""
-
-
-class CudaStream:
-    """The current stream of the current GPU."""
-
-    def launch(self, compute: Callable[[], T]) -> Callable[[], T]:
-        result = compute()
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-
-        def wait() -> T:
-            done.synchronize()
-            return result
-
-        return wait
-
-
 class Overlap:
-    """Runs jobs while the model computes: in a second thread, or beside a `stream`.
+    """Runs jobs in a second thread while the model computes.
 
-    `always`: True for every job, False for none, None for jobs that are long enough to be worth it (on a stream: for
-    all). The thread starts with the first job and ends with `close`, or when this object is deleted. `at` is called
-    wherever work changes hands, so that a test can wait there.
+    `always`: True for every job, False for none, None for jobs that are long enough to be worth it. The thread starts
+    with the first job and ends with `close`, or when this object is deleted. `at` is called wherever work changes
+    hands, so that a test can wait there.
     """
 
-    def __init__(self, always: bool | None, stream: Stream | None = None) -> None:
+    def __init__(self, always: bool | None) -> None:
         self._always = always
-        self.stream = stream
         self._jobs: SimpleQueue[_Handover | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.at: Callable[[str], None] = _ignore
@@ -88,12 +60,9 @@ class Overlap:
     def during(self, compute: Callable[[], T], must: Job, may: Job, seconds: float) -> T:
         """Run `must`, and return what `compute` returns.
 
-        In the second thread or beside a stream `must` runs during `compute`, and then `may`; otherwise `must` runs
-        first and `may` does not run. `seconds`: about how long both jobs take. Raises what `compute` raises, or else
-        what a job raises.
+        In the second thread `must` runs during `compute`, and then `may`; otherwise `must` runs first and `may` does
+        not run. `seconds`: about how long both jobs take. Raises what `compute` raises, or else what a job raises.
         """
-        if self.stream is not None and self._always is not False:
-            return self._beside(self.stream, compute, must, may)
         if not (seconds > _WORTH if self._always is None else self._always):
             must()
             return compute()
@@ -117,24 +86,6 @@ class Overlap:
             failure = handover.wait()
         if failure is not None:
             raise failure
-        self.at("joined")
-        return result
-
-    def _beside(self, stream: Stream, compute: Callable[[], T], must: Job, may: Job) -> T:
-        self.at("batch built")
-        try:
-            wait = stream.launch(compute)
-        except BaseException:
-            must()
-            raise
-        try:
-            self.at("job")
-            must()
-            self.at("between jobs")
-            may()
-            self.at("job done")
-        finally:
-            result = wait()
         self.at("joined")
         return result
 

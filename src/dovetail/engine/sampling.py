@@ -87,11 +87,10 @@ class Penalties:
         if not total:
             return
         self._ids[known:total] = torch.tensor(list(slots), dtype=torch.int64)
-        ids = self._ids[:total].to(logits.device).expand(len(logits), -1)
+        ids = self._ids[:total].expand(len(logits), -1)
         counts = self._counts[:total].repeat(len(logits), 1)
         for j, draft in enumerate(drafts, 1):
             counts[j:, slots[draft] if draft in slots else self._slots[draft]] += 1
-        counts = counts.to(logits.device)
         values = logits.gather(1, ids)
         if self._repetition != 1:
             seen = counts > 0
@@ -140,7 +139,7 @@ def draw(probs: Tensor, generator: torch.Generator | None) -> int:
     # In float64, so that the point is below the total. The first sum above the point is above the sum before it, so the
     # token has a probability above 0.
     sums = probs.cumsum(-1, dtype=torch.float64)
-    point = torch.rand(1, dtype=torch.float64, generator=generator).to(probs.device) * sums[-1]
+    point = torch.rand(1, dtype=torch.float64, generator=generator) * sums[-1]
     return int(torch.searchsorted(sums, point, right=True))
 
 
@@ -153,7 +152,7 @@ def logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> tuple[TokenLogp
         return ()
     rows = logits[: len(tokens)]
     totals = rows.logsumexp(-1, keepdim=True)
-    own = (rows.gather(1, torch.tensor(tokens, device=rows.device).unsqueeze(1)) - totals).squeeze(1).tolist()
+    own = (rows.gather(1, torch.tensor(tokens).unsqueeze(1)) - totals).squeeze(1).tolist()
     if not top:
         return tuple(map(TokenLogprob, tokens, own))
     ids = _ordered(rows).topk(min(top, rows.shape[-1]), dim=-1).indices
@@ -170,4 +169,4 @@ def _ordered(rows: Tensor) -> Tensor:
     bits = (rows + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
     # The bits of negative floats are in descending order.
     upward = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
-    return (upward << 32) - torch.arange(rows.shape[-1], device=rows.device)
+    return (upward << 32) - torch.arange(rows.shape[-1])

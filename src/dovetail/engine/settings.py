@@ -14,7 +14,6 @@ from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.engine.parallel.sizes import Sizes
 from dovetail.errors import EngineError
 
-Device = Literal["cpu", "cuda"]
 DType = Literal["float32", "bfloat16"]
 CacheDType = Literal["auto", "float32", "bfloat16", "fp8", "fp8_ds_mla"]
 AttentionBackend = Literal["auto", "matmul", "sdpa"]
@@ -35,7 +34,6 @@ FP8: tuple[CacheDType, ...] = ("fp8", "fp8_ds_mla")
 GROUP = 128
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "device": get_args(Device),
     "gate": get_args(GateMode),
     "dtype": get_args(DType),
     "quantization": (None, *get_args(Quantization)),
@@ -94,8 +92,6 @@ class EngineSettings:
     prefix_caching: bool = True
     #: Whether a second thread fills masks and prepares the next step: always, never, or (None) where that pays.
     async_scheduling: bool | None = None
-    #: Where models compute: on the processor, or on the first GPU that CUDA shows.
-    device: Device = "cpu"
     #: The type of weights and computation.
     dtype: DType = "float32"
     #: How the large weights of target and drafter are quantized as they load.
@@ -136,10 +132,6 @@ class EngineSettings:
             if value not in choices:
                 words = ", ".join(choice for choice in choices if choice is not None)
                 raise EngineError(f"{name} {value!r} is not one of {words}")
-        if self.device == "cuda" and self.quantization is not None:
-            raise EngineError(f"quantization is {self.quantization}, whose products are a processor's: device is cuda")
-        if self.device == "cuda" and self.tensor_parallel_size > 1:
-            raise EngineError(f"tensor_parallel_size is {self.tensor_parallel_size}, and device cuda is one GPU")
 
     @property
     def sizes(self) -> Sizes:

@@ -38,10 +38,10 @@ def verify_sampled(
     """
     count = len(drafts)
     if count:
-        index = torch.tensor(drafts, device=target.device).unsqueeze(1)
+        index = torch.tensor(drafts).unsqueeze(1)
         p = target[:count].gather(1, index).squeeze(1)
-        q = target.new_ones(count) if drafter is None else drafter[:count].gather(1, index).squeeze(1)
-        accepted: list[bool] = (torch.rand(count, generator=generator).to(p.device) * q < p).tolist()
+        q = torch.ones(count) if drafter is None else drafter[:count].gather(1, index).squeeze(1)
+        accepted: list[bool] = (torch.rand(count, generator=generator) * q < p).tolist()
         if not all(accepted):
             rejected = accepted.index(False)
             p, draft = target[rejected], drafts[rejected]

@@ -66,12 +66,10 @@ class Weights(Mapping[str, torch.Tensor]):
         progress: Callable[[int, int], None] | None = None,
         rank: int = 0,
         ranks: int = 1,
-        device: torch.device | None = None,
     ) -> None:
         self._tensors = {name: tensors[name] for name in names}
         self._shards = {name: shard_of(name, header, rank, ranks) for name, header in self._tensors.items()}
         self._progress = progress
-        self._device = device
         self._unread = set(self._tensors)
         self._total = sum(shard.size for shard in self._shards.values())
         self._done = 0
@@ -89,7 +87,7 @@ class Weights(Mapping[str, torch.Tensor]):
             self._unread.remove(name)
             self._done += shard.size
             self._progress(self._done, self._total)
-        return torch.frombuffer(content, dtype=_DTYPES[header.dtype]).view(shard.shape).to(self._device)
+        return torch.frombuffer(content, dtype=_DTYPES[header.dtype]).view(shard.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -117,13 +115,9 @@ def load_tensors(
     progress: Callable[[int, int], None] | None = None,
     rank: int = 0,
     ranks: int = 1,
-    device: torch.device | None = None,
 ) -> Weights:
-    """The tensors called `names`, each read when it is looked up; of `rank`, the part that it computes with.
-
-    They come to `device`, or stay in the processor's memory if it is None.
-    """
-    return Weights(tensors, names, progress, rank, ranks, device)
+    """The tensors called `names`, each read when it is looked up; of `rank`, the part that it computes with."""
+    return Weights(tensors, names, progress, rank, ranks)
 
 
 def check_tensors(path: Path, tensors: Mapping[str, TensorHeader], expected: Mapping[str, tuple[int, ...]]) -> None:

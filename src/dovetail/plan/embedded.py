@@ -14,7 +14,7 @@ from typing import Any
 from dovetail.checkpoints.cache_scales import cache_scales
 from dovetail.checkpoints.files import has_weights
 from dovetail.checkpoints.tensor_files import read_headers
-from dovetail.engine.compute import CUDA, kernels_here
+from dovetail.engine.compute import kernels_here
 from dovetail.engine.config import drafter_config, mtp_config, target_config
 from dovetail.engine.parallel.shards import rank_parameters
 from dovetail.engine.parallel.sizes import part
@@ -33,7 +33,7 @@ LOOKUP = "suffix"
 #: How many tokens its lookups draft by default: the K with which docs/decisions/0011 was measured.
 LOOKUP_TOKENS = 5
 DRAFT_TOKENS = 8  # the longest with which docs/decisions/0011 was measured
-_CPU = "computes on the CPU unless --device is cuda: use --engine embedded if you want that"
+_CPU = "computes on the CPU: use --engine embedded if you want that"
 _BACKENDS, _CACHES = ("auto", "matmul", "sdpa"), ("auto", "bfloat16", "fp8", "fp8_ds_mla")
 _DRAFTER_SETTINGS = ("draft_sampling", "draft_kv_cache_dtype", "draft_attention_backend")
 #: The values of settings that have more values on other engines.
@@ -64,26 +64,7 @@ def why_not(plan: Candidate) -> str | None:
             near = () if BY_NAME[name].choices else difflib.get_close_matches(plan.value(name).lower(), has, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             return f"{plan.text(name)} and the embedded engine has {' or '.join(has)}{hint}"
-    return _no_gpu(plan) or _no_latents(plan) or _too_large(plan)
-
-
-def on_gpu(plan: Candidate) -> bool:
-    """Whether the embedded engine computes on a GPU."""
-    return bool(plan.value("device") == "cuda")
-
-
-def _no_gpu(plan: Candidate) -> str | None:
-    """Why it cannot compute on a GPU as planned."""
-    if not on_gpu(plan):
-        return None
-    if plan.gpus is None:
-        return f"{plan.text('device')} and no NVIDIA GPU was found here (by nvidia-smi)"
-    others = [name for name in RANKS if plan.size(name) > 1]
-    if plan.value("quantization") is not None:
-        others.append("quantization")
-    if others:
-        return f"{plan.text('device')} and {plan.text(others[0])}, which this engine has on processors only"
-    return None
+    return _no_latents(plan) or _too_large(plan)
 
 
 def _no_latents(plan: Candidate) -> str | None:
@@ -151,16 +132,13 @@ def not_intended(plan: Candidate, folders: Mapping[str, str], demo: bool) -> str
 
 def _too_large(plan: Candidate) -> str | None:
     here, ranks = machine_memory(), embedded_sizes(plan).tensor
-    where = "this machine"
-    if on_gpu(plan) and plan.gpus is not None:
-        here, where = plan.gpus.gpu.memory, f"one {plan.gpus.gpu.name}"
     parameters = plan.target.weights.parameters if ranks == 1 else ranks * _of_a_rank(plan)
     needed = parameters * _width(plan)
     if here is None or needed <= here:
         return None
     return (
         f"{plan.target.path} has {plan.target.weights.parameters / 1e9:,.0f}B parameters, which take "
-        f"{needed / 1e9:,.0f} GB in the embedded engine, and {where} has {here / 1e9:,.0f}"
+        f"{needed / 1e9:,.0f} GB in the embedded engine, and this machine has {here / 1e9:,.0f}"
     )
 
 
@@ -211,15 +189,12 @@ def machine_memory() -> int | None:
 
 def compute(settings: Mapping[str, Setting[Any]]) -> Setting[str]:
     """This machine's processor and the kernel that multiplies by the weights, such as "avx2, float32 packed"."""
-    gpu = settings["device"].value == "cuda"
-    shown = (CUDA if gpu else kernels_here()).shown(settings["dtype"].value, settings["quantization"].value)
-    return Setting(shown, settings["device"].source if gpu else "this processor")
+    shown = kernels_here().shown(settings["dtype"].value, settings["quantization"].value)
+    return Setting(shown, "this processor")
 
 
 def _slow_products(plan: Candidate) -> list[Advice]:
     """A note on types of weights that are slow on this processor. The ratios are in docs/engine.md."""
-    if on_gpu(plan):
-        return []
     kernels, wide = kernels_here(), plan.value("dtype") == "bfloat16"
     if plan.value("quantization") == "int8":
         setting, slow = "quantization", kernels.int8 != "8 bit digits"

@@ -543,14 +543,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="GPUS",
     ),
     Option(
-        "device",
-        Literal["cpu", "cuda"] | None,
-        "where the embedded engine computes: on the processor, or on one NVIDIA GPU, where drafting can change a token "
-        "if two are nearly equally likely (default: cpu)",
-        "machine",
-        {"embedded": "device"},
-    ),
-    Option(
         "tensor_parallel_size",
         _Degree | None,
         "GPUs that share every layer (embedded: processes on this machine)",

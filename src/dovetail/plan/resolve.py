@@ -120,8 +120,6 @@ def _engine(discovery: Discovery, folders: Mapping[str, str], default: str | Non
         if engine == "embedded" and discovery.target is None:
             raise PlanError(f"engine is embedded ({settings['engine'].source}) but the target could not be read")
         return engine, None
-    if value(settings, "device") is not None and discovery.target is not None:
-        return "embedded", None  # no other engine has this setting
     if discovery.target is None or default is not None:
         return default or "vllm", None
     candidate = Candidate(discovery.target, discovery.drafter, settings, discovery.gpus)

@@ -58,9 +58,9 @@ def query_blocks(length: int, context: int, heads: int) -> Iterator[tuple[int, i
 
 
 @functools.lru_cache(maxsize=64)
-def causal_mask(length: int, device: torch.device) -> Tensor:
+def causal_mask(length: int) -> Tensor:
     """0 where query i may see key j of the same window (j <= i), -inf elsewhere: float32 [length, length]."""
-    return torch.full((length, length), -math.inf, device=device).triu_(1)
+    return torch.full((length, length), -math.inf).triu_(1)
 
 
 def fused_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def fused_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         whole, one = end - start == seen, end - start == 1
         mask = None
         if not whole and not one:
-            mask = queries.new_full((end - start, seen), -math.inf).triu_(1 + seen - (end - start))
+            mask = torch.full((end - start, seen), -math.inf, dtype=queries.dtype).triu_(1 + seen - (end - start))
         mixed = F.scaled_dot_product_attention(
             queries[None, :, start:end],
             keys[None, :, :seen],

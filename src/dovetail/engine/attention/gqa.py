@@ -26,11 +26,10 @@ class HeadCache:
         rows: int,
         dtype: torch.dtype,
         backend: AttentionBackend = "auto",
-        device: torch.device | None = None,
     ) -> None:
         check_cached(dtype)
-        self.keys = torch.empty(heads, rows, key_width, dtype=dtype, device=device)
-        self.values = torch.empty(heads, rows, value_width, dtype=dtype, device=device)
+        self.keys = torch.empty(heads, rows, key_width, dtype=dtype)
+        self.values = torch.empty(heads, rows, value_width, dtype=dtype)
         self._backend = backend
 
     def attend(self, batch: ForwardBatch, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -74,7 +73,7 @@ def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     scores = torch.bmm(grouped, keys.transpose(1, 2))
     if length > 1:
         by_query = scores if heads == kv_heads else scores.view(kv_heads, -1, length, context)
-        by_query[..., context - length :].add_(causal_mask(length, scores.device))
+        by_query[..., context - length :].add_(causal_mask(length))
     mixed = torch.bmm(scores.softmax(-1), values)
     if heads == kv_heads:
         return mixed.transpose(0, 1).reshape(length, heads * value_width)

@@ -81,7 +81,7 @@ class LatentCache:
         context = latents.shape[0]
         scores = torch.mm(queries.view(length * heads, width), latents.t()).view(length, heads, context)
         if length > 1:
-            scores[..., context - length :].add_(causal_mask(length, scores.device).unsqueeze(1))
+            scores[..., context - length :].add_(causal_mask(length).unsqueeze(1))
         mixed = torch.mm(scores.softmax(-1).view(length * heads, context), latents[:, : self._rank])
         return mixed.view(length, heads, self._rank)
 

@@ -83,7 +83,7 @@ class Eagle3:
         self._norm = norm("norm.weight")
         self._norm_output = config.norm_output
         self._head: Head = OwnHead(linear("lm_head.weight")) if "lm_head.weight" in weights else target
-        self._table = rotary_table(layer.rope, layer.rotary_width, context).unsqueeze(1).to(options.device)
+        self._table = rotary_table(layer.rope, layer.rotary_width, context).unsqueeze(1)
 
     def enter(self, features: Tensor) -> Tensor:
         if self._joined_norm is not None:
@@ -94,7 +94,6 @@ class Eagle3:
         return self._fc(features)
 
     def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
-        batch = batch.on(self._table.device)
         table = self._table[batch.positions]
         normed = self._hidden_norm(hidden)
         stream = normed if self._normed_residual else hidden

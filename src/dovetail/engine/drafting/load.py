@@ -96,10 +96,9 @@ def load_drafter(
     """Read the weights of `checkpoint` and make a drafter for `target`, with the block pool `pool` of its own."""
     config = checkpoint.config
     rows = pool.total * pool.block_size
-    target_ids = None if checkpoint.target_ids is None else checkpoint.target_ids.to(options.device)
-    choose = Chooser(target.vocab_size, target_ids, draft_sampling)
+    choose = Chooser(target.vocab_size, checkpoint.target_ids, draft_sampling)
     names = [*config.expected_tensors(), *(name for name in _EXTRA if name in checkpoint.tensors)]
-    weights = load_tensors(checkpoint.tensors, names, device=options.device)
+    weights = load_tensors(checkpoint.tensors, names)
     if isinstance(config, TargetConfig):
         model = build_model(config, weights, rows=rows, context=context, dtype=dtype, options=options)
         return DraftModel(model, Tables(pool, share=prefix_caching), choose, config.max_position_embeddings)

@@ -47,13 +47,12 @@ class MTP:
         self._eh_proj = options.linear(weights[config.prefix + "eh_proj.weight"].to(dtype))
         self._layer = load_layer(Prefixed(weights, config.prefix), shape, False, rows, dtype, options)
         self._norm = norm("shared_head.norm.weight")
-        self._table = rotary_table(shape.rope, shape.rotary_width, context).unsqueeze(1).to(options.device)
+        self._table = rotary_table(shape.rope, shape.rotary_width, context).unsqueeze(1)
 
     def enter(self, features: Tensor) -> Tensor:
         return features
 
     def run(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
-        batch = batch.on(self._table.device)
         table = self._table[batch.positions]
         embedded = self._embedding_norm(F.embedding(batch.tokens, self._target.embed_tokens))
         stream = self._eh_proj(torch.cat((embedded, self._hidden_norm(hidden)), -1))

@@ -48,7 +48,7 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.embed_tokens = weights["model.embed_tokens.weight"].to(dtype)
         self._aux_layers = tuple(aux_layers)
-        self._table = rotary_table(config.rope, config.rotary_width, context).unsqueeze(1).to(options.device)
+        self._table = rotary_table(config.rope, config.rotary_width, context).unsqueeze(1)
         self._layers = list(layers)
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
         self._ranks = options.ranks.tensor
@@ -56,7 +56,6 @@ class Decoder:
         self._lm_head = options.linear(head)
 
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
-        batch = batch.on(self._table.device)
         table = self._table[batch.positions]
         stream = F.embedding(batch.tokens, self.embed_tokens)
         entering: dict[int, Tensor] = {}

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dovetail.checkpoints.cache_scales import CACHE_SCALES
 from dovetail.checkpoints.positions import Yarn
-from dovetail.engine.attention.gpu_mla import latent_cache
 from dovetail.engine.attention.gqa import HeadCache
 from dovetail.engine.attention.latent_rows import latent_rows
 from dovetail.engine.attention.mla import LatentCache
@@ -74,15 +73,14 @@ class Attention:
         # ranks share.
         if config.expands and options.kv_cache_dtype not in FP8 and split is None:
             self._kv_b = linear(weights["kv_b_proj.weight"])
-            self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend, options.device)
+            self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend)
         else:
             absorbed = torch.float32 if options.kernels.absorbed == "float32" else dtype
             kv_b = weights["kv_b_proj.weight"].view(heads, nope + config.v_head_dim, self._rank).to(dtype).to(absorbed)
             key_up, value_up = kv_b[:, :nope].contiguous(), kv_b[:, nope:].mT.contiguous()
-            of_rows = rows, self._rank, rope, kv_dtype, _cache_scale(weights), options.device
-            stored = latent_rows(options.kv_cache_dtype, *of_rows)
+            stored = latent_rows(options.kv_cache_dtype, rows, self._rank, rope, kv_dtype, _cache_scale(weights))
             if split is None:
-                self._latent = latent_cache(key_up, value_up, stored, rope, backend)
+                self._latent = LatentCache(key_up, value_up, stored, backend)
             else:
                 group, exchange = options.ranks.context, options.ranks.exchange
                 self._latent = SplitLatentCache(key_up, value_up, stored, group, split, exchange)

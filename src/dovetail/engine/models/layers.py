@@ -23,8 +23,7 @@ class Options(NamedTuple):
 
     `kv_cache_dtype` is the type of its caches, "auto" for the type it computes in. `quantization` is how its large
     weights are stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
-    `ranks` compute the model together: weights and config that come with these options are one rank's. `device` is
-    where the weights are, and the caches.
+    `ranks` compute the model together: weights and config that come with these options are one rank's.
     """
 
     kv_cache_dtype: CacheDType = "auto"
@@ -32,7 +31,6 @@ class Options(NamedTuple):
     quantization: Quantization | None = None
     kernels: Kernels = kernels_here()
     ranks: Layout = ONE_RANK
-    device: torch.device = torch.device("cpu")
 
     def cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type of a cache's floats, in a model that computes in `dtype`."""
@@ -66,7 +64,7 @@ class RMSNorm:
         self._weight = weight
         self._eps = eps
         self._scaled = weight * math.sqrt(weight.numel())
-        self._floor = torch.tensor(math.sqrt(weight.numel() * eps), device=weight.device)
+        self._floor = torch.tensor(math.sqrt(weight.numel() * eps))
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:

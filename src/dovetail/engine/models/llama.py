@@ -52,8 +52,7 @@ class Attention:
         self._ranks = options.ranks.tensor
         o_bias = self._ranks.once(weights["o_proj.bias"].to(dtype)) if config.o_bias else None
         self._o = options.linear(weights["o_proj.weight"].to(dtype), o_bias)
-        kind, backend = options.cache_dtype(dtype), options.attention_backend
-        self._cache = HeadCache(kv_heads, width, width, rows, kind, backend, options.device)
+        self._cache = HeadCache(kv_heads, width, width, rows, options.cache_dtype(dtype), options.attention_backend)
 
     def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
         """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, head_dim / 2]."""

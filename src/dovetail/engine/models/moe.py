@@ -61,7 +61,7 @@ class Router:
         """Mask all experts but those of the best groups, by the sum of a group's two best scores."""
         grouped = choice.view(choice.shape[0], self._groups, -1)
         best = grouped.topk(2, dim=-1).values.sum(-1).topk(self._top_groups, dim=-1, sorted=False).indices
-        chosen = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=choice.device).scatter_(1, best, True)
+        chosen = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
         return grouped.masked_fill(~chosen.unsqueeze(-1), -math.inf).view_as(choice)
 
 
@@ -111,7 +111,7 @@ class MoE:
         self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor, up: Linear, down: Linear
     ) -> Tensor:
         tokens = x.shape[0]
-        share = cast(weights.new_zeros(tokens, self._count).scatter_(1, experts, weights), x.dtype)
+        share = cast(torch.zeros(tokens, self._count).scatter_(1, experts, weights), x.dtype)
         inner = silu_and_mul(up(x), self._wide_width)
         routed = inner[:, : self._count * self._width]
         routed.view(tokens, self._count, self._width).mul_(share.unsqueeze(-1))
