@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dovetail.engine import loading
-from dovetail.engine.parallel.merging import Exchange
+from dovetail.engine.parallel.group import Exchange
 from tests.engine.ranks import ThreadWorkers
 from tests.engine.schedules import Checkpoints, schedule
 

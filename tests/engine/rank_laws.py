@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from dovetail.engine.attention.partial import attend_part
+from dovetail.engine.attention.split_mla import merge_heads
 from dovetail.engine.cache.tables import BlockTable
 from dovetail.engine.models.base import Model, collate
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
-from dovetail.engine.parallel.group import Group
-from dovetail.engine.parallel.merging import Exchange, merge_heads
+from dovetail.engine.parallel.group import Exchange, Group
 from dovetail.engine.parallel.sizes import Sizes, part
 from dovetail.engine.parallel.split import Split
 from dovetail.engine.settings import CacheDType
@@ -39,7 +39,7 @@ def collectives(group: Group) -> None:
     assert torch.allclose(summed, every.sum(0), atol=1e-6)
     assert all(torch.equal(summed, other) for other in group.gather(summed)), "the bits differ from rank to rank"
     assert torch.equal(group.from_first(own.clone()), every[0])
-    assert torch.equal(group.sum_(group.once(own.clone())), own if size == 1 else group.gather(own)[0])
+    assert torch.equal(group.sum_(group.once(own.clone())), group.gather(own)[0])
     assert torch.equal(group.own(torch.arange(4 * size)), torch.arange(4 * rank, 4 * rank + 4))
     transposed = torch.arange(6.0).view(2, 3).t()
     assert torch.equal(group.gather(transposed)[size - 1], transposed)
@@ -78,21 +78,24 @@ def nothing_seen(group: Group) -> None:
         assert not none.any()
 
 
-def load(group: Group, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto") -> Model:
-    """This rank's part of the model in `path`."""
+def load(group: Group | None, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto") -> Model:
+    """This rank's part of the model in `path`, or without a group the whole model."""
+    rank, ranks = (0, 1) if group is None else (group.rank, group.size)
     checkpoint = inspect_target(path)
     names = checkpoint.config.expected_tensors()
     return build_model(
-        part(checkpoint.config, group.size),
-        load_tensors(checkpoint.tensors, names, rank=group.rank, ranks=group.size),
+        part(checkpoint.config, ranks),
+        load_tensors(checkpoint.tensors, names, rank=rank, ranks=ranks),
         rows=512 // sizes.context,
         context=256,
         dtype=torch.float32,
-        options=Options(kind, ranks=layout(group, sizes, exchange)),
+        options=Options(kind, ranks=None if group is None else layout(group, sizes, exchange)),
     )
 
 
-def logits(group: Group, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto") -> torch.Tensor:
+def logits(
+    group: Group | None, path: Path, sizes: Sizes, exchange: Exchange, kind: CacheDType = "auto"
+) -> torch.Tensor:
     """At every position, chunk by chunk, of two sequences: one whose blocks are contiguous and one whose are not."""
     model = load(group, path, sizes, exchange, kind)
     size = 16 * sizes.context

@@ -19,13 +19,10 @@ from torch import Tensor
 
 from dovetail.engine.loading import load_part
 from dovetail.engine.parallel import worker
-from dovetail.engine.parallel.channel import _ORDERS, Order, packed
-from dovetail.engine.parallel.group import ALONE, Exchanges, Group, RankLost
-from dovetail.engine.parallel.layout import Layout
-from dovetail.engine.parallel.merging import Exchange
+from dovetail.engine.parallel.channel import _ORDERS, Order, Task, packed
+from dovetail.engine.parallel.group import Context, Exchange, Exchanges, Group, Layout, RankLost
 from dovetail.engine.parallel.sizes import Sizes
 from dovetail.engine.parallel.split import Split
-from dovetail.engine.parallel.task import Task
 
 T = TypeVar("T")
 _DEADLINE = 60.0
@@ -72,8 +69,6 @@ class Threads(Exchanges):
 
 def threads(size: int, work: Callable[[Group], T]) -> list[T]:
     """What `work` returns on each of `size` ranks, which are threads. Raises what the first rank that failed raised."""
-    if size == 1:
-        return [work(ALONE)]
     board = Board(size)
 
     def rank(number: int) -> T:
@@ -143,7 +138,7 @@ def layout(group: Group, sizes: Sizes, exchange: Exchange = "all_to_all") -> Lay
     if sizes.context == 1:
         return Layout(group)
     assert sizes.context == group.size
-    return Layout(group, group, Split(group.rank, sizes.context, sizes.interleave), exchange)
+    return Layout(group, Context(group, Split(group.rank, sizes.context, sizes.interleave), exchange))
 
 
 class _Queue:
@@ -202,7 +197,7 @@ class ThreadWorkers:
             return Layout(tensor)
         number, own = divmod(rank, sizes.context)
         split = Split(own, sizes.context, sizes.interleave)
-        return Layout(tensor, Threads(self._contexts[number], own), split, self.exchange)
+        return Layout(tensor, Context(Threads(self._contexts[number], own), split, self.exchange))
 
     def _work(self, orders: _Queue, task: Task) -> None:
         torch.set_num_threads(1)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.engine.config import target_config
-from dovetail.engine.parallel.group import ALONE, Group
-from dovetail.engine.parallel.merging import Exchange
+from dovetail.engine.parallel.group import Exchange, Group
 from dovetail.engine.parallel.sizes import BLOCK_SIZE, Sizes, indivisible
 from dovetail.engine.parallel.split import Split
 from dovetail.engine.settings import FP8, CacheDType
@@ -50,18 +49,18 @@ def alone(folders: dict[str, Path]) -> Any:
     @functools.cache
     def of(name: str, kind: CacheDType = "auto") -> torch.Tensor:
         with torch.inference_mode():
-            return rank_laws.logits(ALONE, folders[name], Sizes(), "gather", kind)
+            return rank_laws.logits(None, folders[name], Sizes(), "gather", kind)
 
     return of
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [2, 4])
 def test_collectives(size: int) -> None:
     threads(size, rank_laws.collectives)
     threads(size, rank_laws.nothing_seen)
 
 
-@given(seed=st.integers(0, 1000), size=st.sampled_from((1, 2, 4)), rows=st.integers(1, 4))
+@given(seed=st.integers(0, 1000), size=st.sampled_from((2, 4)), rows=st.integers(1, 4))
 @examples(8)
 def test_local_argmax_is_argmax_with_its_ties(seed: int, size: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -86,7 +85,7 @@ def test_ids_beyond_two_to_the_24_are_exact() -> None:
 
 @given(
     seed=st.integers(0, 1000),
-    size=st.sampled_from((1, 2, 4)),
+    size=st.sampled_from((2, 4)),
     interleave=st.sampled_from((1, 4, 16)),
     rows=st.integers(4, 70),
     tokens=st.integers(1, 4),

@@ -22,9 +22,9 @@ from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
 from dovetail.engine.options import DTYPES, draft_options, target_options
-from dovetail.engine.parallel.layout import ONE_RANK, Layout
+from dovetail.engine.parallel.channel import Task
+from dovetail.engine.parallel.group import Layout
 from dovetail.engine.parallel.sizes import BLOCK_SIZE, indivisible, part
-from dovetail.engine.parallel.task import Task
 from dovetail.engine.parallel.workers import LedModel, Workers
 from dovetail.engine.settings import FP8, LOOKUP, EngineSettings
 from dovetail.engine.weights import TargetCheckpoint, inspect_target, load_tensors
@@ -87,7 +87,7 @@ def load_models(
     close = _nothing_to_close
     with torch.inference_mode():
         if sizes.tensor == 1:
-            model = _load_part(checkpoint, settings, ONE_RANK, *own, progress)
+            model = _load_part(checkpoint, settings, None, *own, progress)
         else:
             workers = Workers(sizes, settings.rank_deadline)
             close = workers.close
@@ -130,17 +130,18 @@ def load_part(
 def _load_part(
     checkpoint: TargetCheckpoint,
     settings: EngineSettings,
-    ranks: Layout,
+    ranks: Layout | None,
     rows: int,
     context: int,
     aux_layers: Sequence[int],
     progress: Callable[[int, int], None] | None,
 ) -> Model:
-    config, group = checkpoint.config, ranks.tensor
+    config = checkpoint.config
+    rank, size = (0, 1) if ranks is None else (ranks.tensor.rank, ranks.tensor.size)
     names = [*config.expected_tensors(), *_scales(checkpoint, settings)]
     return build_model(
-        part(config, group.size),
-        load_tensors(checkpoint.tensors, names, progress, group.rank, group.size),
+        part(config, size),
+        load_tensors(checkpoint.tensors, names, progress, rank, size),
         rows=rows,
         context=context,
         dtype=DTYPES[settings.dtype],

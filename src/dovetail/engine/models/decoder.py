@@ -13,6 +13,7 @@ from dovetail.engine.casting import cast
 from dovetail.engine.config import TargetConfig
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.models.layers import Options, RMSNorm, rotary_table
+from dovetail.engine.parallel.group import Group
 
 
 class Attention(Protocol):
@@ -49,10 +50,12 @@ class Decoder:
         self.embed_tokens = weights["model.embed_tokens.weight"].to(dtype)
         self._aux_layers = tuple(aux_layers)
         self._table = rotary_table(config.rope, config.rotary_width, context).unsqueeze(1)
-        self._layers = list(layers)
+        self._ranks = None if options.ranks is None else options.ranks.tensor
+        self._layers = list(layers if self._ranks is None else (_summed(layer, self._ranks) for layer in layers))
         self._norm = RMSNorm(weights["model.norm.weight"].to(dtype), config.rms_norm_eps)
-        self._ranks = options.ranks.tensor
-        head = self._ranks.own(self.embed_tokens) if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
+        head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"].to(dtype)
+        if config.tie_word_embeddings and self._ranks is not None:
+            head = self._ranks.own(head)
         self._lm_head = options.linear(head)
 
     def forward(self, batch: ForwardBatch) -> tuple[Tensor, Tensor | None]:
@@ -70,7 +73,36 @@ class Decoder:
         return hidden, aux
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._ranks.joined(cast(self._lm_head(hidden)))
+        logits = cast(self._lm_head(hidden))
+        return logits if self._ranks is None else self._ranks.joined(logits)
 
     def best(self, hidden: Tensor) -> Tensor:
-        return self._ranks.best(cast(self._lm_head(hidden)))
+        logits = cast(self._lm_head(hidden))
+        return logits.argmax(-1) if self._ranks is None else self._ranks.best(logits)
+
+
+class SummedAttention:
+    """Attention whose heads are divided over `group`. Rank 0 adds the residual, and the ranks' results are summed."""
+
+    def __init__(self, attention: Attention, group: Group) -> None:
+        self._attention = attention
+        self._group = group
+
+    def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
+        return self._group.sum_(self._attention.add(batch, x, table, self._group.once(residual)))
+
+
+class SummedFeedForward:
+    """An MLP or experts whose widths are divided over `group`, summed as in `SummedAttention`."""
+
+    def __init__(self, part: FeedForward, group: Group) -> None:
+        self._part = part
+        self._group = group
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._group.sum_(self._part.add(x, self._group.once(residual)))
+
+
+def _summed(layer: Layer, group: Group) -> Layer:
+    input_norm, attention, post_norm, mlp = layer
+    return input_norm, SummedAttention(attention, group), post_norm, SummedFeedForward(mlp, group)

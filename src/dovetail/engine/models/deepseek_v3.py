@@ -46,7 +46,6 @@ class Attention:
         def linear(weight: Tensor) -> Linear:
             return options.linear(weight.to(dtype))
 
-        self._ranks = options.ranks.tensor
         kv_dtype, backend = options.cache_dtype(dtype), options.attention_backend
         heads, nope, rope = config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim
         self._heads, self._nope = heads, nope
@@ -68,10 +67,10 @@ class Attention:
         self._kv_norm = RMSNorm(weights["kv_a_layernorm.weight"].to(dtype), _LOW_RANK_EPS)
         self._o = linear(weights["o_proj.weight"])
         self._latent: LatentCache | SplitLatentCache | None = None
-        split = options.ranks.split
+        context = None if options.ranks is None else options.ranks.context
         # An FP8 cache is one of latents, even where keys and values of heads would be fewer numbers. So is one that
         # ranks share.
-        if config.expands and options.kv_cache_dtype not in FP8 and split is None:
+        if config.expands and options.kv_cache_dtype not in FP8 and context is None:
             self._kv_b = linear(weights["kv_b_proj.weight"])
             self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend)
         else:
@@ -79,11 +78,10 @@ class Attention:
             kv_b = weights["kv_b_proj.weight"].view(heads, nope + config.v_head_dim, self._rank).to(dtype).to(absorbed)
             key_up, value_up = kv_b[:, :nope].contiguous(), kv_b[:, nope:].mT.contiguous()
             stored = latent_rows(options.kv_cache_dtype, rows, self._rank, rope, kv_dtype, _cache_scale(weights))
-            if split is None:
+            if context is None:
                 self._latent = LatentCache(key_up, value_up, stored, backend)
             else:
-                group, exchange = options.ranks.context, options.ranks.exchange
-                self._latent = SplitLatentCache(key_up, value_up, stored, group, split, exchange)
+                self._latent = SplitLatentCache(key_up, value_up, stored, context)
 
     def add(self, batch: ForwardBatch, x: Tensor, table: Tensor, residual: Tensor) -> Tensor:
         """``residual + attention(x)``; `table` holds the batch's rotations, [tokens, 1, rope / 2]."""
@@ -103,7 +101,7 @@ class Attention:
             keys, values = expanded.split_with_sizes([self._nope, expanded.shape[2] - self._nope], 2)
             keys = torch.cat((keys, rotary.expand(-1, self._heads, -1)), -1)
             mixed = self._cache.attend(batch, queries, keys, values)
-        return self._ranks.sum_(self._o(mixed).add_(self._ranks.once(residual)))
+        return self._o(mixed).add_(residual)
 
 
 def _cache_scale(weights: Mapping[str, Tensor]) -> float:

@@ -13,8 +13,7 @@ from torch import Tensor
 from dovetail.checkpoints.positions import LinearScaling, Llama3Scaling, Rope, Yarn
 from dovetail.engine.compute import Kernels, kernels_here
 from dovetail.engine.linear import Linear
-from dovetail.engine.parallel.group import Group
-from dovetail.engine.parallel.layout import ONE_RANK, Layout
+from dovetail.engine.parallel.group import Layout
 from dovetail.engine.settings import AttentionBackend, CacheDType, Quantization
 
 
@@ -23,14 +22,15 @@ class Options(NamedTuple):
 
     `kv_cache_dtype` is the type of its caches, "auto" for the type it computes in. `quantization` is how its large
     weights are stored, None for the type it computes in. `kernels` are this processor's, unless a test chooses others.
-    `ranks` compute the model together: weights and config that come with these options are one rank's.
+    `ranks` compute the model together, and weights and config that come with these options are one rank's; None: this
+    process computes it alone.
     """
 
     kv_cache_dtype: CacheDType = "auto"
     attention_backend: AttentionBackend = "auto"
     quantization: Quantization | None = None
     kernels: Kernels = kernels_here()
-    ranks: Layout = ONE_RANK
+    ranks: Layout | None = None
 
     def cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type of a cache's floats, in a model that computes in `dtype`."""
@@ -81,14 +81,9 @@ class MLP:
         self._gate_up = options.linear(torch.cat((gate, up)))
         self._down = options.linear(down)
         self._width = gate.shape[0]
-        self._ranks: Group = options.ranks.tensor
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + MLP(x)``."""
-        return self._ranks.sum_(self.add_part(x, self._ranks.once(residual)))
-
-    def add_part(self, x: Tensor, residual: Tensor) -> Tensor:
-        """``residual + MLP(x)`` with this rank's columns only."""
         return self._down(silu_and_mul(self._gate_up(x), self._width)).add_(residual)
 
 

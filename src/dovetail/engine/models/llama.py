@@ -49,8 +49,9 @@ class Attention:
 
         bias = joined("bias") if config.attention_bias else None
         self._qkv = options.linear(joined("weight"), bias)
-        self._ranks = options.ranks.tensor
-        o_bias = self._ranks.once(weights["o_proj.bias"].to(dtype)) if config.o_bias else None
+        o_bias = weights["o_proj.bias"].to(dtype) if config.o_bias else None
+        if o_bias is not None and options.ranks is not None:
+            o_bias = options.ranks.tensor.once(o_bias)
         self._o = options.linear(weights["o_proj.weight"].to(dtype), o_bias)
         self._cache = HeadCache(kv_heads, width, width, rows, options.cache_dtype(dtype), options.attention_backend)
 
@@ -63,7 +64,7 @@ class Attention:
                 part.copy_(norm(part))
         rotate_(qkv[:, : self._heads + self._kv_heads], table)
         mixed = self._cache.attend(batch, queries, keys, values)
-        return self._ranks.sum_(self._o(mixed).add_(self._ranks.once(residual)))
+        return self._o(mixed).add_(residual)
 
 
 def layers(

@@ -81,7 +81,6 @@ class MoE:
         self._gate_up: list[Linear] = []
         self._down: list[Linear] = []
         self._shared = MLP(*shared, options)
-        self._ranks = options.ranks.tensor
         self._wide: tuple[Linear, Linear] | None = None
         everyone: list[Expert] = []
         # One expert after the other, so that a layer is never whole in memory beside what is made of it.
@@ -102,10 +101,9 @@ class MoE:
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + MoE(x)`` for `x` [tokens, hidden]."""
         weights, experts = self._router(x)
-        residual = self._ranks.once(residual)
         if self._wide is not None and x.shape[0] in _WIDE_TOKENS:
-            return self._ranks.sum_(self._everyone(x, weights, experts, residual, *self._wide))
-        return self._ranks.sum_(self._chosen(x, weights, experts, self._shared.add_part(x, residual)))
+            return self._everyone(x, weights, experts, residual, *self._wide)
+        return self._chosen(x, weights, experts, self._shared.add(x, residual))
 
     def _everyone(
         self, x: Tensor, weights: Tensor, experts: Tensor, residual: Tensor, up: Linear, down: Linear

@@ -1,22 +1,42 @@
-"""What rank 0 tells the other ranks, and they it: messages over a socket, each with its length before it.
+"""The messages between rank 0 and each other rank: over a socket, each message after its length.
 
-Rank 0 sends token ids, positions and rows of the tables, and what to do with them. Numbers that a model computed go by
-the group's collectives.
+Rank 0 first sends what to load (`Task`), and for each step token ids, positions and rows of the tables, and what to
+compute from them. Ranks report how far they have loaded, and why they end. Numbers that a model computed go through the
+group's collectives.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
 from dovetail.engine.models.base import ForwardBatch, Span
+from dovetail.engine.settings import EngineSettings
 
 _LENGTH = struct.Struct("<Q")
 _Rows = tuple[int, int] | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What rank `rank` loads: its part of the target in the folder `target`, with `rows` of cache, `context` positions
+    and the residual streams `aux_layers`. The ranks meet in the file `meeting`; this one computes with `threads`
+    threads."""
+
+    rank: int
+    meeting: Path
+    target: Path
+    settings: EngineSettings
+    rows: int
+    context: int
+    aux_layers: tuple[int, ...]
+    threads: int
 
 
 class Forward(msgspec.Struct, tag=True, array_like=True):
@@ -28,13 +48,13 @@ class Forward(msgspec.Struct, tag=True, array_like=True):
 
 
 class Logits(msgspec.Struct, tag=True, array_like=True):
-    """Compute logits of so many hidden states, which rank 0 has."""
+    """Compute the logits of hidden states that rank 0 sends; `states` is their number."""
 
     states: int
 
 
 class Best(msgspec.Struct, tag=True, array_like=True):
-    """Compute the best tokens of so many hidden states, which rank 0 has."""
+    """Compute the best tokens for hidden states that rank 0 sends; `states` is their number."""
 
     states: int
 
@@ -81,12 +101,12 @@ class Channel:
         return self._read(*_LENGTH.unpack(self._read(_LENGTH.size)))
 
     def order(self) -> Order:
-        """Wait for what rank 0 wants."""
+        """Wait for an order of rank 0."""
         order: Order = _ORDERS.decode(self.receive(None))
         return order
 
     def report(self, seconds: float) -> Report:
-        """Wait for what a rank reports."""
+        """Wait for a report of the rank."""
         report: Report = _REPORTS.decode(self.receive(seconds))
         return report
 
@@ -114,7 +134,7 @@ def forward_order(batch: ForwardBatch) -> Forward:
 
 
 def batch_of(order: Forward) -> ForwardBatch:
-    """The batch that rank 0 runs."""
+    """The batch of `order`."""
     tokens, positions, rows = _numbers(order.flat).view(3, -1)
     spans = (
         Span(start, length, _numbers(own) if isinstance(own, bytes) else slice(*own))

@@ -1,15 +1,22 @@
-"""A group of processes on one machine, joined by gloo over its loopback device."""
+"""The ranks of one model as processes on one machine, joined by gloo over its loopback device."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, PrefixStore
 
-from dovetail.engine.parallel.group import Exchanges, RankLost
+from dovetail.engine.parallel.group import Context, Exchanges, Layout, RankLost
+from dovetail.engine.parallel.sizes import Sizes
+from dovetail.engine.parallel.split import Split
+
+#: Seconds that a process may take to start and import torch.
+START = 120.0
 
 
 class Ranks(Exchanges):
@@ -57,3 +64,18 @@ class Ranks(Exchanges):
             work.wait(self._deadline)
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.size} lost another one: {error}") from error
+
+
+def join(meeting: Path, rank: int, sizes: Sizes, deadline: float) -> Layout:
+    """The layout of `rank`. All ranks call this with a file `meeting` that is in a folder of this engine's own.
+
+    Raises `RankLost`.
+    """
+    store = FileStore(str(meeting), sizes.tensor)
+    tensor = Ranks(PrefixStore("tensor", store), rank, sizes.tensor, deadline, START)
+    if sizes.context == 1:
+        return Layout(tensor)
+    # Ranks of a context follow each other, so that they are near each other on a machine whose devices are in order.
+    number, own = divmod(rank, sizes.context)
+    context = Ranks(PrefixStore(f"context {number}", store), own, sizes.context, deadline, START)
+    return Layout(tensor, Context(context, Split(own, sizes.context, sizes.interleave)))

@@ -1,7 +1,6 @@
 """What ranks exchange: the few collectives that a model needs, with their bytes counted.
 
-A `Group` of one is `Alone`, which returns what it gets. So a model is written once, for a group, and has no other code
-for one rank. `Ranks` (gloo.py) is a group of processes.
+`Ranks` (gloo.py) is a group of processes. A model on one rank has no group, and calls nothing here.
 
 All ranks of a group call the same functions in the same order, with tensors of the same shapes.
 """
@@ -9,14 +8,17 @@ All ranks of a group call the same functions in the same order, with tensors of 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from dovetail.engine.parallel.split import Split
 from dovetail.errors import EngineError
 
 Kind = Literal["sum", "gather", "scatter", "exchange", "send"]
+#: How partial attention is merged (attention/split_mla.py).
+Exchange = Literal["gather", "all_to_all"]
 
 
 class RankLost(EngineError):
@@ -45,41 +47,31 @@ class Group(Protocol):
         """`x` of all ranks: [size, …]."""
 
     def scatter_sum(self, x: Tensor) -> Tensor:
-        """Of `x` [size, …], the sum over ranks of the part at this rank's number."""
+        """The sum over ranks of part `rank` of their `x` [size, …]."""
 
     def exchange(self, x: Tensor) -> Tensor:
-        """Of `x` [size, …], part r goes to rank r: [size, …], by the rank that it comes from."""
+        """Sends part r of `x` [size, …] to rank r. Returns the parts that arrive here, in the order of ranks."""
 
     def best(self, x: Tensor) -> Tensor:
-        """The column of the largest number in each row of ``joined(x)``, int64 [rows]: the first one of equals."""
+        """The column of the largest number in each row of ``joined(x)``, int64 [rows]. The first of equals wins."""
 
     def from_first(self, x: Tensor) -> Tensor:
         """`x` of rank 0, in place."""
 
 
-class Alone:
-    """A group of one."""
+class Context(NamedTuple):
+    """The ranks that share one cache, which part of it this rank stores, and how their attention is merged."""
 
-    rank, size = 0, 1
-
-    def once(self, x: Tensor) -> Tensor:
-        return x
-
-    own = sum_ = joined = from_first = once
-
-    def gather(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(0)
-
-    def scatter_sum(self, x: Tensor) -> Tensor:
-        return x.squeeze(0)
-
-    exchange = once
-
-    def best(self, x: Tensor) -> Tensor:
-        return x.argmax(-1)
+    group: Group
+    split: Split
+    exchange: Exchange = "all_to_all"
 
 
-ALONE = Alone()
+class Layout(NamedTuple):
+    """The ranks of one model: `tensor` shares the weights; `context` shares a cache, None if each rank has its own."""
+
+    tensor: Group
+    context: Context | None = None
 
 
 class Exchanges:

@@ -17,10 +17,20 @@ import time
 import torch
 
 from dovetail.engine.models.base import Model
-from dovetail.engine.parallel.channel import Channel, Failed, Forward, Loading, Logits, Lost, Ready, batch_of, packed
+from dovetail.engine.parallel.channel import (
+    Channel,
+    Failed,
+    Forward,
+    Loading,
+    Logits,
+    Lost,
+    Ready,
+    Task,
+    batch_of,
+    packed,
+)
+from dovetail.engine.parallel.gloo import join
 from dovetail.engine.parallel.group import Group, RankLost
-from dovetail.engine.parallel.joining import join
-from dovetail.engine.parallel.task import Task
 from dovetail.errors import DovetailError
 
 # Seconds between reports while it loads.

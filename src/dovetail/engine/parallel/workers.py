@@ -19,15 +19,25 @@ from types import TracebackType
 from torch import Tensor
 
 from dovetail.engine.models.base import ForwardBatch, Model
-from dovetail.engine.parallel.channel import Best, Channel, Failed, Loading, Logits, Lost, Order, forward_order, packed
-from dovetail.engine.parallel.group import Group, RankLost
-from dovetail.engine.parallel.joining import START, join
-from dovetail.engine.parallel.layout import Layout
+from dovetail.engine.parallel.channel import (
+    Best,
+    Channel,
+    Failed,
+    Loading,
+    Logits,
+    Lost,
+    Order,
+    Task,
+    forward_order,
+    packed,
+)
+from dovetail.engine.parallel.gloo import START, join
+from dovetail.engine.parallel.group import Group, Layout, RankLost
 from dovetail.engine.parallel.sizes import Sizes
-from dovetail.engine.parallel.task import Task
 
 _log = logging.getLogger(__name__)
-# Seconds in which ranks that lost another one report that, so that the one at fault is the one that is silent.
+# How many seconds rank 0 waits for reports after a loss. Ranks that lost another one report it within that time, so a
+# rank that stays silent is the one at fault.
 _SETTLE = 10.0
 
 
