@@ -23,7 +23,7 @@ from dovetail.engine.attention.latent_rows import (
     row_bytes,
     rows_in,
 )
-from dovetail.engine.attention.query_ends import query_ends
+from dovetail.engine.attention.partial import query_ends
 from dovetail.engine.drafting.load import inspect_drafter
 from dovetail.engine.loading import _token_bytes
 from dovetail.engine.models.layers import Options

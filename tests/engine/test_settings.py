@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dovetail.engine.loading import draft_options, target_options
 from dovetail.engine.models.layers import Options
-from dovetail.engine.options import draft_options, target_options
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import EngineError
 

@@ -21,7 +21,6 @@ from dovetail.engine.drafting.lookup import Lookup
 from dovetail.engine.models.base import Model
 from dovetail.engine.models.layers import Options
 from dovetail.engine.models.registry import build_model
-from dovetail.engine.options import DTYPES, draft_options, target_options
 from dovetail.engine.parallel.channel import Task
 from dovetail.engine.parallel.group import Layout
 from dovetail.engine.parallel.sizes import BLOCK_SIZE, indivisible, part
@@ -30,6 +29,8 @@ from dovetail.engine.settings import FP8, LOOKUP, EngineSettings
 from dovetail.engine.weights import TargetCheckpoint, inspect_target, load_tensors
 from dovetail.errors import CheckpointError, EngineError
 from dovetail.tokens import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def _nothing_to_close() -> None: ...
@@ -147,6 +148,23 @@ def _load_part(
         dtype=DTYPES[settings.dtype],
         aux_layers=aux_layers,
         options=target_options(settings)._replace(ranks=ranks),
+    )
+
+
+def target_options(settings: EngineSettings) -> Options:
+    """How the target is stored and computed."""
+    return Options(settings.kv_cache_dtype, settings.attention_backend, settings.quantization, settings.kernels)
+
+
+def draft_options(settings: EngineSettings, latents: bool) -> Options:
+    """How the drafter is stored and computed: as the target where the settings name nothing else.
+
+    `latents`: whether it caches latents. One that does not cannot have its target's FP8 cache, and gets "auto".
+    """
+    inherited = settings.kv_cache_dtype if latents or settings.kv_cache_dtype not in FP8 else "auto"
+    return target_options(settings)._replace(
+        kv_cache_dtype=settings.draft_kv_cache_dtype or inherited,
+        attention_backend=settings.draft_attention_backend or settings.attention_backend,
     )
 
 

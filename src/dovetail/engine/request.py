@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
+from torch import Tensor
 
-from dovetail.completion import Completion, Constraint, Finish, Sampling
+from dovetail.completion import Completion, Constraint, Finish, Sampling, TokenLogprob
 from dovetail.engine.biases import Biases, check_biases
-from dovetail.engine.prompt_scores import PromptScores
-from dovetail.engine.sampling import Penalties, check_sampling
+from dovetail.engine.sampling import Penalties, check_sampling, logprobs
 from dovetail.errors import ContextExceeded, InvalidRequest
 from dovetail.gate import Track
 from dovetail.tokens import Detokenizer, StopStrings, Tokenizer
 
 # Below this temperature a request is greedy: the divided logits would overflow float32 and give the same token anyway.
 _COLDEST = 1e-5
+# Rows of logits of a prompt that are computed at once: 40 MB with a vocabulary of 160,000.
+_SCORED_ROWS = 64
 
 
 class Request:
@@ -114,6 +116,41 @@ class Request:
         detokenizer, stop = self._stop
         stop.feed("".join(segment.text for segment in detokenizer.feed([token])))
         return stop.matched is not None
+
+
+class PromptScores:
+    """The log probabilities of a prompt's tokens, collected while the prompt is computed in parts.
+
+    There is an entry for each token of `prompt` after the first, once the positions before it are computed.
+
+    `top`: how many of the likeliest tokens each entry has. `finite`: whether the model computed finite numbers so far.
+    """
+
+    def __init__(self, prompt: Sequence[int], top: int) -> None:
+        self._prompt = prompt
+        self._top = top
+        self._entries: list[TokenLogprob] = []
+        self.finite = True
+
+    @property
+    def uncomputed(self) -> int:
+        """The first position whose hidden state is still needed; the cache may supply the positions before it.
+
+        The last position of a prompt is never needed, because the token after it is not part of the prompt.
+        """
+        return len(self._entries)
+
+    def add(self, start: int, hidden: Tensor, logits_of: Callable[[Tensor], Tensor]) -> None:
+        """Take the hidden states [n, size] of the positions from `start` on. States that are not needed are ignored."""
+        first, last = self.uncomputed, min(start + len(hidden), len(self._prompt) - 1)
+        for row in range(first, last, _SCORED_ROWS):
+            end = min(row + _SCORED_ROWS, last)
+            logits = logits_of(hidden[row - start : end - start])
+            self.finite = self.finite and bool(logits.amax(-1).isfinite().all())
+            self._entries += logprobs(logits, self._prompt[row + 1 : end + 1], self._top)
+
+    def entries(self) -> tuple[TokenLogprob, ...]:
+        return tuple(self._entries)
 
 
 def _check(completion: Completion, context: int, vocab_size: int) -> None:

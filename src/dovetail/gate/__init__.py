@@ -10,8 +10,7 @@ from dovetail.gate.acceptance import Acceptance, Track, per_draft
 from dovetail.gate.costs import CONTEXTS, CostModel, Rounds
 from dovetail.gate.decision import DECIDE_EVERY, Decision, Limits, Reason
 from dovetail.gate.forecast import Forecast
-from dovetail.gate.gate import Drafted, Gate
-from dovetail.gate.uniform import UniformGate
+from dovetail.gate.gate import Drafted, Gate, UniformGate
 
 __all__ = [
     "CONTEXTS",

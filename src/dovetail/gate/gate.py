@@ -26,6 +26,7 @@ from dovetail.gate.decision import (
     best_counts,
     decide,
     limited,
+    one_count,
     too_long_in,
 )
 from dovetail.gate.forecast import Forecast
@@ -219,3 +220,9 @@ class Gate:
                 return False
             forced += asked
         return forced * _FEW > len(self._tracks)
+
+
+class UniformGate(Gate):
+    """A `Gate` that allows the same number of draft tokens for all sequences that may draft at all."""
+
+    policy: Policy = staticmethod(one_count)

@@ -27,6 +27,20 @@ def attend_part(queries: Tensor, latents: Tensor, ends: Tensor, rank: int) -> tu
     return torch.einsum("thn,nw->thw", weights, latents[:, :rank].float()), sums
 
 
+def query_ends(starts: Tensor, lengths: Tensor, tokens: int) -> Tensor:
+    """How many rows of its own sequence each of `tokens` queries sees, int32 [tokens], without waiting for the device.
+
+    Tokens ``starts[s]`` to ``starts[s + 1]`` are the last tokens of sequence s, which has ``lengths[s]`` rows, these
+    tokens included (int32 [sequences + 1] and [sequences]). Tokens after the last sequence are padding and see no row.
+    """
+    token = torch.arange(tokens, dtype=starts.dtype, device=starts.device)
+    stops = starts[1:]
+    sequence = torch.searchsorted(stops, token, right=True).clamp_max_(len(stops) - 1)
+    after = stops[sequence] - 1 - token
+    ends = (lengths[sequence] - after).clamp_min_(0)
+    return ends.masked_fill_(after < 0, 0).to(torch.int32)
+
+
 def merge(mixed: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Merge parts [parts, tokens, heads, rank] by their log-sum-exps [parts, tokens, heads], both float32."""
     total = sums.logsumexp(0)
@@ -36,7 +50,7 @@ def merge(mixed: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shares(sums: Tensor, total: Tensor) -> Tensor:
-    """What each part counts for: `sums` are its log-sum-exps, `total` those of the whole."""
+    """The weight of each part: `sums` are the log-sum-exps of the parts, `total` the log-sum-exps of the whole."""
     return (sums - _finite(total)).exp()
 
 

@@ -11,8 +11,7 @@ from dovetail.errors import PlanError
 from dovetail.events import Event, fold
 from dovetail.formats.base import Format
 from dovetail.plugins.vllm import model_format, tool_call_grammar
-from dovetail.plugins.vllm.deltas import delta
-from dovetail.plugins.vllm.parsers import ReasoningReader, ToolReader, function_calls, open_stream
+from dovetail.plugins.vllm.parsers import ReasoningReader, ToolReader, delta, function_calls, open_stream
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from dovetail.plugins.vllm.requests import thinking_off
 from dovetail.plugins.vllm.stream import Stream

@@ -29,7 +29,7 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionType, Multipl
 from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
 
 from dovetail.engine.attention.latent_rows import rows_in
-from dovetail.engine.attention.query_ends import query_ends
+from dovetail.engine.attention.partial import query_ends
 from dovetail.engine.attention.triton_mla import Launch, attend_latents
 from dovetail.engine.tuning.model import Work, choose
 from dovetail.engine.tuning.table import RANK, ROPE, Kind, table

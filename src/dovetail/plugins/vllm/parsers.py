@@ -12,15 +12,21 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
+from vllm.entrypoints.generate.base.protocol import (
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+    ToolCall,
+)
 from vllm.reasoning import ReasoningParser
 from vllm.tool_parsers import ToolParser
 
 from dovetail.conversation import Message
-from dovetail.events import fold
+from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
 from dovetail.formats.base import Format
 from dovetail.plugins.vllm import model_format
-from dovetail.plugins.vllm.deltas import delta
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from dovetail.plugins.vllm.requests import choice_of, thinking_off, tools_of
 from dovetail.plugins.vllm.stream import Stream
@@ -153,3 +159,33 @@ def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, ca
 
 def function_calls(message: Message) -> list[Any]:
     return [FunctionCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls]
+
+
+def delta(events: Iterable[Event]) -> Any:
+    """The `DeltaMessage` of one chunk; None if nothing is to be sent."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, Any] = {}
+    for event in events:
+        match event:
+            case Content(text):
+                content.append(text)
+            case Reasoning(text):
+                reasoning.append(text)
+            case CallStart(index, call_id, name):
+                function = DeltaFunctionCall(name=name, arguments="")
+                calls[index] = DeltaToolCall(index=index, id=call_id, type="function", function=function)
+            case CallArguments(index, fragment):
+                call = calls.get(index)
+                if call is None:
+                    call = calls[index] = DeltaToolCall(index=index, function=DeltaFunctionCall(arguments=""))
+                call.function.arguments += fragment
+            case _:
+                pass
+    fields: dict[str, Any] = {
+        "content": "".join(content),
+        "reasoning": "".join(reasoning),
+        "tool_calls": [*calls.values()],
+    }
+    fields = {name: value for name, value in fields.items() if value}  # vLLM sends every field that is set
+    return DeltaMessage(**fields) if fields else None
