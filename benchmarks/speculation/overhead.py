@@ -35,7 +35,7 @@ class Traffic:
         kinds = (0, 1, 3, _MOST)
         row = tuple(_seconds([k] * batch) for k in kinds)
         costs = CostModel.fit([Rounds(batch, 100, kinds, (row, row))])
-        self._gate = Gate(costs, Limits(), _MOST, home=_HOME)
+        self._gate = Gate(costs, Limits(), _MOST, default=_HOME)
 
     def run(self, steps: int) -> list[int]:
         """Nanoseconds of CPU time that the gate took of each step."""

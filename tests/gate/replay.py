@@ -41,11 +41,11 @@ def seconds(machine: tuple[float, float, float], drafts: Sequence[int], contexts
 FAST, SLOW, DEAR = (1.4e-3, 5e-5, 2.4e-4), (0.07, 2e-3, 4e-3), (1.4e-3, 1e-3, 8e-4)
 _SOME = Limits(below_context=1500, up_to_batch=4)
 SCENARIOS: dict[str, Scenario] = {
-    "one sequence": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), FAST, 1),
-    "a batch": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), FAST, 6),
-    "slow steps": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), SLOW, 6),
-    "drafting is dear": Scenario(lambda t: Gate(t, Limits(), MOST, home=3), DEAR, 6),
-    "limits": Scenario(lambda t: Gate(t, _SOME, MOST, home=3), FAST, 6),
+    "one sequence": Scenario(lambda t: Gate(t, Limits(), MOST, default=3), FAST, 1),
+    "a batch": Scenario(lambda t: Gate(t, Limits(), MOST, default=3), FAST, 6),
+    "slow steps": Scenario(lambda t: Gate(t, Limits(), MOST, default=3), SLOW, 6),
+    "drafting is dear": Scenario(lambda t: Gate(t, Limits(), MOST, default=3), DEAR, 6),
+    "limits": Scenario(lambda t: Gate(t, _SOME, MOST, default=3), FAST, 6),
     "limits alone": Scenario(lambda t: Gate(None, _SOME, MOST), FAST, 6),
     "one number for all": Scenario(lambda t: UniformGate(t, Limits(), MOST), FAST, 6),
     "one number, nothing measured": Scenario(lambda t: UniformGate(CostModel.unmeasured(), Limits(), MOST), FAST, 6),

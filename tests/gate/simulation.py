@@ -154,7 +154,7 @@ def profiled(machine: Machine, noise: str, seed: int, batch: int = 16) -> CostMo
 
 def gate_of(machine: Machine, noise: str = "quiet", seed: int = 0) -> Gate:
     """A gate as an engine on this machine begins with."""
-    return Gate(profiled(machine, noise, seed), Limits(), MOST, home=HOME)
+    return Gate(profiled(machine, noise, seed), Limits(), MOST, default=HOME)
 
 
 # --- serving

@@ -23,12 +23,12 @@ def test_decisions_are_those_that_were_recorded(name: str) -> None:
 
 def test_a_decision_changes_nothing_that_it_is_given() -> None:
     """The same values, the same decision, as often as it is asked."""
-    state, batch = State(home=3, usual=3), Batch([3, 3], [10, 20], [4, 2])
+    state, batch = State(default=3, common=3), Batch([3, 3], [10, 20], [4, 2])
     forecast = Forecast([[0.9, 0.8, 0.7, 0.6], [0.2, 0.1]], [10, 20], costs(FAST, 4), [0.1] * 4)
     for clock in (Clock(1, 0), Clock(100, 99)):
         first, second = (decide(state, clock, batch, Limits(), forecast, best_counts) for _ in range(2))
         assert first == second
-    assert state == State(home=3, usual=3) and batch == Batch([3, 3], [10, 20], [4, 2])
+    assert state == State(default=3, common=3) and batch == Batch([3, 3], [10, 20], [4, 2])
 
 
 @pytest.mark.parametrize("doubt", [0.0, 1.0, 5.0])
@@ -38,7 +38,7 @@ def test_under_doubt_the_drafters_own_number_stays(doubt: float) -> None:
     costs = CostModel([1.0, 0.0, 0.0, 0.0, 0.1, *[0.0] * 3], [[0.0] * 8] * 8)
     forecast = Forecast(survivals, [10], costs, [0.0, 0.0, doubt])
     assert 1.05 < forecast.options[2].rate / forecast.options[3].rate < 1.08 and forecast.best().counts == [2]
-    _, decision = decide(State(home=3, usual=3), Clock(1, 0), batch, Limits(), forecast, best_counts)
+    _, decision = decide(State(default=3, common=3), Clock(1, 0), batch, Limits(), forecast, best_counts)
     # The third draft is a fortieth of the tokens.
     assert (decision.counts == (2,)) is (doubt < 2.0)
 

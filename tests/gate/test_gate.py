@@ -205,7 +205,7 @@ class Served(RuleBasedStateMachine):
     @initialize(limits=LIMITS, drafts=st.integers(0, 4), gated=st.booleans())
     def begin(self, limits: Limits, drafts: int, gated: bool) -> None:
         self.limits, self.drafts, self.gated = limits, drafts, gated
-        self.gate = Gate(CostModel.unmeasured() if gated else None, limits, drafts, home=2)
+        self.gate = Gate(CostModel.unmeasured() if gated else None, limits, drafts, default=2)
         self.live: list[tuple[Track, list[int]]] = []
         self.chosen = 0
         self.drafted, self.accepted = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
@@ -331,7 +331,7 @@ def test_steps_without_a_batch_say_nothing_of_the_last_one() -> None:
 
 def test_what_a_cap_cuts_is_no_decision() -> None:
     """A request that comes to its end leaves its last numbers to nobody."""
-    gate = Gate(costs_of(1.0, 0.001), Limits(), 4, home=3)
+    gate = Gate(costs_of(1.0, 0.001), Limits(), 4, default=3)
     for _ in range(5):
         track = Track()
         for left in range(30, -1, -1):
@@ -426,7 +426,7 @@ def test_a_factor_on_all_steps_changes_no_decision() -> None:
     for factor in (1.0, 4.0, 1e-3):
         machine = Machine(*(factor * seconds for seconds in astuple(SMALL)))
         machine = replace(machine, wider=SMALL.wider)
-        gate = Gate(gate_of(SMALL).costs, Limits(), MOST, home=3)
+        gate = Gate(gate_of(SMALL).costs, Limits(), MOST, default=3)
         served.append(Serving(machine, gate, [0.7] * 4, [100] * 4).run(400).drafts)
     assert served[0] == served[1] == served[2]
 
@@ -558,7 +558,7 @@ def test_no_draft_is_more_likely_than_certain(prior: list[float], steps: list[tu
 
 @pytest.mark.parametrize("seconds", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], ids=str)
 def test_a_clock_that_stands_still_is_no_error(seconds: tuple[float, float]) -> None:
-    gate, track = Gate(CostModel.unmeasured(), Limits(), 3, home=3), Track()
+    gate, track = Gate(CostModel.unmeasured(), Limits(), 3, default=3), Track()
     for took in seconds * 2:
         for _ in range(40):
             [allowed] = gate.decide([track], [100], [3]).allowed

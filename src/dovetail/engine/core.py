@@ -48,7 +48,7 @@ class LLMCore:
         self._draft_tokens = min(settings.draft_tokens, self._most) if costs is None else self._most
         limits = Limits(settings.speculate_below_context, settings.speculate_up_to_batch)
         known = () if settings.acceptance is None else (settings.acceptance,)
-        gate = Gate(costs, limits, self._draft_tokens, home=settings.draft_tokens, acceptance=known)
+        gate = Gate(costs, limits, self._draft_tokens, default=settings.draft_tokens, acceptance=known)
         tables = Tables(models.pool, share=settings.prefix_caching)
         self.loop = self._step_loop(tables, models.drafter, gate, settings.max_batched_tokens)
         self.scheduler = self.loop.scheduler

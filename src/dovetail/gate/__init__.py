@@ -1,8 +1,8 @@
-"""The gate: how many tokens to draft in the next step. Where drafting does not pay, it is off (law 13, never slower).
+"""The gate: how many tokens to draft in the next step. It turns drafting off where it does not pay (law 13).
 
 `Forecast` finds the draft counts that make the most tokens per second, from the probability that drafts are accepted
 and from a `CostModel`. `decision.decide` decides when to change the counts and when to try others; both are pure.
-`Gate` keeps what they need between steps: acceptance, costs, the last state. Nothing here knows tokens or tensors, so
+`Gate` keeps the acceptance, the costs and the last state between steps. The gate handles neither tokens nor tensors, so
 any scheduler can use it.
 """
 

@@ -1,4 +1,4 @@
-"""Cost files: a cost model as JSON, with what was learned while serving, for the next start.
+"""Cost files: a cost model as JSON, written when an engine ends and read by the next start.
 
 The file's name is a digest of everything that the model depends on: checkpoints, types, sizes, machine and version.
 """
@@ -18,20 +18,20 @@ from dovetail.gate.costs import PARTS, CostModel
 
 _log = logging.getLogger(__name__)
 
-# The version of the file, which changes when a model means something else.
+# The version of the file. It changes when the meaning of a model changes.
 _VERSION = 2, PARTS
-# By how much each part of a step may have changed since, because the machine may be another.
+# The share by which each part of a step may have changed since the file was written, for example on another machine.
 _CHANGED = 0.1
 
 
 def name(*dependencies: object) -> str:
-    """The name of the file for a model with these dependencies (by their `repr`) on this machine."""
+    """The file's name for a model on this machine. `dependencies`: values whose `repr` differs when the model does."""
     whole = (_VERSION, dependencies, platform.machine(), _processor(), os.cpu_count())
     return hashlib.blake2b(repr(whole).encode(), digest_size=16).hexdigest() + ".json"
 
 
 def read(path: Path) -> CostModel | None:
-    """The model in the file `path`. None, and a warning, where the file is damaged."""
+    """The model in the file `path`, None if there is no file. A damaged file gives None and a warning."""
     try:
         costs = msgspec.json.decode(path.read_bytes(), type=CostModel)
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def read(path: Path) -> CostModel | None:
 
 
 def write(path: Path, costs: CostModel) -> None:
-    """Write `costs` to the file `path`. A warning where that fails: the next start measures again."""
+    """Write `costs` to the file `path`. A failure gives a warning, and the next start measures again."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

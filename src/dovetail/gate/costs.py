@@ -1,9 +1,9 @@
-"""The cost model: what a step takes, as a sum of a few parts, and how sure that is. Learned from ratios of step times.
+"""The cost model: the seconds of a step as a sum of a few parts, with their uncertainty.
 
-A step takes ``parameters · features`` seconds. Only ratios decide how much to draft, and only ratios are learned while
-serving: how long steps with one number of drafts took in relation to steps with another, close to them in time. So a
-machine that becomes slower as a whole changes nothing. `covariance` says how sure the parameters are, hence every
-forecast has a spread. The filter is Kalman's (https://doi.org/10.1115/1.3662552), with noise that grows for outliers.
+A step takes ``parameters · features`` seconds. Only ratios of step times decide how much to draft, so the model learns
+ratios while it serves: it compares steps with one number of drafts and steps with another, close to them in time. A
+machine that becomes slower as a whole changes no ratio. `covariance` is the uncertainty of the parameters, which gives
+every forecast a spread. The filter is Kalman's (https://doi.org/10.1115/1.3662552), with noise that grows for outliers.
 """
 
 from __future__ import annotations
@@ -19,43 +19,49 @@ import msgspec
 #: The lower ends of the ranges of context, in acceptance and in metrics.
 CONTEXTS = (0, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
-#: Of `Features`, in this order: the parts of a step's time.
+#: The parts of a step's time, in the order of `Features`.
 PARTS = ("step", "token", "rows", "drafting", "pass", "draft", "draft rows", "beyond the knee")
-# What a part takes before anything is measured, and how far that may be off, in steps of one sequence without drafts.
+# The prior of each part and its standard deviation, in steps of one sequence without drafts.
 _PRIOR = (0.9, 0.05, 0.03, 0.1, 0.1, 0.02, 0.005, 0.0)
 _PRIOR_SPREAD = (0.3, 0.15, 0.1, 0.15, 0.2, 0.1, 0.05, 0.05)
-# By how much a part changes from one learned ratio to the next, relative to itself, and at least in steps.
+# The drift of a part from one learned ratio to the next: a share of itself, and at least a share of a step.
 _DRIFT, _LEAST_DRIFT = 0.03, 0.002
-# How far the sum of parts is off even where everything is known, relative to a step.
+# The error of the sum of parts where every part is known, relative to a step.
 _MISFIT = 0.03
 # An error of more than this many standard deviations is an outlier.
 _OUTLIER = 2.5
-# From how many tokens in a step each may take longer.
+# Beyond this many tokens in a step, each further token may take longer.
 _KNEE = 32
-#: So many steps are compared with as many others. `_NOISE`: of their medians, before anything is measured.
+#: `NEAR`: the number of steps in a comparison, before and after. `_NOISE`: the prior noise of their medians.
 NEAR, _NOISE, LEAST_NOISE = 6, 0.2, 0.02
-# Seconds of a step that a model may hold.
+# The range of seconds that a model allows for a step.
 LEAST, _LONGEST = 1e-7, 1e6
 
 Features = tuple[float, ...]
-"""How much of each part is in a step."""
+"""The amount of each part in a step."""
 
 
 def features(drafts: Sequence[int], contexts: Sequence[float]) -> Features:
-    """Of a step in which sequence i has ``contexts[i]`` tokens and drafts ``drafts[i]``."""
+    """The features of a step in which sequence i has ``contexts[i]`` tokens and drafts ``drafts[i]``."""
     rows = sum(map(mul, drafts, contexts)) / 1024
     return of_totals(len(drafts), sum(contexts), max(drafts), sum(drafts), rows)
 
 
 def of_totals(batch: int, context: float, depth: int, drafts: int, draft_rows: float) -> Features:
-    """Of a step with these totals over all sequences; `depth`: the most drafts of one; `draft_rows` in 1,024 rows."""
+    """The features of a step with these totals over all sequences.
+
+    `depth`: the most drafts of a sequence. `draft_rows`: drafts times context, in units of 1,024.
+    """
     beyond = max(0, batch + drafts - max(_KNEE, batch))
     return (1.0, batch + drafts, context / 1024, float(depth > 0), depth, drafts, draft_rows, beyond)
 
 
 class Rounds(msgspec.Struct, frozen=True):
-    """Timed steps of `batch` sequences of `context` tokens: ``seconds[i][j]`` with ``drafts[j]`` drafts each in round
-    i. The first of `drafts` is 0. Steps of one round follow one another, so that their ratios say something."""
+    """Timed steps of `batch` sequences of `context` tokens each.
+
+    ``seconds[i][j]``: the step of round i in which every sequence drafted ``drafts[j]`` tokens; ``drafts[0]`` is 0.
+    Steps of one round follow one another, so that their ratios are reliable.
+    """
 
     batch: int
     context: int
@@ -63,11 +69,11 @@ class Rounds(msgspec.Struct, frozen=True):
     seconds: tuple[tuple[float, ...], ...]
 
     def step(self, drafts: int) -> Features:
-        """Of a step in which all draft so many tokens."""
+        """The features of a step in which every sequence drafts `drafts` tokens."""
         return features([drafts] * self.batch, [float(self.context)] * self.batch)
 
     def ratios(self) -> dict[int, list[float]]:
-        """For each number of drafts but 0, how much longer it took than no drafts, round by round."""
+        """For each number of drafts above 0, the ratio to the seconds without drafts, round by round."""
         return {
             k: [max(LEAST, row[j]) / max(LEAST, row[0]) for row in self.seconds] for j, k in enumerate(self.drafts) if j
         }
@@ -76,8 +82,8 @@ class Rounds(msgspec.Struct, frozen=True):
 class CostModel(msgspec.Struct):
     """Seconds of each of `PARTS`, with their covariance.
 
-    `noise`: how far the medians of `NEAR` steps and the next as many are apart where nothing changed (standard
-    deviation of the natural logarithm). `acceptance[i]`: how likely draft i was accepted at last.
+    `noise`: the standard deviation of the logarithm of the ratio of two medians, of `NEAR` steps and of the next `NEAR`
+    equal steps. `acceptance[i]`: the last known probability that draft i is accepted.
     """
 
     parameters: list[float]
@@ -103,7 +109,7 @@ class CostModel(msgspec.Struct):
 
     @classmethod
     def unmeasured(cls, step: float = 1.0) -> Self:
-        """What is likely before anything is measured, if a step of one sequence takes `step` seconds."""
+        """The model before any measurement, if a step of one sequence takes `step` seconds."""
         step = min(max(LEAST / _PRIOR[0], step), _LONGEST / 2)
         size = range(len(PARTS))
         variances = [(step * spread) ** 2 for spread in _PRIOR_SPREAD]
@@ -111,19 +117,19 @@ class CostModel(msgspec.Struct):
 
     @classmethod
     def fit(cls, measured: Sequence[Rounds]) -> Self:
-        """The model of timed steps, from at least one round of each."""
+        """The model of timed steps, from at least one round in each group."""
         model = cls.unmeasured(statistics.median(row[0] for row in measured[0].seconds) / measured[0].batch ** 0.5)
         uncertain = model.covariance
-        # Twice, since what is an outlier shows only in relation to what is known.
+        # Twice, because outliers are recognised only by a model that is roughly right.
         for _ in range(2):
             model.covariance = uncertain
             for group in measured:
                 model._learn_rounds(group)
-        ratios = [own for group in measured for own in group.ratios().values()]
-        deviations = [abs(math.log(each / statistics.median(own))) for own in ratios for each in own]
-        # Of medians of `NEAR` steps, by single ones; few of these agree by chance.
-        few = 1 + 4 / len(measured[0].seconds)
-        model.noise = max(LEAST_NOISE, few * 1.48 * statistics.median(deviations) * 1.25 / NEAR**0.5)
+        by_count = [ratios for group in measured for ratios in group.ratios().values()]
+        deviations = [abs(math.log(each / statistics.median(ratios))) for ratios in by_count for each in ratios]
+        # The noise of medians of `NEAR` steps follows from single steps. Few rounds agree by chance: more noise then.
+        widened = 1 + 4 / len(measured[0].seconds)
+        model.noise = max(LEAST_NOISE, widened * 1.48 * statistics.median(deviations) * 1.25 / NEAR**0.5)
         return model
 
     def _learn_rounds(self, group: Rounds) -> None:
@@ -136,26 +142,26 @@ class CostModel(msgspec.Struct):
         return float(sum(map(mul, self.parameters, step)))
 
     def marginal(self, batch: int, tokens: int) -> tuple[float, float]:
-        """Seconds of one more draft in a step of `batch` sequences and so many tokens, and per 1,024 rows of it."""
+        """Seconds of one more draft in a step of `batch` sequences and `tokens` tokens: fixed, and per 1,024 rows."""
         _, token, _, _, _, draft, rows, beyond = self.parameters
         return token + draft + beyond * (tokens > max(_KNEE, batch)), rows
 
     def spread(
         self, one: Features, other: Features, seconds: float | None = None, others: float | None = None
     ) -> float:
-        """The standard deviation of the natural logarithm of how much longer one step takes than the other.
+        """The standard deviation of the logarithm of the ratio of two steps' times.
 
-        `seconds`, `others`: what they take by this model, where that is computed already.
+        `seconds`, `others`: their times by this model, where the caller has computed them already.
         """
         a, b = seconds or self.seconds(one), others or self.seconds(other)
         return math.sqrt(max(0.0, self._variance([x / a - y / b for x, y in zip(one, other, strict=True)])))
 
     def learn_seconds(self, step: Features, seconds: float, spread: float) -> None:
-        """Such a step took so long; `spread`: the standard deviation of its logarithm."""
+        """Learn that a step like `step` took `seconds`. `spread`: the standard deviation of the logarithm."""
         self._learn([x / seconds for x in step], 1.0, spread)
 
     def learn_ratio(self, one: Features, other: Features, ratio: float, spread: float) -> None:
-        """Steps like `other` took `ratio` times as long as steps like `one`, close to them in time.
+        """Learn that steps like `other` took `ratio` times as long as steps like `one`, close to them in time.
 
         `spread`: the standard deviation of the logarithm of the ratio.
         """
@@ -165,18 +171,18 @@ class CostModel(msgspec.Struct):
         self._learn([(y - ratio * x) / size for x, y in zip(one, other, strict=True)], 0.0, spread)
 
     def try_on(self, group: Rounds) -> bool:
-        """Scale the model to timed steps of another hour. False if their ratios contradict it: then it says nothing."""
+        """Scale a model of an earlier start to newly timed steps. Returns False if their ratios contradict it."""
         base = group.step(0)
         for drafts, ratios in group.ratios().items():
-            own, step = _spread_of_median(ratios), group.step(drafts)
+            spread, step = _spread_of_median(ratios), group.step(drafts)
             error = math.log(statistics.median(ratios) * self.seconds(base) / self.seconds(step))
-            if abs(error) > max(0.15, 2 * math.hypot(own, self.spread(base, step))):
+            if abs(error) > max(0.15, 2 * math.hypot(spread, self.spread(base, step))):
                 return False
         self.scale(statistics.median(row[0] for row in group.seconds) / self.seconds(base))
         return True
 
     def drift(self, share: float = _DRIFT) -> None:
-        """Let what is learned next count more: each part may have changed by this share."""
+        """Make every part less certain: it may have changed by this share. So the next measurements count more."""
         least = _LEAST_DRIFT * self.parameters[0]
         for i, value in enumerate(self.parameters):
             most = (_PRIOR_SPREAD[i] * self.parameters[0]) ** 2
@@ -184,27 +190,27 @@ class CostModel(msgspec.Struct):
             row[i] = max(row[i], min(row[i] + (share * value + least) ** 2, most))
 
     def scale(self, factor: float) -> None:
-        """The machine is slower as a whole, by `factor`."""
+        """Multiply all times by `factor`: the machine as a whole became slower or faster."""
         if self.parameters[0] * factor > LEAST and sum(self.parameters) * factor < _LONGEST:
             self.parameters = [value * factor for value in self.parameters]
             self.covariance = [[value * factor**2 for value in row] for row in self.covariance]
 
     def _learn(self, direction: list[float], value: float, spread: float) -> None:
-        """``direction · parameters`` was measured to be `value`, with this standard deviation."""
+        """Learn that ``direction · parameters`` was measured as `value`, with the standard deviation `spread`."""
         noise, size = spread**2 + _MISFIT**2, range(len(PARTS))
         covariance = self.covariance
         while True:
             towards = [sum(map(mul, row, direction)) for row in covariance]
             error = value - sum(map(mul, self.parameters, direction))
-            # An outlier counts as if it were noisier, just so much that it is none.
+            # An outlier gets a larger noise: the least noise by which it lies within `_OUTLIER` standard deviations.
             total = max(sum(map(mul, towards, direction)) + noise, (error / _OUTLIER) ** 2)
             if covariance is self.covariance:
                 self.covariance = [
-                    [old - own * each / total for old, each in zip(row, towards, strict=True)]
-                    for row, own in zip(covariance, towards, strict=True)
+                    [old - gain * each / total for old, each in zip(row, towards, strict=True)]
+                    for row, gain in zip(covariance, towards, strict=True)
                 ]
             moved = [old + each / total * error for old, each in zip(self.parameters, towards, strict=True)]
-            # No part takes less than nothing: one that would is 0 and explains nothing, and the others explain more.
+            # No part may be negative. A part that would be is set to 0, and the update is done by the other parts.
             below = [i for i in size if moved[i] < (LEAST if i == 0 else 0.0) and direction[i]]
             if not below:
                 break
@@ -218,19 +224,19 @@ class CostModel(msgspec.Struct):
         self.parameters[0] = max(LEAST, self.parameters[0])
 
     def _variance(self, direction: Sequence[float]) -> float:
-        # Written out, because a decision needs several of them, and sums of products take twice as long.
+        # Written out, because a decision computes several variances, and sums of products take twice as long.
         d0, d1, d2, d3, d4, d5, d6, d7 = direction
         variance = 0.0
-        for own, (c0, c1, c2, c3, c4, c5, c6, c7) in zip(direction, self.covariance, strict=True):
-            variance += own * (c0 * d0 + c1 * d1 + c2 * d2 + c3 * d3 + c4 * d4 + c5 * d5 + c6 * d6 + c7 * d7)
+        for factor, (c0, c1, c2, c3, c4, c5, c6, c7) in zip(direction, self.covariance, strict=True):
+            variance += factor * (c0 * d0 + c1 * d1 + c2 * d2 + c3 * d3 + c4 * d4 + c5 * d5 + c6 * d6 + c7 * d7)
         return variance
 
 
 def _spread_of_median(values: Sequence[float]) -> float:
-    """The standard deviation of the median of these values, relative to it. A single one may be off by a half."""
+    """The standard deviation of the median of these values, relative to the median; 0.5 for a single value."""
     if len(values) < 2:
         return 0.5
     middle = statistics.median(values)
     deviation = statistics.median(abs(value - middle) for value in values) / middle
-    # Few values agree by chance; so their spread counts as at least what a quiet machine has, and more the fewer.
+    # Few values agree by chance. So their spread is at least the spread on a quiet machine, and widened for few values.
     return max(1.85 * deviation, 0.03) * (1 + 2 / len(values)) / math.sqrt(len(values))

@@ -1,8 +1,8 @@
 """The gate: it decides before every step how much to draft, and observes the step afterwards.
 
 `Gate` keeps what the pure `decision.decide` needs between steps: the last state and decision, acceptance, and the cost
-model. While a decision stands it is returned as it is, and steps are only noted; what they say is learned when the next
-decision is made. So most steps cost a few microseconds.
+model. While a decision holds, the gate returns it again and only stores what it observes. It learns from these steps
+when it makes the next decision. So most steps cost a few microseconds.
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ from dovetail.gate.decision import (
 from dovetail.gate.forecast import Forecast
 from dovetail.gate.step_times import StepTimes
 
-# A step of more seconds than this counts as several: otherwise a slow engine would wait long for the next decision.
+# A step of more seconds than this counts as several, so that a slow engine does not wait long for the next decision.
 _SLOW = 0.04
-# Drafts from a grammar take no drafter. Where fewer than one in this many sequences has them, the time of the step is
-# still that of a drafted step.
+# Drafts from a grammar need no drafter. If fewer than one in this many sequences has them, the step still takes about
+# as long as a step in which the drafter made all drafts.
 _FEW = 4
 
 _NOTHING = Decision()
 _ASKED, _MADE = operator.itemgetter(1), operator.itemgetter(2)
 
 Drafted = tuple[Track | None, int, int, int]
-"""The drafts of one sequence in a step: its track, or None where a grammar made some of them, which says nothing about
-the drafter; how many draft tokens were asked for; how many were made; how many were accepted."""
+"""The drafts of one sequence in a step: its track, and how many draft tokens were asked for, made and accepted.
+
+The track is None if a grammar made some of the drafts, because their acceptance is not the drafter's.
+"""
 
 
 class Gate:
     """Decides before every step and observes it afterwards.
 
-    `drafts`: the most tokens that a sequence drafts; `home`: the drafter's own number (None: `drafts`), which the gate
-    begins with. Without `costs`, every sequence drafts `drafts`, within `limits`. `acceptance`: how likely each draft
-    is to be accepted, where that is known before; what `costs` have of it comes first.
+    `drafts`: the most tokens that a sequence drafts. `default`: the drafter's own number, with which the gate starts
+    (None: `drafts`). Without `costs`, every sequence drafts `drafts`, within `limits`. `acceptance`: the probability of
+    acceptance by position, as far as it is known at start; the acceptance in `costs` takes precedence.
     """
 
     policy: Policy = staticmethod(best_counts)
@@ -62,42 +64,42 @@ class Gate:
         limits: Limits,
         drafts: int,
         *,
-        home: int | None = None,
+        default: int | None = None,
         acceptance: Sequence[float] = (),
     ) -> None:
         self.costs = costs
         self.limits = limits
         self._drafts = drafts
-        own = drafts if costs is None or home is None else min(home, drafts)
+        start = drafts if costs is None or default is None else min(default, drafts)
         if costs is not None and costs.acceptance:
             acceptance = costs.acceptance
         self._acceptance = Acceptance(drafts, acceptance)
         self._times = None if costs is None else StepTimes(costs)
-        self._state = State(home=own, usual=own)
-        self._due = self._steps = self._observed = 0
-        # The standing decision and the batch it is for.
+        self._state = State(default=start, common=start)
+        self._next_decision = self._steps = self._observed = 0
+        # The current decision and its batch.
         self._decision = _NOTHING
         self._tracks: list[Track] = []
         self._caps: list[int] = []
         self._contexts: list[int] = []
-        # How many steps it was returned for, and whether the time of the next step is a measure of it.
-        self._stood = 0
+        # The number of steps for which the current decision was returned, and whether to learn the next step's time.
+        self._decided_steps = 0
         self._timed = False
-        # The steps that are not learned yet: drafts, and seconds where these are a measure of the standing decision.
-        self._noted: list[tuple[Sequence[Drafted], float | None]] = []
+        # Observed steps that are not learned yet: drafts, and seconds if the time is to be learned.
+        self._unlearned: list[tuple[Sequence[Drafted], float | None]] = []
         self._reasons: Counter[Reason] = Counter()
 
     def decide(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
-        """How many tokens the sequences that decode in the next step may draft.
+        """The draft tokens of the sequences that decode in the next step.
 
-        ``contexts[i]``: how many tokens sequence i has; ``caps[i]``: the most that its request lets it draft.
+        ``contexts[i]``: the tokens of sequence i. ``caps[i]``: the most tokens that its request lets it draft.
         """
         if not tracks:
-            self._timed = False  # the time of such a step says nothing about the batch before it
+            self._timed = False  # this step decodes nothing, so its time belongs to no decision
             return _NOTHING
         self._steps += 1
         too_long = too_long_in(contexts, self.limits) if self.limits.below_context is not None else ()
-        if self._steps < self._due and self._stands(tracks, caps, too_long):
+        if self._steps < self._next_decision and self._still_valid(tracks, caps, too_long):
             self._timed = True
             if too_long != self._decision.too_long:
                 self._decision = self._decision._replace(too_long=too_long)
@@ -106,27 +108,27 @@ class Gate:
             self._decision = self._new_decision(tracks, contexts, caps)
             self._timed = not self._decision.changed
             self._tracks, self._caps, self._contexts = list(tracks), list(caps), list(contexts)
-        self._stood += 1
+        self._decided_steps += 1
         return self._decision
 
     def observe(self, drafted: Sequence[Drafted], seconds: float | None) -> None:
-        """Take in a step: the drafts of each sequence that was allowed some, and how long the step took.
+        """Observe a step: the drafts of each sequence that was allowed some, and the seconds of the step.
 
-        `seconds` is None where the step did other things besides. Draft tokens that were asked for and not made
-        (lookups often find nothing) count as not accepted. The gate keeps `drafted`.
+        `seconds` is None if the step did other work too. Draft tokens that were asked for and not made (lookups often
+        find nothing) count as not accepted. The gate keeps the object `drafted`.
         """
         if drafted or self._timed:
-            self._noted.append((drafted, seconds if self._timed else None))
+            self._unlearned.append((drafted, seconds if self._timed else None))
         self._observed += 1
         if seconds is not None and seconds >= _SLOW:
-            self._due -= int(seconds / _SLOW)
+            self._next_decision -= int(seconds / _SLOW)
         trial = self._state.trial
         if trial is not None and trial.end == self._observed:
-            self._due = self._steps
+            self._next_decision = self._steps
 
     @property
     def expected_acceptance(self) -> list[float]:
-        """By position, how likely a draft is to be accepted when those before it were, as learned so far."""
+        """By position, the learned probability that a draft is accepted if the drafts before it were."""
         return self._acceptance.overall
 
     def learned(self) -> CostModel | None:
@@ -140,20 +142,20 @@ class Gate:
         """Totals since start, named as in `Engine.gauges`."""
         reasons = self._reasons.copy()
         for reason in self._decision.reasons:
-            reasons[reason] += self._stood
+            reasons[reason] += self._decided_steps
         counts: dict[str, float] = {
             f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in reasons.items() if count
         }
         allowed = self._decision.allowed
         counts["gate_draft_tokens"] = sum(allowed) / max(1, len(allowed))
-        noted = [row for drafted, _ in list(self._noted) for row in drafted if row[0] is not None]
+        unlearned = [row for drafted, _ in list(self._unlearned) for row in drafted if row[0] is not None]
         for i, context in enumerate(CONTEXTS):
             drafted, accepted = self._acceptance.totals(i)
-            for track, _, made, stood in noted:
+            for track, _, made, passed in unlearned:
                 if track is not None and track.context == i:
                     for position in range(made):
                         drafted[position] += 1
-                        accepted[position] += position < stood
+                        accepted[position] += position < passed
             for position in range(self._drafts):
                 if drafted[position]:
                     labels = f'{{position="{position}",drafter="{drafter}",context="{context}"}}'
@@ -161,24 +163,24 @@ class Gate:
                     counts[f"accepted_per_position_total{labels}"] = accepted[position]
         return counts
 
-    def _stands(self, tracks: Sequence[Track], caps: Sequence[int], too_long: tuple[int, ...]) -> bool:
-        """Whether the standing decision is right for this batch too."""
-        standing = self._decision
-        if tracks != self._tracks or (too_long and any(standing.allowed[i] for i in too_long)):
+    def _still_valid(self, tracks: Sequence[Track], caps: Sequence[int], too_long: tuple[int, ...]) -> bool:
+        """Whether the current decision is valid for this batch."""
+        decision = self._decision
+        if tracks != self._tracks or (too_long and any(decision.allowed[i] for i in too_long)):
             return False
-        return caps == self._caps or (not standing.capped and all(map(operator.le, standing.allowed, caps)))
+        return caps == self._caps or (not decision.capped and all(map(operator.le, decision.allowed, caps)))
 
     def _new_decision(self, tracks: Sequence[Track], contexts: Sequence[int], caps: Sequence[int]) -> Decision:
-        state, clock = self._state._replace(due=self._due), Clock(self._steps, self._observed)
+        state, clock = self._state._replace(next_decision=self._next_decision), Clock(self._steps, self._observed)
         for track, context in zip(tracks, contexts, strict=True):
             track.context = bisect_right(CONTEXTS, context) - 1
-        counts = [state.usual if track.drafts is None else track.drafts for track in tracks]
+        counts = [state.common if track.drafts is None else track.drafts for track in tracks]
         batch = Batch(counts, contexts, limited(caps, contexts, self.limits))
         forecast: Forecast | None = None
-        if not self.limits.too_many(len(tracks)) and state.is_due(clock, len(tracks)):
+        if not self.limits.too_many(len(tracks)) and state.must_decide(clock, len(tracks)):
             forecast = self._forecast(tracks, batch)
         self._state, decision = decide(state, clock, batch, self.limits, forecast, self.policy)
-        self._due = self._state.due
+        self._next_decision = self._state.next_decision
         for track, count in zip(tracks, decision.counts, strict=True):
             track.drafts = count
         return decision
@@ -196,24 +198,24 @@ class Gate:
         return Forecast(survivals, batch.contexts, self.costs, self._acceptance.doubts)
 
     def _learn(self) -> None:
-        """Learn from the steps with the standing decision."""
+        """Learn from the steps with the current decision."""
         times: list[tuple[int, float]] = []
         asked_for = sum(self._decision.allowed)
-        rows = Counter(chain.from_iterable(drafted for drafted, _ in self._noted))
+        rows = Counter(chain.from_iterable(drafted for drafted, _ in self._unlearned))
         all_made = all(asked == made for _, asked, made, _ in rows)
-        for drafted, seconds in self._noted:
+        for drafted, seconds in self._unlearned:
             if seconds is not None and sum(map(_ASKED, drafted)) == asked_for and not self._by_grammar(drafted):
                 times.append((asked_for if all_made else sum(map(_MADE, drafted)), seconds))
         self._acceptance.count(rows)
         for reason, count in Counter(self._decision.reasons).items():
-            self._reasons[reason] += count * self._stood
+            self._reasons[reason] += count * self._decided_steps
         if self._times is not None and times:
             step = features(self._decision.allowed, self._contexts)
             self._times.learn(step, times, self._observed)
-        self._noted, self._stood = [], 0
+        self._unlearned, self._decided_steps = [], 0
 
     def _by_grammar(self, drafted: Sequence[Drafted]) -> bool:
-        """Whether a grammar made all drafts, and these are not few."""
+        """Whether a grammar made all drafts of the step, and more than a few."""
         forced = 0
         for track, asked, _, _ in drafted:
             if track is not None:
@@ -223,6 +225,6 @@ class Gate:
 
 
 class UniformGate(Gate):
-    """A `Gate` that allows the same number of draft tokens for all sequences that may draft at all."""
+    """A `Gate` that allows the same number of draft tokens for all sequences that may draft."""
 
     policy: Policy = staticmethod(one_count)

@@ -1,4 +1,4 @@
-"""Step times: what steps with one number of drafts took in relation to steps with another, close to them in time."""
+"""Learns the cost model from step times: by ratios of consecutive steps that made different numbers of drafts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import NamedTuple
 
 from dovetail.gate.costs import LEAST, LEAST_NOISE, NEAR, PARTS, CostModel, Features
 
-# The features that no longer context changes.
-_COUNTS = [i for i, part in enumerate(PARTS) if "rows" not in part]
-# How fast noise is learned, and how many comparisons weigh as much as what is known of it at first.
+# The features that do not depend on context, by index.
+_CONTEXT_FREE = [i for i, part in enumerate(PARTS) if "rows" not in part]
+# The share of the latest comparison in the noise, and the number of comparisons that the first estimate weighs.
 _LEARN, _FIRST = 0.1, 2
 # The median of fewer steps follows an outlier.
 _LEAST_STEPS = 3
-# A difference beyond this many of them counts as no more.
+# Differences are clipped at this many standard deviations of the noise.
 _OUTLIER = 3.0
-# A difference of more than this where nothing changed puts in doubt what the parts take.
+# If equal steps differ by more than this (in the logarithm), the parts of the cost model become uncertain.
 _JUMP = 0.3
 
 
 class _Block(NamedTuple):
+    """Consecutive steps with the features `step`. `seconds`: their typical time. `end`: the number of the last one."""
+
     step: Features
     seconds: float
     steps: int
@@ -36,7 +38,10 @@ class StepTimes:
         self._compared = 0
 
     def learn(self, step: Features, times: Sequence[tuple[int, float]], end: int) -> None:
-        """Consecutive steps like `step`: draft tokens made, and seconds. `end`: the number of the last one."""
+        """Learn from consecutive steps with the features `step`.
+
+        `times`: draft tokens made and seconds, step by step. `end`: the number of the last step.
+        """
         if len(times) < _LEAST_STEPS:
             return
         before = _typical(times[:NEAR])
@@ -50,17 +55,19 @@ class StepTimes:
 
     def _compare(self, before: _Block, block: _Block) -> None:
         ratio = block.seconds / before.seconds
-        if all(before.step[i] == block.step[i] for i in _COUNTS):
+        if all(before.step[i] == block.step[i] for i in _CONTEXT_FREE):
             self._differ(math.log(ratio))
         else:
-            few = (NEAR / before.steps + NEAR / block.steps) / 2
+            # The noise is for medians of `NEAR` steps; medians of fewer steps are noisier.
+            wider = (NEAR / before.steps + NEAR / block.steps) / 2
             self.costs.drift()
-            self.costs.learn_ratio(before.step, block.step, ratio, self.costs.noise * math.sqrt(few))
+            self.costs.learn_ratio(before.step, block.step, ratio, self.costs.noise * math.sqrt(wider))
 
     def _differ(self, error: float) -> None:
+        """Learn the noise from `error`, the difference between the logarithms of two times of equal steps."""
         noise = self.costs.noise
         if abs(error) > max(_JUMP, _OUTLIER * noise):
-            self.costs.drift(_JUMP)  # the whole machine is slower, or a part of the step
+            self.costs.drift(_JUMP)  # either the whole machine became slower, or one part of the step
         square = min(abs(error), _OUTLIER * noise) ** 2
         self._compared += 1
         share = max(_LEARN, 1 / (_FIRST + self._compared))
@@ -68,19 +75,24 @@ class StepTimes:
 
 
 def _typical(times: Sequence[tuple[int, float]]) -> float:
-    """What a step took: the median of steps that made as many drafts, since some steps meet something else; the mean
-    over numbers of drafts made, since a lookup finds something only now and then."""
-    made = times[0][0]
-    if all(own == made for own, _ in times):
+    """The typical seconds of a step.
+
+    Steps that made equally many drafts count with their median, because single steps are disturbed. Steps that made
+    different numbers count with the mean of these medians, because a lookup finds a draft only now and then.
+    """
+    first = times[0][0]
+    if all(made == first for made, _ in times):
         return _median([seconds for _, seconds in times])
     by_made: dict[int, list[float]] = {}
-    for made, seconds in times:
-        by_made.setdefault(made, []).append(seconds)
-    return sum(len(own) * _median(own) for own in by_made.values()) / len(times)
+    for made, taken in times:
+        by_made.setdefault(made, []).append(taken)
+    return sum(len(seconds) * _median(seconds) for seconds in by_made.values()) / len(times)
 
 
 def _median(values: list[float]) -> float:
-    """As `statistics.median`, which takes several times as long for six values. At least `LEAST`: no step takes no
-    time, but a clock may say so, and ratios of times are compared."""
+    """The median, at least `LEAST`: a coarse clock may measure 0 seconds, and times are divided by each other.
+
+    `statistics.median` takes several times as long for six values.
+    """
     values.sort()
     return max(LEAST, (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)

@@ -39,7 +39,7 @@ class GateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if costs is None:
             return Gate(None, self.limits, most)
         acceptance = () if self.acceptance is None else (self.acceptance,)
-        return UniformGate(costs, self.limits, most, home=self.draft_tokens, acceptance=acceptance)
+        return UniformGate(costs, self.limits, most, default=self.draft_tokens, acceptance=acceptance)
 
 
 def read(additional_config: Any) -> GateSettings:
