@@ -23,7 +23,7 @@ class Biases:
 
     @classmethod
     def of(cls, completion: Completion, ends: Collection[int], eos_ids: Collection[int]) -> Biases | None:
-        """`ends`: the tokens that end the output, of which `eos_ids` are the model's own. None without any bias."""
+        """`ends`: the tokens that end the output; `eos_ids`: the model's own among them. None without any bias."""
         neutral = not (completion.sampling.logit_bias or completion.min_tokens or completion.ignore_eos)
         return None if neutral else cls(completion, ends, eos_ids)
 

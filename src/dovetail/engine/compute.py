@@ -25,7 +25,7 @@ class Kernels(msgspec.Struct, frozen=True):
     overflow and two of 7 by 8 bits do not. "float64" holds the same sums exactly on any processor.
     `absorbed`: the type of the two halves of kv_b_proj that latent attention multiplies in batches. Without bfloat16
     instructions torch's batched product in bfloat16 takes 10 to 50 times as long as in float32.
-    `plain_below`: up to so many multiplications torch's own product is taken where weights are packed. A call of oneDNN
+    `plain_below`: with packed weights, torch's own product is used up to this many multiplications. A call of oneDNN
     costs 8 us more than one of MKL: by 96 x 384, 4 rows take 5.9 us against 11 us; by 1152 x 256, 1 row takes 14 us
     against 22 us (4 rows 43 us against 24 us).
     """

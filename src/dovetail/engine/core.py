@@ -88,7 +88,7 @@ class LLMCore:
         return settings.cost_folder / cost_file.name(profile.HOW, models.sources, types, kernels, sizes)
 
     def _costs(self) -> CostModel | None:
-        """The gate's model of step times: from its file, or measured. None without a gate, or where that fails."""
+        """The gate's model of step times: from its file, or measured. None without a gate, or if measuring fails."""
         settings, models = self._settings, self.models
         if settings.gate == "off" or models.drafter is None or not self._most:
             return None
@@ -145,9 +145,9 @@ class LLMCore:
         self.scheduler.remove(request_id)
 
     def cancel_running(self) -> list[str]:
-        """Forget every running request, or the first waiting one if none runs, and return their ids.
+        """Forget all running requests, or the first waiting one if no request runs, and return their ids.
 
-        After a step that failed, so that it is not tried again with the same requests.
+        Called after a step that failed, so that the step is not tried again with the same requests.
         """
         running = self.scheduler.running or [*self.scheduler.ready, *self.scheduler.waiting][:1]
         ids = [request.id for request in running]

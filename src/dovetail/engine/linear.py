@@ -31,8 +31,8 @@ _packed_linear: Any = torch.ops.mkldnn._linear_pointwise.default if _ONEDNN else
 
 # How many weights are converted at a time: a megabyte of float32, which stays in a cache.
 _TILE = 1 << 18
-# So many rows at most take torch's own product in bfloat16, which reads the weights once for each row: by 8192 x 2048,
-# 1 row takes 3.6 ms and 4 rows 13, converted 5.7 and 11 (one core of an EPYC 7003).
+# Up to this many rows, torch's own product in bfloat16 is faster. It reads the weights once for each row: by 8192 x
+# 2048, 1 row takes 3.6 ms and 4 rows 13, converted 5.7 and 11 (one core of an EPYC 7003).
 _FEW_ROWS = 2
 
 

@@ -46,9 +46,9 @@ class RandomDrafts(DrafterWrapper):
 
 
 def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: int) -> CostModel | None:
-    """The model from the file `path` if a few steps agree with it, or else measured with `loop`, up to these sizes.
+    """The model from the file `path` if a few steps agree with it, otherwise measured with `loop` up to these sizes.
 
-    None, and a warning, where it cannot be measured: a failure here does not stop the engine.
+    Returns None, with a warning, if it cannot be measured: a failure here does not stop the engine.
     """
     known = None if path is None else cost_file.read(path)
     try:
@@ -60,10 +60,10 @@ def costs(path: Path | None, loop: StepLoop, batch: int, drafts: int, context: i
 
 
 def measure(loop: StepLoop, batch: int, drafts: int, context: int, known: CostModel | None = None) -> CostModel:
-    """The model up to these sizes. `loop` must have no end tokens and draft as many tokens as it is asked for.
+    """Measure the model up to these sizes. `loop` must have no end tokens and draft as many tokens as it is asked for.
 
-    `known`: that of another hour, which is scaled if a few steps agree with it; else only its acceptance is used.
-    Raises `EngineError` where not even a few steps fit into context and cache, or a step did something else.
+    `known`: the model of an earlier start. It is scaled if a few steps agree with it; otherwise only its acceptance is
+    used. Raises `EngineError` if not even a few steps fit into context and cache, or if a step did other work.
     """
     profiler = _Profiler(loop, context)
     first = profiler.one(drafts)
@@ -89,13 +89,15 @@ class _Profiler:
         self._started = time.perf_counter()
 
     def one(self, drafts: int) -> list[Rounds]:
-        """Steps of one sequence, without drafts and with several numbers of them; nothing where these do not fit."""
+        """Time steps of one sequence, without drafts and with several draft counts; nothing if these steps do not
+        fit."""
         few = (0, drafts)
         return self._rounds(1, _PROMPT, (*few, *(k for k in (3, 1) if k < drafts))) or self._rounds(1, _PROMPT, few)
 
     def more(self, batch: int, drafts: int, first: Rounds) -> list[Rounds]:
-        """Steps of `batch` sequences, or as many as the cache has room for, without drafts and with all (or as many as
-        make a step of `_WIDE` tokens). While there is time, also of a long sequence and of batch sizes between."""
+        """Time steps of `batch` sequences, or of as many as fit into the cache: without drafts, and with the most
+        drafts that keep a step within `_WIDE` tokens. While there is time, also time a long sequence and smaller
+        batches."""
         measured: list[Rounds] = []
         while batch > 1 and not self._fits(batch, _PROMPT, (0, drafts, 1)):
             batch //= 2
@@ -112,7 +114,8 @@ class _Profiler:
         return measured
 
     def _rounds(self, batch: int, prompt: int, kinds: tuple[int, ...]) -> list[Rounds]:
-        """Timed steps of `batch` sequences with each draft count of `kinds` in turn; nothing where these do not fit."""
+        """Timed steps of `batch` sequences with each draft count of `kinds` in turn; nothing if these steps do not
+        fit."""
         if not self._fits(batch, prompt, kinds):
             return []
         requests = [self._add(prompt) for _ in range(batch)]
@@ -140,15 +143,15 @@ class _Profiler:
         return tuple(seconds)
 
     def _fits(self, batch: int, prompt: int, kinds: Sequence[int]) -> bool:
-        """Whether all steps of this many sequences fit, with the blocks that are reserved ahead: into the context, and
-        into the cache without preempting a sequence."""
+        """Whether all steps of this many sequences fit into the context, and into the cache without preempting a
+        sequence. Blocks that are reserved ahead count."""
         tokens = prompt + 1 + (_REPEATS + 1) * sum(k + 1 for k in kinds)
         pool = self._scheduler.tables.pool
         blocks = pool.blocks_for(min(self._context, tokens + self._loop.draft_tokens))
         return tokens <= self._context and batch * blocks <= pool.free
 
     def _step(self, requests: Sequence[Request]) -> float:
-        """Seconds of a step of all of `requests`. Raises `EngineError` if some were left out.
+        """Seconds of one step of all `requests`. Raises `EngineError` if the step left some out.
 
         Then replaces each last token by a random one: a model repeats itself on random prompts, and its experts too.
         """

@@ -26,9 +26,9 @@ _SCORED_ROWS = 64
 class Request:
     """A completion in the engine. `eos_ids`: the tokens with which the model ends an output.
 
-    `tokens`: the prompt and the output so far. `computed`: of how many the target has cache rows; after the prompt that
-    is all but the last token. `cached_prompt`: how many prompt tokens were in the cache, None before admission and 0
-    after it was reported. `scores`: the log probabilities of the prompt, until they are reported.
+    `tokens`: the prompt and the output so far. `computed`: how many tokens have rows in the target's cache; after the
+    prompt, all tokens but the last. `cached_prompt`: how many prompt tokens were in the cache, None before admission
+    and 0 after it was reported. `scores`: the log probabilities of the prompt, until they are reported.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class Totals:
 
 
 class Scheduler:
-    """Owns every live request: `waiting`; `ready`, admitted by `prepare` and running from the next step on; `running`.
+    """Owns every live request: `waiting`, `ready` (admitted by `prepare`, runs from the next step on) and `running`.
 
     `gate` decides how much `drafter` drafts. `only_decoding`: whether the last step ran exactly the sequences that the
     gate decided for, and no prompt.
@@ -135,7 +135,7 @@ class Scheduler:
 
     @property
     def seconds(self) -> float:
-        """About how many seconds `prepare` will take, by what it does for the first waiting request."""
+        """About how many seconds `prepare` will take, estimated from its work for the first waiting request."""
         if not self.waiting:
             return 0.0
         first = self.waiting[0]
@@ -144,9 +144,9 @@ class Scheduler:
         return len(first.tokens) * _TOKEN_SECONDS
 
     def prepare(self, turns: Sequence[Turn]) -> None:
-        """Prepare the step after that of `turns`, which is being computed. Of their requests only tables change.
+        """Prepare the next step while the step of `turns` is computed. Only the tables of their requests change.
 
-        Where something fails here, nothing is changed, and `schedule` fails at it again and ends the right request.
+        If something fails here, nothing is changed: `schedule` meets the same failure and ends the right request.
         """
         try:
             guarded(self._prepare, turns)
@@ -165,9 +165,10 @@ class Scheduler:
                 budget -= self.ready[-1].pending
 
     def _grow(self, turns: Sequence[Turn]) -> bool:
-        """Reserve blocks for the longest that the decoding sequences can be after the next step, and index their rows.
+        """Reserve blocks for the greatest length that decoding sequences can have after the next step, and index their
+        rows.
 
-        False, perhaps after some of them, where that would leave less than one block for each of `turns`.
+        Returns False, perhaps after growing some, if fewer free blocks than `turns` would remain.
         """
         for turn in turns:
             request = turn.request
@@ -185,7 +186,7 @@ class Scheduler:
         return True
 
     def remove(self, request_id: str) -> bool:
-        """Forget a request and free its blocks; False when there is no such request."""
+        """Forget a request and free its blocks. Returns False if there is no such request."""
         for queue in (self.running, self.ready, self.waiting):
             for request in queue:
                 if request.id == request_id:
@@ -279,7 +280,7 @@ class Scheduler:
 
 
 def _most(request: Request, allowed: int, cap: int, reason: Reason) -> int:
-    """The most tokens that one request drafts in a step. `allowed`: by the gate, which gives the reason."""
+    """The most tokens that one request drafts in a step. `allowed`: what the gate allows, for the reason it gives."""
     if not request.gated and reason not in ("batch", "context"):
         return cap
     if allowed < cap and request.draft_tokens and reason != "batch":

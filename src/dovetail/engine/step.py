@@ -86,7 +86,7 @@ class Window:
     finite: bool = True
 
     def cut(self, row: int) -> None:
-        """Drop the drafts from row `row` on, and draw nothing from that row, which is not the first."""
+        """Drop the drafts from row `row` (1 or later) on, and draw nothing from that row."""
         self.open_ended = False
         self.drafts = self.drafts[:row]
         self.draft_probs = None if self.draft_probs is None else self.draft_probs[:row]
@@ -184,7 +184,7 @@ class StepLoop:
         return drafts
 
     def _give_up(self, requests: Sequence[Request], error: Exception) -> None:
-        """After the drafter failed: `requests` go on without drafts."""
+        """Let `requests` go on without drafts, after the drafter failed."""
         _log.error("drafting failed for %d requests, which go on without", len(requests), exc_info=error)
         self.counters.failed += 1
         for request in requests:

@@ -60,7 +60,8 @@ def _residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _without(p: Tensor, draft: int) -> Tensor:
-    """The residual where q is 1 at the draft. The draft was rejected, so p is below 1 there and something is left."""
+    """The residual if q is 1 at the draft. The draft was rejected, so p is below 1 there and the residual is not
+    empty."""
     rest = p.clone()
     rest[draft] = 0.0
     return rest

@@ -54,7 +54,7 @@ class FloatRows:
 
 
 class ScaledRows:
-    """Rows of e4m3: a number is its byte times `scale`. What is more than 448 times the scale is stored as that."""
+    """Rows of e4m3: a number is its byte times `scale`. Numbers above 448 times the scale are clipped to that value."""
 
     def __init__(self, rows: int, width: int, scale: float = 1.0, device: torch.device | None = None) -> None:
         self.data = torch.empty(rows, width, dtype=torch.uint8, device=device)
@@ -132,7 +132,7 @@ def row_bytes(kind: CacheDType, rank: int, rope: int) -> int:
 
 
 def encode(numbers: Tensor) -> Tensor:
-    """The bytes of e4m3 nearest to `numbers`, of which none is larger than 448."""
+    """The bytes of e4m3 nearest to `numbers`, clipped at 448."""
     # torch makes NaN of what is too large.
     return numbers.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).view(torch.uint8)
 

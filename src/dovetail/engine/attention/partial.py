@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def attend_part(queries: Tensor, latents: Tensor, ends: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """What `queries` [tokens, heads, rank + rope], absorbed and scaled, mix of `latents` [rows, rank + rope].
+    """Attention of `queries` [tokens, heads, rank + rope], absorbed and scaled, to `latents` [rows, rank + rope].
 
     Query i sees the first ``ends[i]`` rows (int64 [tokens]). Returns float32 [tokens, heads, rank] and [tokens, heads]:
     zeros and -inf for a query that sees none.
@@ -55,5 +55,5 @@ def shares(sums: Tensor, total: Tensor) -> Tensor:
 
 
 def _finite(sums: Tensor) -> Tensor:
-    """Without -inf, so that -inf minus it is -inf and not NaN."""
+    """`sums` with 0 in place of -inf, because -inf minus -inf would be NaN."""
     return sums.masked_fill(sums == -math.inf, 0.0)

@@ -52,7 +52,7 @@ class SplitLatentCache:
         return cast(values.reshape(tokens, -1), queries.dtype)
 
     def _span(self, span: LocalSpan, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """What `queries` mix of this rank's rows, in parts where the scores would take too much memory."""
+        """Attention of `queries` to this rank's rows, in parts if the scores would take too much memory."""
         latents = self.rows.read(span.rows)
         step = max(1, _SCORES // (queries.shape[1] * max(1, len(latents))))
         parts = [

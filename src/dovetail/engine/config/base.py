@@ -11,8 +11,8 @@ from dovetail.checkpoints.positions import Rope, context_length, read_rope, rope
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What all architectures have. `cache_width`: numbers that each layer caches per token. `rotary_width`: numbers of
-    a head that carry its position.
+    """The fields that all architectures have. `cache_width`: numbers that each layer caches per token. `rotary_width`:
+    numbers of a head that carry its position.
     """
 
     vocab_size: int

@@ -37,10 +37,10 @@ class DeepseekV3Config(TargetConfig, frozen=True, kw_only=True):
         """Whether the cache holds each head's keys and values instead of the latent from which they are computed.
 
         A decode step reads a latent twice (for scores, then for values), which is 2 * kv_lora_rank + rope numbers per
-        token. Published models have so many heads that expanded keys and values are 20 times as many. A model with a
-        few narrow heads and kv_lora_rank 512, the only rank that the kernels of other engines support, reads less
-        expanded: with 4 heads of 96 and 32, half as much, at an eighth of the multiplications. There, 4 queries on 800
-        rows take about 45 us per layer expanded and 315 us with the latent.
+        token. Published models have many heads, so their expanded keys and values are 20 times as many numbers. A model
+        with a few narrow heads and kv_lora_rank 512, the only rank that the kernels of other engines support, reads
+        less expanded: with 4 heads of 96 and 32, half as much, at an eighth of the multiplications. There, 4 queries on
+        800 rows take about 45 us per layer expanded and 315 us with the latent.
         """
         expanded = self.num_attention_heads * (self.qk_head_dim + self.v_head_dim)
         return expanded <= 2 * self.kv_lora_rank + self.qk_rope_head_dim

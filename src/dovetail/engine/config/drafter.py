@@ -106,7 +106,7 @@ def drafter_config(drafter: Drafter, target: Target) -> Eagle3Config | TargetCon
 
 
 def mtp_config(target: Target, config: TargetConfig) -> MTPConfig:
-    """The MTP layer inside a target. Raises `CheckpointError` when there is none."""
+    """The MTP layer inside a target. Raises `CheckpointError` if the target has no MTP layer."""
     if not isinstance(config, DeepseekV3Config) or not target.mtp_layers:
         raise CheckpointError(
             f"{target.path}: drafting with mtp needs the MTP layers of a DeepSeek-V3 checkpoint, but its architecture "

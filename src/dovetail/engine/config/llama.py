@@ -10,7 +10,7 @@ from dovetail.engine.config.base import TargetConfig, common, mlp_tensors, refus
 
 
 class LlamaConfig(TargetConfig, frozen=True, kw_only=True):
-    """A decoder with grouped-query attention. `attention_bias` is that of q_proj, k_proj and v_proj."""
+    """A decoder with grouped-query attention. `attention_bias`: whether q_proj, k_proj and v_proj have a bias."""
 
     num_key_value_heads: int
     head_dim: int

@@ -24,9 +24,9 @@ from dovetail.engine.request import Request
 class Draft:
     """Proposed tokens of one sequence.
 
-    `probs`: the distributions they were drawn from, float32 [len(tokens), vocab] over the target's vocabulary; None
-    where the drafter was certain of each, as it is for a greedy request. `forced`: how many tokens, from the first on,
-    the request's constraint forces.
+    `probs`: the distributions they were drawn from, float32 [len(tokens), vocab] over the target's vocabulary; None if
+    the drafter was certain of each token, as it is for a greedy request. `forced`: how many of the first tokens the
+    request's constraint forces.
     """
 
     tokens: list[int]
@@ -39,7 +39,7 @@ NO_DRAFT = Draft([])
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the target computed of one sequence: positions ``start:start + count``, each followed by a known token.
+    """The positions ``start:start + count`` of one sequence, which the target computed. The token after each is known.
 
     `features`: the joined auxiliary hidden states [count, width]; None when the drafter reads none.
     """
@@ -58,8 +58,8 @@ class Drafter(Protocol):
     def start(self, request: Request, cached: int) -> int:
         """Begin `request`, whose first `cached` tokens are in the target's cache and will not be computed.
 
-        Returns how many of these the drafter needs no features of, in whole blocks of the target's cache; the target
-        computes the others again.
+        Returns for how many of these tokens the drafter needs no features, in whole blocks of the target's cache. The
+        target computes the other tokens again.
         """
 
     def observe(self, observed: Sequence[Observed]) -> None:

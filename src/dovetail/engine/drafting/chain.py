@@ -47,8 +47,8 @@ _WAITING_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Slots:
-    """How many slots of a sequence are in the cache, the hidden state of the last if this request computed it, and what
-    was observed while no blocks were free: the slots after these, which cannot be drafted from before."""
+    """The slots of one sequence: how many are in the cache, the hidden state of the last one if this request computed
+    it, and the observations that wait because no blocks were free. Nothing is drafted while some wait."""
 
     computed: int
     hidden: Tensor | None = None
@@ -103,8 +103,8 @@ class ChainDrafter:
             self._tables.publish(request.id, request.tokens, slots.computed)
 
     def _wait(self, item: Observed, slots: Slots) -> None:
-        """Keep `item` until blocks are free. Where too much waits already, its request goes on without drafts, because
-        slots cannot be computed after a gap."""
+        """Keep `item` until blocks are free. If too much waits already, the request continues without drafts, because
+        slots after a gap cannot be computed."""
         assert item.features is not None
         # A copy, because a view would keep the features of the whole step in memory.
         slots.waiting.append(replace(item, features=item.features.clone()))

@@ -13,13 +13,13 @@ from dovetail.engine.settings import DraftSampling
 
 
 class Head(Protocol):
-    """What is above the hidden states of a draft model."""
+    """The head of a draft model: it turns hidden states into logits."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits, float32 [n, draft vocabulary]."""
 
     def best(self, hidden: Tensor) -> Tensor:
-        """The id of the largest logit, int64 [n], the first one of equals."""
+        """The id of the largest logit, int64 [n]; the lowest id if several are equal."""
 
 
 class Chooser:
@@ -39,8 +39,8 @@ class Chooser:
     ) -> list[int]:
         """One draft for each row of `hidden`, in the order of `requests`.
 
-        Appends the distribution that a draft was drawn from to its `probs`, and nothing for a certain draft. Where all
-        drafts are certain, no logits leave `head`: ranks exchange 8 bytes a row in place of the vocabulary.
+        Appends the distribution that a draft was drawn from to its `probs`, and nothing for a certain draft. If all
+        drafts are certain, ``head.best`` chooses them, and ranks exchange 8 bytes a row in place of logits.
         """
         drawn = [i for i, request in enumerate(requests) if not (self._greedy or request.greedy)]
         if not drawn:

@@ -45,7 +45,7 @@ class DraftModel:
         self._sequences: dict[str, _Sequence] = {}
 
     def start(self, request: Request, cached: int) -> int:
-        """All of `cached`: the model computes the tokens that its own cache does not have."""
+        """Returns `cached`: the model needs no features, and computes the tokens that its own cache does not have."""
         self._sequences[request.id] = _Sequence(self._tables.begin(request.id, request.tokens))
         return cached
 

@@ -51,7 +51,8 @@ class Forced:
 
 
 def forced(request: Request, count: int) -> list[int]:
-    """At most `count` tokens that the constraint of `request` forces now; none without a constraint, or if it fails."""
+    """At most `count` tokens that the constraint of `request` forces now. Empty without a constraint, or if it
+    fails."""
     if request.constraint is None:
         return []
     try:

@@ -50,7 +50,7 @@ class DrafterCheckpoint:
 
     @property
     def decoder(self) -> TargetConfig:
-        """The config of its layers."""
+        """The config of the drafter's layers."""
         config = self.config
         if isinstance(config, Eagle3Config):
             return config.layer

@@ -118,7 +118,7 @@ class Lookup:
         return cached
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """Nothing: `propose` reads the tokens from the requests."""
+        """Does nothing, because `propose` reads the tokens from the requests."""
 
     def propose(self, requests: Sequence[Request], counts: Sequence[int]) -> list[Draft]:
         return [Draft(self._index(request).draft(count)) for request, count in zip(requests, counts, strict=True)]

@@ -48,8 +48,8 @@ class ForwardBatch:
 
 
 class Model(Protocol):
-    """A target. `logits` maps hidden states [n, hidden_size] to float32 [n, vocab_size], and `best` to the token of the
-    largest, int64 [n], the first one of equals: for ranks that is much less to exchange."""
+    """A target. `logits` maps hidden states [n, hidden_size] to float32 [n, vocab_size]. `best` maps them to the token
+    with the largest logit, int64 [n], the lowest id if several are equal. Ranks exchange far less for `best`."""
 
     vocab_size: int
     embed_tokens: Tensor

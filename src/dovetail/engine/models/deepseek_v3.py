@@ -68,8 +68,7 @@ class Attention:
         self._o = linear(weights["o_proj.weight"])
         self._latent: LatentCache | SplitLatentCache | None = None
         context = None if options.ranks is None else options.ranks.context
-        # An FP8 cache is one of latents, even where keys and values of heads would be fewer numbers. So is one that
-        # ranks share.
+        # FP8 caches and caches that ranks share store latents, even if keys and values of heads would be fewer numbers.
         if config.expands and options.kv_cache_dtype not in FP8 and context is None:
             self._kv_b = linear(weights["kv_b_proj.weight"])
             self._cache = HeadCache(heads, nope + rope, config.v_head_dim, rows, kv_dtype, backend)
@@ -118,7 +117,7 @@ def _cache_scale(weights: Mapping[str, Tensor]) -> float:
 def layers(
     config: DeepseekV3Config, weights: Mapping[str, Tensor], rows: int, dtype: torch.dtype, options: Options
 ) -> Iterator[Layer]:
-    """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
+    """The target's layers, one after the other. `rows`: the size of each layer's cache in tokens."""
     for i in range(config.num_hidden_layers):
         dense = i < config.first_k_dense_replace
         yield load_layer(Prefixed(weights, f"model.layers.{i}."), config, dense, rows, dtype, options)

@@ -70,7 +70,7 @@ class Attention:
 def layers(
     config: LlamaConfig, weights: Mapping[str, Tensor], rows: int, dtype: torch.dtype, options: Options
 ) -> Iterator[Layer]:
-    """The target's, one after the other; `rows` is the size of each one's cache in tokens."""
+    """The target's layers, one after the other. `rows`: the size of each layer's cache in tokens."""
     for i in range(config.num_hidden_layers):
         yield load_layer(Prefixed(weights, f"model.layers.{i}."), config, rows, dtype, options)
 

@@ -58,7 +58,7 @@ class Router:
         return weights, experts
 
     def _limit(self, choice: Tensor) -> Tensor:
-        """Mask all experts but those of the best groups, by the sum of a group's two best scores."""
+        """Mask all experts outside the best groups. A group's score is the sum of its two best experts."""
         grouped = choice.view(choice.shape[0], self._groups, -1)
         best = grouped.topk(2, dim=-1).values.sum(-1).topk(self._top_groups, dim=-1, sorted=False).indices
         chosen = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
@@ -88,7 +88,8 @@ class MoE:
             self._width = expert.gate.shape[0]
             self._gate_up.append(options.linear(torch.cat((expert.gate, expert.up))))
             self._down.append(options.linear(expert.down))
-            # 8 bit weights have a scale an output, which in the wide product all experts would share: another product.
+            # Int8 weights have one scale per output. All experts would share it in the wide product, and the result
+            # would differ.
             if count <= _WIDE_EXPERTS and options.quantization is None:
                 everyone.append(expert)
         if everyone:

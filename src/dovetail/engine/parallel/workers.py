@@ -72,7 +72,7 @@ class Worker:
         return not self.lost and self.failure is None and self.process.poll() is None
 
     def fault(self) -> str | None:
-        """What ended it, if that was no other rank."""
+        """Why the process ended, if the rank itself is at fault; None otherwise."""
         if self.failure is not None:
             return f"failed: {self.failure}"
         code = self.process.poll()

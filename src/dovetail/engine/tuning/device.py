@@ -8,7 +8,7 @@ from dovetail.errors import EngineError
 
 
 def gpu() -> tuple[str, str]:
-    """The GPU's architecture and name. Raises `EngineError` where torch sees none of NVIDIA's."""
+    """The GPU's architecture and name. Raises `EngineError` if torch sees no NVIDIA GPU."""
     if not torch.cuda.is_available() or torch.version.cuda is None:
         raise EngineError("tune --measure needs a GPU of NVIDIA's, and torch sees none here: leave --measure out")
     major, minor = torch.cuda.get_device_capability()

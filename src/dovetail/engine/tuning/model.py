@@ -83,7 +83,7 @@ def choose(table: Table, arch: str, kind: Kind, work: Work) -> Choice:
 
 
 def _measured(table: Table, rows: Iterable[Row], work: Work) -> Choice | None:
-    """The fastest launch of the nearest work that was measured for any of `rows`, None if none was."""
+    """The fastest launch of the nearest work that was measured for any of `rows`; None if nothing was measured."""
     of = {(row.arch, row.kind, row.candidate): row for row in rows}
     found = [each for each in table.measured if (each.arch, each.kind, each.candidate) in of]
     if not found:

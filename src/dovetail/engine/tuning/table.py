@@ -121,7 +121,7 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True):
     measured: tuple[Measured, ...] = ()
 
     def of(self, arch: str, kind: Kind) -> tuple[Row, ...]:
-        """The rows of an architecture and a type of cache. Raises `EngineError` where there are none."""
+        """The rows of an architecture and a type of cache. Raises `EngineError` if the table has none."""
         rows = tuple(row for row in self.rows if row.arch == arch and row.kind == kind)
         if not rows:
             archs = ", ".join(sorted({row.arch for row in self.rows}))
