@@ -123,7 +123,7 @@ def attend_parts(
     `queries` [tokens, heads, RANK + ROPE]; `data`: rows of `ROW` elements (bytes, or floats), and for `PACKED` scales
     after `RANK` bytes; `table` int32 [sequences, table_width]; `starts` int32 [sequences + 1] counts tokens; `ends`
     int32 [tokens]; `mixed` [tokens, heads, splits, RANK] and `sums` float32 [tokens, heads, splits] are written.
-    `score_scale` multiplies scores, `scale` is that of bytes with one scale for all.
+    `score_scale` multiplies scores; `scale` multiplies bytes that have one scale for all.
     """
     PART: tl.constexpr = RANK // 4
     BYTES: tl.constexpr = LAYOUT != 0

@@ -10,8 +10,8 @@ takes the longest of three times, for an SM and the programs it holds:
 - bytes: what they read, by the SM's share of the bandwidth. Of tiles of one sequence that read the same rows, one reads
   them from memory and the others from the L2 cache, `_L2` times as fast. The bandwidth is only reached while enough is
   under way (Little's law): bytes in flight, ``block_n * row`` for each program, over what the SM's share of the
-  bandwidth would deliver within the latency. Stages do not count: Triton 3.9 pipelines the loads of the block table and
-  not those of the rows that depend on it (a third stage takes 256 bytes of shared memory and not a block of rows).
+  bandwidth would deliver within the latency. Stages do not count: Triton 3.9 pipelines the loads of the block table but
+  not the loads of the rows that depend on it (a third stage takes 256 bytes of shared memory and not a block of rows).
 - products: ``2 * tile * (2 * rank + rope)`` operations for each row of cache, padding included.
 - latency: each block of rows takes at least `_STEP`, for two dependent products and a softmax between them.
 
