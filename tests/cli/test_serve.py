@@ -263,11 +263,7 @@ def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
     limits = {"record_count": 7, "record_size": 4096, "record_age": 0.5, "record_redact": True}
     options = serve.recording_options(resolve(target, {"record": str(folder), "record_when": "requested", **limits}))
     assert options == RecordingOptions(folder, RecordingLimits(7, 4096, 43200), redact=True, when="requested")
-    options = serve.recording_options(resolve(target, {"record": str(folder), "record_formats": str(tmp_path)}))
-    assert options == RecordingOptions(folder, formats=tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(PlanError, match="which is no folder"):
-        serve.recording_options(resolve(target, {"record": str(folder), "record_formats": str(tmp_path / "file")}))
     with pytest.raises(PlanError, match="cannot be a folder"):
         serve.recording_options(resolve(target, {"record": str(tmp_path / "file")}))
 

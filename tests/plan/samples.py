@@ -82,7 +82,6 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "record_count": (1, 100),
     "record_size": (1, 1 << 20),
     "record_age": (0.5, 7.0),
-    "record_formats": ("/models", "/more/models"),
     "record_key_file": ("/keys/records", "/keys/another"),
     "allow_origin": ("*", "https://app.example,http://localhost:3000"),
 }

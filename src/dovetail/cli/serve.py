@@ -217,16 +217,7 @@ def recording_options(plan: Plan) -> RecordingOptions | None:
     days = plan.value("record_age")
     age = {} if days is None else {"age": days * _SECONDS_OF_A_DAY}
     when: When = plan.value("record_when") or "always"
-    formats = plan.value("record_formats")
-    if formats is not None and not Path(formats).is_dir():
-        raise PlanError(f"record_formats is {formats}, which is no folder")
-    return RecordingOptions(
-        folder,
-        RecordingLimits(**options, **age),
-        bool(plan.value("record_redact")),
-        when,
-        None if formats is None else Path(formats),
-    )
+    return RecordingOptions(folder, RecordingLimits(**options, **age), bool(plan.value("record_redact")), when)
 
 
 def server_options(plan: Plan) -> ServerOptions:

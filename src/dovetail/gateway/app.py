@@ -87,7 +87,7 @@ def create_app(
             *responses_routes(runner, metrics, settings),
             Route("/tokenize", QueryEndpoint(Tokenize, runner, settings), methods=["POST"]),
             Route("/detokenize", QueryEndpoint(Detokenize, runner, settings), methods=["POST"]),
-            *inspect_routes(runner, settings, fmt),
+            *inspect_routes(runner, settings),
             *pages.routes,
         ],
         lifespan=lifespan,

@@ -733,15 +733,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="DAYS",
     ),
     Option(
-        "record_formats",
-        _Text | None,
-        "folder of checkpoint folders, in whose formats /inspect renders prompts too (tokenizer files are enough)",
-        "serving",
-        gateway=True,
-        metavar="DIR",
-        path="file",
-    ),
-    Option(
         "served_model_name",
         _Text,
         "the name that clients call the model by (default: the folder's name, or the hub id)",

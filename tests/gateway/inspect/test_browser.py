@@ -398,36 +398,6 @@ def test_hostile_text_in_every_field_is_shown_as_text(opened: Opened, shelf: tup
     (folder / "hostile.recording.json").unlink()
 
 
-# The playground.
-
-
-def test_the_playground_renders_as_one_types_and_sends(opened: Opened, url: str) -> None:
-    page = opened("#/playground", allowed="status of 400")
-    page.wait_for_selector(".prompt")
-    assert "Please get the weather" in page.inner_text(".prompt")
-    page.fill("#messages", '[{"role": "user", "content": "Please get the weather for city Oslo."}]')
-    page.wait_for_selector(".prompt >> text=city Oslo")
-    page.select_option("#format", "deepseek_v32")
-    page.wait_for_selector(".prompt >> text=<｜User｜>")
-    assert "user" in texts(page, ".turn .role")
-    page.select_option("#format", "")
-    page.wait_for_selector(".prompt >> text=<|im_user|>")
-    page.fill("#messages", '[{"role": "user"')
-    page.wait_for_selector(".problem >> text=Messages: ")
-    page.fill("#messages", '[{"role": "nobody", "content": "x"}]')
-    page.wait_for_selector(".problem >> text=nobody")
-    page.fill("#messages", '[{"role": "user", "content": "Please get the weather for city Rome."}]')
-    page.wait_for_selector(".prompt >> text=city Rome")
-    assert page.inner_text(".problem") == ""
-    page.click("button.primary")
-    page.click("text=See how it was made")
-    page.wait_for_selector("aside >> text=Rome")
-    page.locator("summary", has_text="Request").click()
-    page.click("text=Open in the playground")
-    page.wait_for_selector(".prompt >> text=city Rome")
-    assert "Rome" in page.input_value("#messages") and '"temperature": 0' in page.input_value("#options")
-
-
 # Keys.
 
 
@@ -454,11 +424,11 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(opened: Opened, tmp_path: Path)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("where", ["list", "request", "playground"])
+@pytest.mark.parametrize("where", ["list", "request"])
 def test_axe_finds_nothing_serious(opened: Opened, answered: str, scheme: str, where: str) -> None:
-    path = {"list": "#/", "request": f"#/request/{answered}", "playground": "#/playground"}[where]
+    path = {"list": "#/", "request": f"#/request/{answered}"}[where]
     page = opened(path, color_scheme=scheme)
-    page.wait_for_selector({"list": "tbody tr", "request": "#token-0", "playground": ".prompt"}[where])
+    page.wait_for_selector({"list": "tbody tr", "request": "#token-0"}[where])
     if where == "request":
         page.evaluate(OPEN_ALL)
     page.evaluate((TOOLS / "node_modules" / "axe-core" / "axe.min.js").read_text())

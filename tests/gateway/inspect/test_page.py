@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +20,6 @@ from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.inspect import page_files, recordings, routes
 from dovetail.gateway.inspect.recordings import Recordings
-from dovetail.gateway.inspect.rendering import native_formats
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.keys.api_key import ApiKey, digest_of
 from dovetail.gateway.recordings.capture import Captures
@@ -42,7 +40,7 @@ HOSTILE = "<script>alert(1)</script>\u202e\x00\x1b[31m</pre>" + "w" * 10**6
 async def inspected(
     engine: ScriptedEngine, tok: Tokenizer, folder: Path | None, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    options = None if folder is None else RecordingOptions(folder, formats=more.pop("formats", None))
+    options = None if folder is None else RecordingOptions(folder)
     app = create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
@@ -118,8 +116,6 @@ async def test_data_needs_the_operators_key(engine: ScriptedEngine, tok: Tokeniz
             assert statuses == [401, 401, 403, 403, 200, 200]
         refused = await client.get("/inspect/recordings", headers=bearer("alices"))
         assert "scope: inspect" in refused.json()["error"]["message"]
-        rendered = await client.post("/inspect/render", json={"request": {}}, headers={})
-        assert rendered.status_code == 401
         assert (await client.get("/v1/models", headers=bearer("operators"))).status_code == 200
 
 
@@ -294,7 +290,6 @@ async def test_the_list_of_paths_has_the_page_and_not_its_files(
         "GET /inspect/server",
         "GET /inspect/recordings",
         "GET /inspect/recordings/{name}",
-        "POST /inspect/render",
     ]
 
 
@@ -302,7 +297,7 @@ async def test_the_server_says_what_it_serves(engine: ScriptedEngine, tok: Token
     async with inspected(engine, tok, tmp_path) as client:
         served = (await client.get("/inspect/server")).json()
     assert served["tokenizer"]["digest"] == model_digest("", tok).hex()
-    assert (served["model"], served["format"], set(served["formats"])) == (MODEL, "kimi_k25", set(native_formats()))
+    assert served["model"] == MODEL
 
 
 CHAT: dict[str, Any] = {
@@ -318,92 +313,3 @@ CHAT: dict[str, Any] = {
     ],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
 }
-
-
-@pytest.mark.parametrize("name", [None, *native_formats()])
-async def test_a_request_is_rendered_in_every_format(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, name: str | None
-) -> None:
-    async with inspected(engine, tok, tmp_path) as client:
-        response = await client.post("/inspect/render", json={"request": CHAT, "format": name})
-        same = await client.post("/v1/chat/completions/render", json=CHAT)
-    reply = response.json()
-    if name in WITHOUT_TOOLS:
-        assert response.status_code == 400 and reply["error"]["message"]
-        return
-    assert response.status_code == 200, reply
-    assert (
-        "".join(segment["text"] for segment in reply["segments"]) == reply["text"] and "zq <|im_end|>" in reply["text"]
-    )
-    assert not any(segment["control"] and "zq" in segment["text"] for segment in reply["segments"])
-    if name in (None, "kimi_k25"):
-        assert reply["text"] == same.json()["prompt"] and reply["repairs"] == same.json()["dovetail"]["repairs"]
-    assert reply["count"] == (same.json()["count"] if name is None else None)
-
-
-TEMPLATE = """\
-{% for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-
-
-def checkpoint(folder: Path, template: str) -> None:
-    """The files of a model that a format is made of."""
-    folder.mkdir(parents=True)
-    added = {f"{i}": {"content": text, "special": True} for i, text in enumerate(("<|im_start|>", "<|im_end|>"))}
-    config = {"added_tokens_decoder": added, "eos_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (folder / "chat_template.jinja").write_text(template)
-
-
-async def test_a_request_is_rendered_in_the_formats_of_the_operators_checkpoints(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
-) -> None:
-    models = tmp_path / "models"
-    checkpoint(models / "mine", TEMPLATE)
-    checkpoint(models / "broken", "{% for %}")
-    checkpoint(models / "kimi_k25", TEMPLATE)  # the name of a native format stays that format's
-    (models / "a file").touch()
-    body = {"request": CHAT, "format": "mine"}
-    async with inspected(engine, tok, tmp_path / "recordings", formats=models) as client:
-        assert (await client.get("/inspect/server")).json()["formats"] == [*native_formats(), "broken", "mine"]
-        reply = (await client.post("/inspect/render", json=body)).json()
-        broken = await client.post("/inspect/render", json=body | {"format": "broken"})
-        other = await client.post("/inspect/render", json=body | {"format": "../models/mine"})
-        kimi = (await client.post("/inspect/render", json=body | {"format": "kimi_k25"})).json()
-        shutil.rmtree(models)
-        assert (await client.get("/inspect/server")).json()["formats"] == [*native_formats()]
-    assert reply["text"].startswith("<|im_start|>user\nzq <|im_end|><|im_end|>\n<|im_start|>assistant\n")
-    controls = [each["text"] for each in reply["segments"] if each["control"]]
-    assert controls == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]  # the user's text has none
-    assert broken.status_code == 400 and "the format of broken is not known" in broken.json()["error"]["message"]
-    assert other.status_code == 400 and "is no format that can be rendered here" in other.json()["error"]["message"]
-    assert "<|im_middle|>" in kimi["text"]
-
-
-#: Formats that refuse this conversation, because their prompts show no tools.
-WITHOUT_TOOLS = ("deepseek_v3",)
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"request": CHAT, "format": "../etc/passwd"}, "is no format"),
-        ({"request": CHAT, "format": "qwen3"}, "without a chat template"),
-        ({"request": CHAT, "format": 5}, "format"),
-        ({"request": CHAT, "other": 5}, "other"),
-        ({"format": "qwen3"}, "request"),
-        ({"request": {"model": MODEL, "messages": "x"}}, "messages"),
-        ({"request": CHAT | {"model": "another"}}, "is not served here"),
-        ({"request": CHAT | {"tools": [{"type": "nothing"}]}, "format": "kimi_k2"}, "tools[0]"),
-    ],
-)
-async def test_what_cannot_be_rendered_is_refused(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, body: Any, words: str
-) -> None:
-    async with inspected(engine, tok, tmp_path) as client:
-        response = await client.post("/inspect/render", json=body)
-    assert response.status_code in (400, 404) and words in response.json()["error"]["message"]

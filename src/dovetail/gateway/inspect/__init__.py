@@ -1,1 +1,1 @@
-"""The page `/inspect`: the recordings of `serve --record` in a browser, and a playground."""
+"""The page `/inspect`: the recordings of `serve --record` in a browser."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -22,13 +22,10 @@ from starlette.routing import Route
 
 import dovetail
 from dovetail.errors import EngineBusy, Forbidden
-from dovetail.formats.base import Format
 from dovetail.gateway.http.connection import account_of, while_connected
 from dovetail.gateway.http.draining import Draining
-from dovetail.gateway.http.query_endpoint import QueryEndpoint
 from dovetail.gateway.inspect.page_files import PATH, page_routes
 from dovetail.gateway.inspect.recordings import Recordings
-from dovetail.gateway.inspect.rendering import FormatRender, Formats
 from dovetail.gateway.inspect.search import Search
 from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.settings import Settings
@@ -51,46 +48,34 @@ _HEADERS = {
 }
 
 
-def inspect_routes(runner: TurnRunner, settings: Settings, fmt: Format) -> list[Route]:
+def inspect_routes(runner: TurnRunner, settings: Settings) -> list[Route]:
     """The routes of the page, if requests are recorded; else none."""
     captures = runner.captures
     if not isinstance(captures, Captures):
         return []
-    formats = Formats(captures.formats)
-    data = _Data(captures, formats, settings.served_model_name, fmt.name, runner.draining)
+    data = _Data(captures, settings.served_model_name, runner.draining)
     return [
         *page_routes(),
         Route(f"{PATH}/server", data.server),
         Route(f"{PATH}/recordings", data.listing),
         Route(f"{PATH}/recordings/{{name}}", data.recording),
-        Route(
-            f"{PATH}/render",
-            QueryEndpoint(functools.partial(FormatRender, formats), runner, settings),
-            methods=["POST"],
-        ),
     ]
 
 
 class _Data:
-    """Handlers of the page's data. `model` and `fmt` are the names of what is served."""
+    """Handlers of the page's data. `model` is the name of the served model."""
 
-    def __init__(self, captures: Captures, formats: Formats, model: str, fmt: str, draining: Draining) -> None:
+    def __init__(self, captures: Captures, model: str, draining: Draining) -> None:
         self._recordings = Recordings(captures.folder)
         self._news = _News(captures)
         self._draining = draining
-        self._formats = formats
-        self._server = {
-            "model": model,
-            "format": fmt,
-            "tokenizer": captures.recorded_tokenizer,
-            "version": dovetail.__version__,
-        }
+        self._server = {"model": model, "tokenizer": captures.recorded_tokenizer, "version": dovetail.__version__}
         self._thread = ThreadPoolExecutor(1, "dovetail-inspect")
         self._waiting = 0
 
     async def server(self, request: Request) -> Response:
         check_may_inspect(request)
-        return _json({**self._server, "formats": self._formats.names()})
+        return _reply(msgspec.json.encode(self._server))
 
     async def listing(self, request: Request) -> Response:
         check_may_inspect(request)
@@ -191,10 +176,6 @@ def check_may_inspect(request: Request) -> None:
     # A browser sends the origin of a page with each GET to another origin, and with none to its own.
     if "origin" in request.headers:
         raise Forbidden("recordings are for this server's own page, and not for other origins")
-
-
-def _json(value: Any) -> Response:
-    return _reply(msgspec.json.encode(value))
 
 
 def _reply(body: bytes) -> Response:

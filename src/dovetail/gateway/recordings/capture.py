@@ -173,11 +173,6 @@ class Captures(NoCaptures):
         """Where the recordings are."""
         return self._options.folder
 
-    @property
-    def formats(self) -> Path | None:
-        """A folder of checkpoints, whose formats the page of recordings can render."""
-        return self._options.formats
-
     def tell(self, written: Callable[[str], None]) -> None:
         """Call `written` with the name of each recording that is written: see `RecordingFolder.written`."""
         self._folder.written = written

@@ -44,16 +44,12 @@ When = Literal["always", "requested"]
 
 
 class RecordingOptions(msgspec.Struct, frozen=True):
-    """Where requests are recorded, within which limits, whether without texts, and which.
-
-    `formats`: a folder of checkpoints, whose formats the page of recordings can render.
-    """
+    """Where requests are recorded, within which limits, whether without texts, and which."""
 
     folder: Path
     limits: RecordingLimits = RecordingLimits()
     redact: bool = False
     when: When = "always"
-    formats: Path | None = None
 
 
 class _File(NamedTuple):

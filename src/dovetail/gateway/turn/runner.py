@@ -125,18 +125,6 @@ class TurnRunner:
             ids = tuple(written.prompt.ids(self._tokenizer))
             return Rendered(request, written.prompt, ids, self._reports(request, written))
 
-    def render_in(self, request: TurnRequest, fmt: Format) -> tuple[Prompt, tuple[Repair, ...]]:
-        """The prompt of `request` as the model of another format would get it, and the repairs of its history.
-
-        Raises `InvalidRequest` or `RenderError`.
-        """
-        with _deep_nesting_refused(), request.field_names.in_errors():
-            request = ToolNames.of(request.tools, request.messages).in_request(request)
-            DeclaredTools(request, fmt)
-            off = request.extension.repairs_off(self._settings.no_repair)
-            written = written_prompt(request, fmt, {}, off)
-            return written.prompt, tuple(map(request.field_names.of_repair, written.repairs))
-
     def _has_room(self, request: TurnRequest) -> bool:
         """Whether `request` leaves a quarter of the context for the answer, or what the answer may have at most."""
         prompt = self._written(request).prompt

@@ -3,7 +3,6 @@
 import { askForKey, key } from "./key.js";
 
 const INSPECT = new URL("./", import.meta.url);
-const ROOT = new URL("../", import.meta.url);
 
 /** What the server refused, in its own words. */
 export class Refused extends Error {
@@ -16,38 +15,11 @@ export class Refused extends Error {
 
 /** @param {string} path below /inspect @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function get(path, signal) {
-  return (await request(new URL(path, INSPECT), { signal })).json();
-}
-
-/** @param {string} path below /inspect @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
-export async function post(path, body, signal) {
-  return (await request(new URL(path, INSPECT), posted(body, signal))).json();
-}
-
-/**
- * The response of the API at `path`, which may be a stream.
- *
- * @param {string} path
- * @param {unknown} body
- * @param {AbortSignal} [signal]
- */
-export async function send(path, body, signal) {
-  return request(new URL(path, ROOT), posted(body, signal));
-}
-
-/** @param {unknown} body @param {AbortSignal} [signal] @returns {RequestInit} */
-function posted(body, signal) {
-  return { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal };
-}
-
-/** @param {URL} url @param {RequestInit} options @returns {Promise<Response>} */
-async function request(url, options) {
   for (;;) {
     const sent = key();
-    const headers = new Headers(options.headers);
-    if (sent) headers.set("authorization", `Bearer ${sent}`);
-    const response = await fetch(url, { ...options, headers, credentials: "omit" });
-    if (response.ok) return response;
+    const headers = new Headers(sent ? { authorization: `Bearer ${sent}` } : {});
+    const response = await fetch(new URL(path, INSPECT), { headers, signal, credentials: "omit" });
+    if (response.ok) return response.json();
     const message = await reason(response);
     if (response.status !== 401) throw new Refused(response.status, message);
     await askForKey(sent, message);

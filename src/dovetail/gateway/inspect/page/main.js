@@ -1,9 +1,8 @@
-/** Shows the page that the address names: the list, one request, or the playground. */
+/** Shows the page that the address names: the list, or one request. */
 
 import { get } from "./api.js";
 import { element, fill } from "./dom.js";
 import { showList } from "./list.js";
-import { showPlayground } from "./playground.js";
 import { showRequest } from "./request.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
@@ -16,15 +15,9 @@ async function route() {
   const signal = leaving.signal;
   const [path, query = ""] = location.hash.replace(/^#/, "").split("?", 2);
   const [, page = "", name = ""] = path.split("/");
-  for (const link of document.querySelectorAll("nav a[data-page]")) {
-    const here = link.getAttribute("data-page") === (page === "playground" ? "playground" : "list");
-    if (here) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
   fill(main);
   try {
     if (page === "request") await showRequest(main, decodeURIComponent(name), signal);
-    else if (page === "playground") await showPlayground(main, signal);
     else await showList(main, new URLSearchParams(query), signal);
   } catch (error) {
     if (signal.aborted) return;

@@ -9,7 +9,6 @@ import { get } from "./api.js";
 import { count, duration, element, fill, grouped, inLine, visible } from "./dom.js";
 import { Lanes } from "./lanes.js";
 import { messageElements, longText } from "./message.js";
-import { offer } from "./playground.js";
 import { promptElement } from "./prompt.js";
 import { Strip } from "./strip.js";
 import { tokenDetails } from "./token_details.js";
@@ -128,10 +127,8 @@ function messages(recording) {
 
 /** @param {Recording} recording @param {string} request @returns {HTMLElement[]} */
 function more(recording, request) {
-  const playground = recording.api === "chat" && !recording.redacted && request !== "null";
   const sections = [
-    folded("Request", element("div", {}, longText(request), playground && element("p", {}, element("a", {
-      href: "#/playground", click: () => offer(request) }, "Open in the playground")))),
+    folded("Request", longText(request)),
     recording.options && folded("Options", longText(JSON.stringify(recording.options, null, 2))),
     recording.grammar !== null && folded("Grammar", longText(recording.grammar)),
     folded("Times", longText(JSON.stringify({ times: recording.times, stages: recording.stages }, null, 2))),
