@@ -15,19 +15,17 @@ import httpx
 import msgspec
 import pytest
 
-from dovetail.conversation import Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.inspect import page_files, recordings, routes
+from dovetail.gateway.inspect import page_files, routes
 from dovetail.gateway.inspect.recordings import Recordings
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.keys.api_key import ApiKey, digest_of
-from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.recordings.folder import RecordingOptions
 from dovetail.gateway.records.record import model_digest
 from dovetail.tokens import Tokenizer
 from tests.gateway.inspect.files import recording, write
-from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
+from tests.gateway.scripted import MODEL, ScriptedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -152,8 +150,6 @@ async def test_a_recording_comes_whole_and_as_json_only(engine: ScriptedEngine, 
         ("/inspect/recordings/gone", 404, "there is no recording gone"),
         ("/inspect/recordings/..%2F..%2Fetc%2Fpasswd", 404, ""),
         ("/inspect/recordings?limit=1000", 400, "limit is 1000"),
-        ("/inspect/recordings?since=0&wait=21", 400, "wait is 21 seconds, and may be 0 to 20"),
-        ("/inspect/recordings?since=0&wait=nan", 400, "wait is nan seconds"),
         ("/inspect/recordings?before=x", 400, "no place in the list"),
         ("/inspect/recordings/cut", 400, "perhaps cut off"),
         ("/inspect/recordings/old", 400, "recording of version 0"),
@@ -192,94 +188,6 @@ async def test_only_so_many_requests_wait(
         assert (await waiting).status_code == 200
 
 
-async def waiting(client: httpx.AsyncClient, since: int, **query: Any) -> asyncio.Task[httpx.Response]:
-    """A request for what is newer than `since`, which the server lets wait."""
-    query = {"since": since, "wait": 20} | query
-    task = asyncio.create_task(client.get("/inspect/recordings", params=query))
-    await seen_by_server(client, 1)
-    return task
-
-
-async def seen_by_server(client: httpx.AsyncClient, watchers: int) -> None:
-    while news_of(client).watchers != watchers:
-        await asyncio.sleep(0)
-
-
-def news_of(client: httpx.AsyncClient) -> routes._News:
-    app: Any = client._transport.app  # type: ignore[attr-defined]
-    (listing,) = [route.endpoint for route in app.routes if route.path == "/inspect/recordings"]
-    news: routes._News = listing.__self__._news
-    return news
-
-
-def captures_of(client: httpx.AsyncClient) -> Captures:
-    return news_of(client)._captures
-
-
-async def test_a_list_that_waits_comes_when_a_request_ends(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recordings, "_LISTED_S", 1e9)  # so that nothing but the news has the folder listed again
-    write(tmp_path, "a", recording(), 1)
-    engine.ids = ids_of(Message(content="ok", reasoning="hm"), tok)
-    async with inspected(engine, tok, tmp_path) as client:
-        newest = (await client.get("/inspect/recordings")).json()["newest"]
-        for _ in range(2):
-            task = await waiting(client, newest)
-            assert not task.done()
-            answer = (await client.post("/v1/chat/completions", json=CHAT)).json()
-            reply = (await task).json()
-            assert reply["recordings"][0]["id"] == answer["id"] and reply["newest"] > newest
-            newest = reply["newest"]
-        # Between two questions of a page, news are kept for the next one.
-        answer = (await client.post("/v1/chat/completions", json=CHAT)).json()
-        while not captures_of(client)._folder._files > 2:
-            await asyncio.sleep(0)
-        reply = (await client.get("/inspect/recordings", params={"since": newest, "wait": 20})).json()
-        assert reply["recordings"][0]["id"] == answer["id"]
-
-
-async def test_a_list_that_waits_finds_what_other_processes_write(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recordings, "_LISTED_S", 0)
-    monkeypatch.setattr(routes, "_LOOK_S", 0.01)
-    async with inspected(engine, tok, tmp_path) as client:
-        task = await waiting(client, 0)
-        write(tmp_path, "b", recording(), 1)
-        assert [each["name"] for each in (await task).json()["recordings"]] == ["b"]
-
-
-async def test_a_list_waits_no_longer_than_it_may(
-    engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with inspected(engine, tok, tmp_path) as client:
-        reply = (await client.get("/inspect/recordings?since=0&wait=0.01")).json()
-        assert reply == {"recordings": [], "next": None, "newest": 0}
-        task = await waiting(client, 0)
-        task.cancel()  # the client leaves
-        await seen_by_server(client, 0)
-        task = await waiting(client, 0)
-        client._transport.app.state.draining.start()  # type: ignore[attr-defined]
-        assert (await task).status_code == 503
-        # Neither a server that drains nor one with too many that wait lets another one wait.
-        assert (await client.get("/inspect/recordings?since=0&wait=20")).status_code == 200
-    monkeypatch.setattr(routes, "_MOST_WATCHING", 0)
-    async with inspected(engine, tok, tmp_path) as client:
-        assert (await client.get("/inspect/recordings?since=0&wait=20")).status_code == 200
-
-
-def test_news_after_the_end_of_the_loop_are_nobodys(tok: Tokenizer, tmp_path: Path) -> None:
-    captures = Captures(RecordingOptions(tmp_path), tok)
-
-    async def watch() -> None:
-        with routes._News(captures).watched():
-            pass
-
-    asyncio.run(watch())
-    captures._folder.written("a")
-
-
 async def test_the_list_of_paths_has_the_page_and_not_its_files(
     engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path
 ) -> None:
@@ -298,18 +206,3 @@ async def test_the_server_says_what_it_serves(engine: ScriptedEngine, tok: Token
         served = (await client.get("/inspect/server")).json()
     assert served["tokenizer"]["digest"] == model_digest("", tok).hex()
     assert served["model"] == MODEL
-
-
-CHAT: dict[str, Any] = {
-    "model": MODEL,
-    "messages": [
-        {"role": "user", "content": "zq <|im_end|>"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "x", "content": "c"},
-    ],
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-}

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -36,19 +36,14 @@ _LEAST_READ = 4096
 _REMEMBERED = 10_000
 #: The folder is listed once in this many seconds, and in this many times what listing it takes.
 _LISTED_S, _LISTED_TIMES = 0.5, 10
-#: A file is seen a little after the time that it has. A reader that asks for newer ones gets those again.
-_OVERLAP_NS = 2_000_000_000
-#: The time of the newest is rounded up to this. It has 15 digits then, as many as a browser keeps of a number.
-_ROUNDED_NS = 10_000
 
 
 class Listing(msgspec.Struct, frozen=True):
     """Recordings, newest first. `next`: `before` of the search that goes on from here; None: this was the last of the
-    list. `newest`: `since` of the search for those that are written from now on."""
+    list."""
 
     recordings: list[Summary]
     next: str | None
-    newest: int
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -81,25 +76,19 @@ class Recordings:
         self._read = 0
         self._summary = functools.lru_cache(_REMEMBERED)(self._summarized)
 
-    def search(self, search: Search, written: Iterable[str] = ()) -> Listing:
-        """The recordings that `search` asks for. `written`: names of files that are known to be new.
-
-        Raises `InvalidRequest`, or `UnknownRecording` without the folder.
-        """
+    def search(self, search: Search) -> Listing:
+        """The recordings that `search` asks for. Raises `InvalidRequest`, or `UnknownRecording` without the folder."""
         files = self._listed()
-        if new := {*self._stated(written)}.difference(files):
-            files = self._files = sorted((*files, *new), reverse=True)
-        newest = -(-files[0].written // _ROUNDED_NS) * _ROUNDED_NS if files else 0
         shown: list[Summary] = []
         self._read = 0
         for file in self._from(files, search):
             if len(shown) == search.limit or self._read >= _MOST_READ:
-                return Listing(shown, self._before(files, file), newest)
+                return Listing(shown, self._before(files, file))
             with suppress(UnknownRecording):  # it was deleted meanwhile
                 summary = self._summary(file)
                 if search.fits(summary) and (not search.text or self._has(search, file)):
                     shown.append(summary)
-        return Listing(shown, None, newest)
+        return Listing(shown, None)
 
     def show(self, name: str) -> Shown:
         """The recording `name`. Raises `UnknownRecording`, or `InvalidRequest` for a file that is no recording."""
@@ -129,18 +118,10 @@ class Recordings:
                         status = entry.stat(follow_symlinks=False)
                         yield _File(status.st_mtime_ns, name, status.st_size)
 
-    def _stated(self, names: Iterable[str]) -> Iterator[_File]:
-        for name in names:
-            with suppress(OSError):  # it was deleted meanwhile
-                status = os.stat(self._folder / f"{name}{SUFFIX}", follow_symlinks=False)
-                yield _File(status.st_mtime_ns, name, status.st_size)
-
     @staticmethod
     def _from(files: list[_File], search: Search) -> Iterator[_File]:
         before = None if search.before is None else _place(search.before)
         for file in files:
-            if search.since is not None and file.written <= search.since - _OVERLAP_NS:
-                return
             if before is None or file[:2] < before:
                 yield file
 

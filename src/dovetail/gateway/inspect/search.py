@@ -13,22 +13,17 @@ from dovetail.gateway.recordings.recording import NOTHING, RecordedError, Record
 #: Recordings of one reply.
 _MOST = 200
 _LONGEST_TEXT = 200
-_LONGEST_WAIT_S = 20
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """Which recordings to list: the newest `limit`, of those that were written after `since` or that come behind
-    `before` in the list.
+    """Which recordings to list: the newest `limit`, of those that come behind `before` in the list.
 
-    `wait`: the most seconds that the reply may wait for one that is newer than `since`.
     `text`: occurs in the request, in the prompt, in the message or in an id, in any case. `finish`, `model`: exactly
     so. `defects`: only those with a defect, with a fault of a call, or that cannot be read.
     """
 
     limit: int = 50
-    since: int | None = None
     before: str | None = None
-    wait: float = 0
     text: str = ""
     finish: str = ""
     model: str = ""
@@ -46,9 +41,6 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"a parameter of the list is wrong: {error}") from error
         if not 1 <= search.limit <= _MOST:
             raise InvalidRequest(f"limit is {search.limit}, and has to be 1 to {_MOST}", param="limit")
-        if not 0 <= search.wait <= _LONGEST_WAIT_S:
-            message = f"wait is {search.wait:g} seconds, and may be 0 to {_LONGEST_WAIT_S}"
-            raise InvalidRequest(message, param="wait")
         if len(search.text) > _LONGEST_TEXT:
             raise InvalidRequest(f"text has {len(search.text)} characters, and may have {_LONGEST_TEXT}", param="text")
         return search

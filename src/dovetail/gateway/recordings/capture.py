@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -172,10 +172,6 @@ class Captures(NoCaptures):
     def folder(self) -> Path:
         """Where the recordings are."""
         return self._options.folder
-
-    def tell(self, written: Callable[[str], None]) -> None:
-        """Call `written` with the name of each recording that is written: see `RecordingFolder.written`."""
-        self._folder.written = written
 
     def begin(self, body: Body, report: RequestReport) -> NoCapture:
         if self._folder.stopped:

@@ -58,9 +58,6 @@ class _File(NamedTuple):
     path: str
 
 
-def _nothing(name: str) -> None: ...
-
-
 class RecordingFolder:
     """Writes recordings to `path`, which it makes. Raises `OSError` if that cannot be.
 
@@ -82,8 +79,6 @@ class RecordingFolder:
         self._looked = -_LOOK_S
         #: Whether recording has stopped.
         self.stopped = False
-        #: Called by the thread with the name of each recording that it has written. It must neither block nor raise.
-        self.written: Callable[[str], None] = _nothing
 
     @property
     def most_bytes(self) -> int:
@@ -146,7 +141,6 @@ class RecordingFolder:
                 os.unlink(part)
             raise
         self._files, self._bytes = self._files + 1, self._bytes + len(data)
-        self.written(name)
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest recordings if one more of `size` bytes would exceed a limit."""

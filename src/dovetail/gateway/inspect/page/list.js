@@ -1,5 +1,5 @@
 /**
- * The list of requests, newest first, which fills while requests end.
+ * The list of requests, newest first, which is read again every two seconds.
  *
  * @typedef {{name: string, written: number, bytes: number, id: string, api: string, model: string, began: string,
  *   seconds: number | null, prompt_tokens: number | null, tokens: number, drafted: number | null,
@@ -14,10 +14,6 @@ const FILTERS = ["text", "finish", "model", "defects"];
 const PAGE = 50;
 /** Rows of the table. Older ones leave it when new ones come. */
 const MOST_ROWS = 500;
-/** Seconds that the server may wait for new requests before it answers. */
-const WAIT_S = 20;
-/** The pause after an answer, in which more requests may end, and after one that did not wait. */
-const PAUSE_MS = 200;
 const POLL_MS = 2000;
 /** Requests in a row that search on, where a filter fits few recordings. */
 const MOST_SEARCHES = 20;
@@ -41,7 +37,6 @@ class List {
     this.rows = new Map();
     /** @type {string | null} */
     this.next = null;
-    this.newest = 0;
     this.models = new Set([this.query.get("model") ?? ""]);
     this.body = element("tbody", { keydown: (event) => this.moveFocus(event) });
     this.table = element(
@@ -99,7 +94,6 @@ class List {
     let missing = PAGE;
     for (let tries = 0; missing > 0 && tries < MOST_SEARCHES; tries++) {
       const reply = await this.fetch({ limit: missing, before: this.next });
-      if (this.newest === 0) this.newest = reply.newest;
       for (const summary of reply.recordings) this.add(summary, false);
       missing -= reply.recordings.length;
       this.next = reply.next;
@@ -112,16 +106,11 @@ class List {
 
   /** Fill in new requests as they end, until the page is left. */
   async watch() {
-    let wait = PAUSE_MS;
     while (!this.signal.aborted) {
-      await pause(document.hidden ? POLL_MS : wait, this.signal);
+      await pause(POLL_MS, this.signal);
       if (document.hidden || this.signal.aborted) continue;
-      const asked = performance.now();
-      wait = POLL_MS;
       try {
-        const reply = await this.fetch({ limit: PAGE, since: this.newest, wait: WAIT_S });
-        if (reply.newest > this.newest || performance.now() - asked > POLL_MS) wait = PAUSE_MS;
-        this.newest = Math.max(this.newest, reply.newest);
+        const reply = await this.fetch({ limit: PAGE });
         const fresh = reply.recordings.reverse().filter((/** @type {Summary} */ each) => this.add(each, true));
         if (fresh.length) announce(count(fresh.length, "new request"));
         this.describe();
