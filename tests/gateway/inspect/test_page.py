@@ -149,8 +149,10 @@ async def test_a_recording_comes_whole_and_as_json_only(engine: ScriptedEngine, 
     [
         ("/inspect/recordings/gone", 404, "there is no recording gone"),
         ("/inspect/recordings/..%2F..%2Fetc%2Fpasswd", 404, ""),
-        ("/inspect/recordings?limit=1000", 400, "limit is 1000"),
-        ("/inspect/recordings?before=x", 400, "no place in the list"),
+        ("/inspect/recordings?limit=0", 400, "limit is 0, and has to be 1 to 1000"),
+        ("/inspect/recordings?limit=1001", 400, "limit is 1001"),
+        ("/inspect/recordings?limit=many", 400, "limit is many"),
+        ("/inspect/recordings?color=red", 400, "color is no parameter"),
         ("/inspect/recordings/cut", 400, "perhaps cut off"),
         ("/inspect/recordings/old", 400, "recording of version 0"),
         ("/inspect/other", 404, "is not served"),
@@ -170,14 +172,14 @@ async def test_only_so_many_requests_wait(
     engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, release = threading.Event(), threading.Event()
-    search = Recordings.search
+    newest = Recordings.newest
 
-    def slow(self: Recordings, *query: Any) -> Any:
+    def slow(self: Recordings, limit: int) -> Any:
         entered.set()
         release.wait(60)
-        return search(self, *query)
+        return newest(self, limit)
 
-    monkeypatch.setattr(Recordings, "search", slow)
+    monkeypatch.setattr(Recordings, "newest", slow)
     monkeypatch.setattr(routes, "_MOST_WAITING", 1)
     async with inspected(engine, tok, tmp_path) as client:
         waiting = asyncio.ensure_future(client.get("/inspect/recordings"))

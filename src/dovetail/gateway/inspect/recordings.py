@@ -1,4 +1,4 @@
-"""Reads the folder of recordings for the page: a list that is searched piece by piece, and single recordings.
+"""Reads the folder of recordings for the page: the newest ones as a list, and single recordings.
 
 Several processes may write into the folder meanwhile. The work of one call is bounded, however large the folder is.
 """
@@ -18,7 +18,6 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.errors import InvalidRequest, UnknownRecording
-from dovetail.gateway.inspect.search import Search
 from dovetail.gateway.inspect.summary import Summary, summary_of
 from dovetail.gateway.recordings.capture import MOST_BYTES
 from dovetail.gateway.recordings.folder import SUFFIX
@@ -27,8 +26,7 @@ from dovetail.gateway.recordings.verdict import Finding, verdict
 
 #: Names of recordings, without the suffix.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
-#: Bytes of recordings that one search reads, in files that it has not read before. The rest of the list is another
-#: search.
+#: Bytes of recordings that one call reads, in files that it has not read before. The next call goes on.
 _MOST_READ = 16 * 1024 * 1024
 #: Bytes that a file counts at least, for opening it.
 _LEAST_READ = 4096
@@ -39,11 +37,10 @@ _LISTED_S, _LISTED_TIMES = 0.5, 10
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Recordings, newest first. `next`: `before` of the search that goes on from here; None: this was the last of the
-    list."""
+    """Recordings, newest first. `more`: the folder has older ones."""
 
     recordings: list[Summary]
-    next: str | None
+    more: bool
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -61,10 +58,6 @@ class _File(NamedTuple):
     name: str
     size: int
 
-    @property
-    def place(self) -> str:
-        return f"{self.written}.{self.name}"
-
 
 class Recordings:
     """The recordings in `folder`. Used by one thread."""
@@ -76,19 +69,19 @@ class Recordings:
         self._read = 0
         self._summary = functools.lru_cache(_REMEMBERED)(self._summarized)
 
-    def search(self, search: Search) -> Listing:
-        """The recordings that `search` asks for. Raises `InvalidRequest`, or `UnknownRecording` without the folder."""
-        files = self._listed()
+    def newest(self, limit: int) -> Listing:
+        """The newest `limit` recordings, or fewer if many of them have not been read before.
+
+        Raises `UnknownRecording` without the folder.
+        """
         shown: list[Summary] = []
         self._read = 0
-        for file in self._from(files, search):
-            if len(shown) == search.limit or self._read >= _MOST_READ:
-                return Listing(shown, self._before(files, file))
+        for file in self._listed():
+            if len(shown) == limit or self._read >= _MOST_READ:
+                return Listing(shown, True)
             with suppress(UnknownRecording):  # it was deleted meanwhile
-                summary = self._summary(file)
-                if search.fits(summary) and (not search.text or self._has(search, file)):
-                    shown.append(summary)
-        return Listing(shown, None)
+                shown.append(self._summary(file))
+        return Listing(shown, False)
 
     def show(self, name: str) -> Shown:
         """The recording `name`. Raises `UnknownRecording`, or `InvalidRequest` for a file that is no recording."""
@@ -118,19 +111,6 @@ class Recordings:
                         status = entry.stat(follow_symlinks=False)
                         yield _File(status.st_mtime_ns, name, status.st_size)
 
-    @staticmethod
-    def _from(files: list[_File], search: Search) -> Iterator[_File]:
-        before = None if search.before is None else _place(search.before)
-        for file in files:
-            if before is None or file[:2] < before:
-                yield file
-
-    @staticmethod
-    def _before(files: list[_File], file: _File) -> str:
-        """The place of the file ahead of `file` in the list, so that the next search begins with `file`."""
-        number = files.index(file)
-        return files[number - 1].place if number else f"{file.written + 1}.{file.name}"
-
     def _summarized(self, file: _File) -> Summary:
         try:
             return summary_of(decode(self._content(file.name), file.name), file.name, file.written, file.size)
@@ -138,12 +118,6 @@ class Recordings:
             raise
         except InvalidRequest as error:
             return Summary(name=file.name, written=file.written, bytes=file.size, unreadable=error.message)
-
-    def _has(self, search: Search, file: _File) -> bool:
-        try:
-            return search.occurs_in(self._content(file.name))
-        except InvalidRequest:
-            return False
 
     def _content(self, name: str) -> bytes:
         """The file of the recording `name`. Raises `UnknownRecording`, or `InvalidRequest` for too large a one."""
@@ -167,11 +141,3 @@ def _regular(path: str, flags: int) -> int:
         os.close(descriptor)
         raise FileNotFoundError(path)
     return descriptor
-
-
-def _place(text: str) -> tuple[int, str]:
-    """The time and the name in a place of the list. Raises `InvalidRequest`."""
-    written, _, name = text.partition(".")
-    if not re.fullmatch(r"[0-9]{1,20}", written) or not _NAME.fullmatch(name):
-        raise InvalidRequest("before is no place in the list: give the `next` of a reply", param="before")
-    return int(written), name

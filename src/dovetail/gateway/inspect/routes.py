@@ -7,7 +7,8 @@ The data is what every client wrote and read, so it needs the operator's key: th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,11 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import dovetail
-from dovetail.errors import EngineBusy, Forbidden
+from dovetail.errors import EngineBusy, Forbidden, InvalidRequest
 from dovetail.gateway.http.connection import account_of
 from dovetail.gateway.inspect.page_files import PATH, page_routes
 from dovetail.gateway.inspect.recordings import Recordings
-from dovetail.gateway.inspect.search import Search
 from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 #: Requests for recordings that may wait for the thread that reads them.
 _MOST_WAITING = 32
+#: Recordings of a list: if the request names no limit, and at most.
+_LISTED, _MOST_LISTED = 50, 1000
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
@@ -66,8 +68,8 @@ class _Data:
 
     async def listing(self, request: Request) -> Response:
         check_may_inspect(request)
-        search = Search.of(request.query_params)
-        return _reply(await self._in_thread(lambda: msgspec.json.encode(self._recordings.search(search))))
+        limit = _limit(request.query_params)
+        return _reply(await self._in_thread(lambda: msgspec.json.encode(self._recordings.newest(limit))))
 
     async def recording(self, request: Request) -> Response:
         check_may_inspect(request)
@@ -83,6 +85,17 @@ class _Data:
             return await asyncio.get_running_loop().run_in_executor(self._thread, read)
         finally:
             self._waiting -= 1
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    """The `limit` of a URL's query. Raises `InvalidRequest`."""
+    for name in query:
+        if name != "limit":
+            raise InvalidRequest(f"{name:.80} is no parameter of the list; limit is", param=name)
+    limit = query.get("limit", str(_LISTED))
+    if not re.fullmatch("[0-9]{1,4}", limit) or not 1 <= int(limit) <= _MOST_LISTED:
+        raise InvalidRequest(f"limit is {limit:.20}, and has to be 1 to {_MOST_LISTED}", param="limit")
+    return int(limit)
 
 
 def check_may_inspect(request: Request) -> None:

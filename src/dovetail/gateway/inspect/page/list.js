@@ -10,13 +10,11 @@
 import { get } from "./api.js";
 import { announce, count, duration, element, fill, grouped, inLine } from "./dom.js";
 
-const FILTERS = ["text", "finish", "model", "defects"];
+/** Recordings that the list has at first, and those that come when older ones are asked for. */
 const PAGE = 50;
-/** Rows of the table. Older ones leave it when new ones come. */
-const MOST_ROWS = 500;
+/** The most that the server lists. */
+const MOST = 1000;
 const POLL_MS = 2000;
-/** Requests in a row that search on, where a filter fits few recordings. */
-const MOST_SEARCHES = 20;
 const COLUMNS = ["Time", "Model", "API", "Prompt", "Answer", "Duration", "Drafts that stood", "Finish", "Calls", "Defects"];
 const FIGURES = ["Prompt", "Answer", "Duration", "Drafts that stood"];
 
@@ -24,20 +22,21 @@ const FIGURES = ["Prompt", "Answer", "Duration", "Drafts that stood"];
 export async function showList(main, query, signal) {
   const list = new List(query, signal);
   fill(main, element("h1", {}, "Requests"), list.filters, list.table, list.footer);
-  await list.older();
+  await list.read();
   await list.watch();
 }
 
 class List {
   /** @param {URLSearchParams} query @param {AbortSignal} signal */
   constructor(query, signal) {
-    this.query = new URLSearchParams(FILTERS.flatMap((name) => (query.get(name) ? [[name, query.get(name) ?? ""]] : [])));
     this.signal = signal;
+    this.limit = PAGE;
+    /** @type {Summary[]} */
+    this.recordings = [];
+    /** When the newest was written. */
+    this.newest = Infinity;
     /** @type {Map<string, HTMLTableRowElement>} */
     this.rows = new Map();
-    /** @type {string | null} */
-    this.next = null;
-    this.models = new Set([this.query.get("model") ?? ""]);
     this.body = element("tbody", { keydown: (event) => this.moveFocus(event) });
     this.table = element(
       "div", { class: "scroll", role: "region", "aria-label": "Requests", tabindex: 0 },
@@ -45,122 +44,84 @@ class List {
         element("thead", {}, element("tr", {}, ...COLUMNS.map((name) =>
           element("th", { scope: "col", class: FIGURES.includes(name) ? "figure" : null }, name)))),
         this.body));
-    this.modelSelect = element("select", { id: "model", change: () => this.apply() });
-    this.filters = this.form();
-    this.more = element("button", { type: "button", click: () => this.older().then(() => this.focusLast()) }, "Older requests");
+    this.text = element("input", {
+      id: "text", type: "search", value: query.get("text"), placeholder: "id, model, finish, call or defect",
+      input: () => this.filter(),
+    });
+    this.defects = element("input", {
+      id: "defects", type: "checkbox", checked: query.get("defects") === "true", change: () => this.filter(),
+    });
+    this.filters = element("div", { class: "filters", role: "search", "aria-label": "Filters" },
+      element("label", { for: "text" }, "Text"), this.text,
+      element("span", {}, this.defects, element("label", { for: "defects" }, "with defects only")));
+    this.more = element("button", { type: "button", hidden: true, click: () => this.older() }, "Older requests");
     this.summary = element("p", { class: "dim" });
     this.footer = element("div", { class: "row" }, this.more, this.summary);
   }
 
-  form() {
-    const finish = element("select", { id: "finish", change: () => this.apply() },
-      ...[["", "any"], ["stop", "stop"], ["length", "length"], ["tool_calls", "tool calls"], ["disconnected", "disconnected"],
-        ["InvalidRequest", "refused"], ["EngineError", "engine error"]]
-        .map(([value, text]) => element("option", { value, selected: value === (this.query.get("finish") ?? "") }, text)));
-    this.drawModels();
-    const text = element("input", {
-      id: "text", type: "search", maxlength: 200, value: this.query.get("text"), placeholder: "in request, prompt, message or id",
-    });
-    const defects = element("input", {
-      id: "defects", type: "checkbox", checked: this.query.get("defects") === "true", change: () => this.apply(),
-    });
-    const form = element("form", { class: "filters", role: "search", "aria-label": "Filters" },
-      element("label", { for: "text" }, "Text"), text, element("label", { for: "finish" }, "Finish"), finish,
-      element("label", { for: "model" }, "Model"), this.modelSelect,
-      element("span", {}, defects, element("label", { for: "defects" }, "with defects only")),
-      element("button", { type: "submit" }, "Search"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.apply();
-    });
-    this.inputs = { text, finish, defects };
-    return form;
-  }
-
-  /** Go to the address of the list with these filters. */
-  apply() {
+  /** Show the rows that fit, and put the filters into the address, which can be sent. */
+  filter() {
     const query = new URLSearchParams();
-    const { text, finish, defects } = /** @type {NonNullable<typeof this.inputs>} */ (this.inputs);
-    for (const [name, value] of [["text", text.value], ["finish", finish.value], ["model", this.modelSelect.value]]) {
-      if (value) query.set(name, value);
-    }
-    if (defects.checked) query.set("defects", "true");
-    location.hash = `#/?${query}`;
+    if (this.text.value) query.set("text", this.text.value);
+    if (this.defects.checked) query.set("defects", "true");
+    history.replaceState(null, "", `#/?${query}`);
+    this.draw();
   }
 
-  /** Fill in the next older requests. */
   async older() {
-    this.more.disabled = true;
-    let missing = PAGE;
-    for (let tries = 0; missing > 0 && tries < MOST_SEARCHES; tries++) {
-      const reply = await this.fetch({ limit: missing, before: this.next });
-      for (const summary of reply.recordings) this.add(summary, false);
-      missing -= reply.recordings.length;
-      this.next = reply.next;
-      this.describe();
-      if (this.next === null) break;
-    }
-    this.more.disabled = false;
-    this.more.hidden = this.next === null;
+    this.limit = Math.min(this.limit + PAGE, MOST);
+    await this.read();
+    announce(`${count(this.rows.size, "request")} in the list`);
   }
 
-  /** Fill in new requests as they end, until the page is left. */
+  /** Read the list again and again, until the page is left. */
   async watch() {
     while (!this.signal.aborted) {
       await pause(POLL_MS, this.signal);
       if (document.hidden || this.signal.aborted) continue;
       try {
-        const reply = await this.fetch({ limit: PAGE });
-        const fresh = reply.recordings.reverse().filter((/** @type {Summary} */ each) => this.add(each, true));
-        if (fresh.length) announce(count(fresh.length, "new request"));
-        this.describe();
+        await this.read();
       } catch (error) {
         if (!this.signal.aborted) this.summary.textContent = `No new requests: ${/** @type {Error} */ (error).message}`;
       }
     }
   }
 
-  /** @param {Record<string, string | number | null>} paging */
-  async fetch(paging) {
-    const query = new URLSearchParams(this.query);
-    for (const [name, value] of Object.entries(paging)) if (value !== null) query.set(name, String(value));
-    return get(`recordings?${query}`, this.signal);
+  async read() {
+    const { recordings, more } = await get(`recordings?limit=${this.limit}`, this.signal);
+    this.recordings = recordings;
+    this.more.hidden = !more || this.limit === MOST;
+    this.draw();
+    const fresh = this.recordings.filter((each) => each.written > this.newest && this.rows.has(each.name));
+    this.newest = this.recordings[0]?.written ?? 0;
+    for (const each of fresh) this.rows.get(each.name)?.classList.add("fresh");
+    if (fresh.length) announce(count(fresh.length, "new request"));
   }
 
-  /** Add a row, unless it is there. @param {Summary} summary @param {boolean} first */
-  add(summary, first) {
-    if (this.rows.has(summary.name)) return false;
-    const row = rowOf(summary);
-    this.rows.set(summary.name, row);
-    if (first) {
-      row.classList.add("fresh");
-      this.body.prepend(row);
-    } else this.body.append(row);
-    while (first && this.rows.size > MOST_ROWS) {
-      const last = /** @type {HTMLTableRowElement} */ (this.body.lastElementChild);
-      this.rows.delete(last.dataset.name ?? "");
-      last.remove();
+  /** Make the rows those of the recordings that fit the filters. Rows that stay keep their focus. */
+  draw() {
+    const shown = this.recordings.filter((each) => this.fits(each));
+    const names = new Set(shown.map((each) => each.name));
+    for (const [name, row] of this.rows) {
+      if (names.has(name)) continue;
+      row.remove();
+      this.rows.delete(name);
     }
-    if (!this.models.has(summary.model)) {
-      this.models.add(summary.model);
-      this.drawModels();
+    let next = this.body.firstElementChild;
+    for (const each of shown) {
+      const row = this.rows.get(each.name);
+      if (row) next = row.nextElementSibling;
+      else this.rows.set(each.name, this.body.insertBefore(rowOf(each), next));
     }
-    return true;
+    const filtered = this.text.value || this.defects.checked ? ` of ${grouped(this.recordings.length)} fit the filters` : "";
+    this.summary.textContent = `${count(shown.length, "request")}${filtered}. New ones appear by themselves.`;
   }
 
-  drawModels() {
-    fill(this.modelSelect, ...[...new Set(["", ...this.models])].sort().map((name) =>
-      element("option", { value: name, selected: name === (this.query.get("model") ?? "") }, name ? inLine(name) : "any")));
-  }
-
-  describe() {
-    const filtered = this.query.size ? " that fit the filters" : "";
-    const text = this.rows.size ? `${count(this.rows.size, "request")}${filtered}` : `No requests${filtered} yet`;
-    this.summary.textContent = `${text}${this.next === null ? "" : ", and older ones"}. New ones appear by themselves.`;
-  }
-
-  focusLast() {
-    announce(`${count(this.rows.size, "request")} in the list`);
+  /** @param {Summary} summary */
+  fits(summary) {
+    const { id, name, model, api, finish, calls, defects, unreadable } = summary;
+    const texts = [id, name, model, api, ...finish, ...calls, ...defects].join("\n").toLowerCase();
+    return texts.includes(this.text.value.toLowerCase()) && (!this.defects.checked || defects.length > 0 || unreadable !== null);
   }
 
   /** Arrow keys go from row to row. @param {KeyboardEvent} event */
