@@ -308,7 +308,6 @@ def test_a_recording_with_any_value_changed_is_shown_or_refused_in_one_line(
         ("--all",),
         ("--json",),
         ("--html", tmp_path / "page"),
-        ("--raw",),
         ("--diff", write(tmp_path, it)),
     ):
         done = dovetail("explain", file, *more)

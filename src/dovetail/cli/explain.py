@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import io
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +15,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.asked_answers import APIS, api_of
+from dovetail.cli.asked_answers import api_of
 from dovetail.cli.asked_recording import Asker
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.cli.prompt_diff import DIFFERENT
-from dovetail.cli.raw_steps import URL, raw_steps, request_of
 from dovetail.cli.recording_diff import Difference, differences
-from dovetail.cli.replay import replayed
 from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
@@ -59,12 +57,6 @@ pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace
 
 def run(arguments: argparse.Namespace) -> int:
     source = _read(arguments.recording)
-    if arguments.raw:
-        base = URL if arguments.url is None else base_of(arguments.url)
-        print(raw_steps(source, arguments.recording, base, key=_key(arguments) is not None), end="")
-        return 0
-    if arguments.replay:
-        return _replay(source, arguments)
     if arguments.diff is not None:
         return _show_differences(
             differences(_shown(source, arguments), _shown(_read(arguments.diff), arguments)), arguments
@@ -98,47 +90,18 @@ def _shown(source: Recording | dict[str, Any], arguments: argparse.Namespace) ->
     """The recording to show: a request is sent. Raises `InvalidRequest`."""
     if isinstance(source, Recording):
         return source
-    return asyncio.run(_asked(arguments, lambda asker: asker.recording(source, _api(source, arguments))))
-
-
-def _replay(source: Recording | dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Print where the answers to a request differ. Returns the exit code."""
-    recorded = source if isinstance(source, Recording) else None
-    body = source if isinstance(source, dict) else request_of(source)
-    api = _api(body, arguments) if recorded is None else recorded.api
-    if api not in APIS:
-        raise InvalidRequest(f"the recording is of the API {api!r:.40}, and those of {', '.join(APIS)} can be replayed")
-    comparisons = asyncio.run(_asked(arguments, lambda asker: replayed(asker, body, api, recorded)))
-    if arguments.json:
-        print(msgspec.json.encode([each._asdict() for each in comparisons]).decode())
-    else:
-        if recorded is not None and len(comparisons) == 1:
-            print("the recorded answer is not compared: it was not asked for at temperature 0\n")
-        for comparison in comparisons:
-            page = _Page(Console(highlight=False, soft_wrap=True), whole=arguments.all)
-            page.line((comparison.what, _HEADING))
-            page.differences(comparison.differences)
-    return DIFFERENT if any(comparison.differences for comparison in comparisons) else 0
-
-
-def _api(body: dict[str, Any], arguments: argparse.Namespace) -> str:
-    return arguments.api or api_of(body) or "chat"
-
-
-async def _asked(arguments: argparse.Namespace, ask: Callable[[Asker], Awaitable[T]]) -> T:
-    """What `ask` returns for the endpoint that `arguments` name. Raises `InvalidRequest`."""
     if arguments.url is None:
         raise InvalidRequest("--url is missing: the server that gets the request, such as http://127.0.0.1:8000")
+    return asyncio.run(_asked(source, arguments))
+
+
+async def _asked(body: dict[str, Any], arguments: argparse.Namespace) -> Recording:
     base = base_of(arguments.url)
-    transport = HttpTransport(base, _key(arguments), _TIMEOUT_S)
+    transport = HttpTransport(base, endpoint_key(arguments.api_key_file, "OPENAI_API_KEY"), _TIMEOUT_S)
     try:
-        return await ask(Asker(transport, base))
+        return await Asker(transport, base).recording(body, arguments.api or api_of(body) or "chat")
     finally:
         await transport.close()
-
-
-def _key(arguments: argparse.Namespace) -> str | None:
-    return endpoint_key(arguments.api_key_file, "OPENAI_API_KEY")
 
 
 def _show(recording: Recording, findings: Sequence[Finding], page: _Page) -> None:

@@ -173,15 +173,6 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     )
     explain.add_argument("--url", metavar="URL", help="the server that gets the request in FILE, with or without /v1")
     explain.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
-    explain.add_argument(
-        "--replay",
-        action="store_true",
-        help="send the request to URL, with drafting and without, and show where the answers begin to differ; exit "
-        "code 1 if they do",
-    )
-    explain.add_argument(
-        "--raw", action="store_true", help="print commands that do render, complete and parse by hand, with curl"
-    )
     explain.add_argument("--all", action="store_true", help="shorten nothing, and show the grammar")
     explain.add_argument(
         "--diff", metavar="FILE", help="show where another recording begins to differ; exit code 1 if it does"
