@@ -15,8 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.asked_answers import api_of
-from dovetail.cli.asked_recording import Asker
+from dovetail.cli.asked_recording import Asker, api_of
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.cli.prompt_diff import DIFFERENT
 from dovetail.cli.recording_diff import Difference, differences
