@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import msgspec
 
 from dovetail.events import CallArguments, CallStart, Content, Defect, Event
-from dovetail.gateway.broken_json import Path, break_of, is_prose, named
 
 #: The details of defects, as `validation` and `grammar.schemas.check` write them.
 _WHERE = re.compile(
     r"(?:call (?P<call>[0-9]{1,9}(?![0-9]))|content)(?:: (?P<pointer>/\S*|the arguments) against (?P<schema>\S+))?"
 )
 _INDEX = re.compile(r"[0-9]{1,9}")
+#: A word, and the beginning of another one.
+_PROSE = re.compile(r"[^\W\d_][^\s]*+\s++\S")
+#: A string of JSON; group 2: it is a key.
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*+:)?')
 
 
 def misfits(events: Sequence[Event]) -> Iterator[str]:
@@ -51,39 +55,38 @@ def _texts(events: Sequence[Event]) -> dict[int | None, str]:
 
 
 def _not_json(text: str) -> str:
-    broken = break_of(text)
-    if broken is None:
+    """Where `text` stops being JSON, if it has prose there."""
+    try:
+        json.loads(text)
         return ""
-    return _at("prose" if is_prose(broken.rest) else "no JSON", broken.path)
-
-
-def _at(what: str, path: Path) -> str:
-    return f"{what} at the schema's `{named(path)}`" if path else f"{what} where the schema begins"
+    except json.JSONDecodeError as error:
+        at, in_a_value = error.pos, error.msg == "Expecting value"
+    except (ValueError, RecursionError):  # a number, or a depth, beyond the library's limits
+        return ""
+    if _PROSE.match(text, at) is None:
+        return ""
+    keys = [string[1] for string in _STRING.finditer(text, 0, at) if string[2]] if in_a_value else []
+    return f"prose at the schema's `{keys[-1]}`" if keys else "prose where the schema begins"
 
 
 def _mismatch(text: str, pointer: str, schema: str) -> str:
     keyword = schema.rpartition("/")[2]
     if not pointer.startswith("/"):
         return f"does not fit the schema's `{keyword}`"
-    path, value = _resolved(text, pointer)
-    if isinstance(value, str) and is_prose(value):
-        return _at("prose", path)
-    return f"`{named(path)}` does not fit the schema's `{keyword}`"
+    path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    name = "".join(f"[{part}]" if _INDEX.fullmatch(part) else f".{part}" for part in path).removeprefix(".")
+    value = _value(text, path)
+    if isinstance(value, str) and _PROSE.match(value):
+        return f"prose at the schema's `{name}`"
+    return f"`{name}` does not fit the schema's `{keyword}`"
 
 
-def _resolved(text: str, pointer: str) -> tuple[Path, Any]:
-    """The path and the value at a JSON pointer (RFC 6901) into `text`."""
-    path: list[str | int] = []
+def _value(text: str, path: Sequence[str]) -> Any:
+    """The value in `text` at the path of a JSON pointer (RFC 6901); None if there is none, as in redacted texts."""
     try:
         value = msgspec.json.decode(text.encode(errors="replace"))
-    except (msgspec.DecodeError, RecursionError):  # of a file that no server wrote so
-        value = None
-    for part in pointer.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
-            path.append(int(key))
-            value = value[int(key)]
-        else:
-            path.append(key)
-            value = value.get(key) if isinstance(value, dict) else None
-    return tuple(path), value
+        for part in path:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+    except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError):
+        return None
+    return value
