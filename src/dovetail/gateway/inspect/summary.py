@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,6 +13,21 @@ from dovetail.gateway.recordings.recording import Recording
 #: Names of calls, and kinds of defects, that a line has at most, and the characters of a text.
 _MOST_NAMES = 8
 _LONGEST = 200
+
+
+class Drafts(NamedTuple):
+    """How many tokens were drafted, and how many of them were accepted."""
+
+    drafted: int
+    accepted: int
+
+
+def drafts_of(recording: Recording) -> Drafts | None:
+    """The drafts of all steps; None if no step reports drafts."""
+    counted = [step for step in recording.steps if step.drafted is not None]
+    if not counted:
+        return None
+    return Drafts(sum(step.drafted or 0 for step in counted), sum(step.accepted for step in counted))
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -44,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def summary_of(recording: Recording, name: str, written: int, size: int) -> Summary:
     """The line of `recording`, which the file `name` of `size` bytes has."""
-    counted = [step for step in recording.steps if step.drafted is not None]
+    drafts = drafts_of(recording)
     return Summary(
         name=name,
         written=written,
@@ -56,8 +72,8 @@ def summary_of(recording: Recording, name: str, written: int, size: int) -> Summ
         seconds=recording.times.get("ended"),
         prompt_tokens=None if recording.prompt is None else recording.prompt.tokens,
         tokens=sum(len(step.tokens) for step in recording.steps),
-        drafted=sum(step.drafted or 0 for step in counted) if counted else None,
-        accepted=sum(step.accepted for step in counted) if counted else None,
+        drafted=None if drafts is None else drafts.drafted,
+        accepted=None if drafts is None else drafts.accepted,
         finish=_few(_finish(recording)),
         calls=_few(_calls(recording)),
         defects=_few(_defects(recording)),

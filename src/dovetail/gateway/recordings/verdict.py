@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dovetail.events import CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.gateway.inspect.summary import drafts_of
 from dovetail.gateway.recordings.misfits import misfits
 from dovetail.gateway.recordings.recording import RecordedOptions, RecordedStep, Recording
 from dovetail.reading.defects import KINDS
@@ -147,10 +148,8 @@ def _prompt(recording: Recording) -> Iterator[Finding]:
 
 
 def _figures(recording: Recording) -> Iterator[Finding]:
-    counted = [step for step in recording.steps if step.drafted is not None]
-    drafted = sum(step.drafted or 0 for step in counted)
+    drafted, accepted = drafts_of(recording) or (0, 0)
     if drafted:
-        accepted = sum(step.accepted for step in counted)
         text = f"{accepted} of {_count(drafted, 'draft')} stood ({accepted / drafted:.0%})"
         yield Finding("speculation", f"{text} in {_count(len(recording.steps), 'step')}")
     yield from _grammar(recording)

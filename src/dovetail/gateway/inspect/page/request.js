@@ -35,14 +35,12 @@ export async function showRequest(main, name, signal) {
 
 /** @param {Recording} recording */
 function head(recording) {
-  const drafted = recording.steps.reduce((sum, step) => sum + (step.drafted ?? 0), 0);
-  const accepted = recording.steps.reduce((sum, step) => sum + (step.drafted === null ? 0 : step.accepted), 0);
   const tokens = recording.steps.reduce((sum, step) => sum + step.tokens.length, 0);
   const facts = [
     recording.api, recording.model ?? "", new Date(recording.began).toLocaleString("en-GB"),
     recording.prompt ? `${grouped(recording.prompt.tokens)} prompt tokens` : "",
     count(tokens, "token"), recording.times.ended ? duration(recording.times.ended) : "",
-    drafted ? `${grouped(accepted)} of ${count(drafted, "draft")} stood` : "", recording.redacted ? "redacted" : "",
+    recording.redacted ? "redacted" : "",
   ];
   return element("header", {}, element("p", {}, element("a", { href: "#/" }, "← All requests")),
     element("h1", { class: "id" }, inLine(recording.id)),
