@@ -18,6 +18,7 @@ from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.recordings.folder import RecordingOptions
+from dovetail.inspect.routes import inspect_routes
 from tests.brief_server import BriefServer
 
 DEMO = Path(dovetail.__file__).parent / "data" / "demo"
@@ -46,11 +47,9 @@ def demo_server(
 ) -> Iterator[str]:
     """A server of the model `demo` on a port of its own; yields its address."""
     engine = EmbeddedEngine(DEMO / "target", DEMO / "drafter", EngineSettings(draft_tokens=3, max_batch=4, threads=1))
-    app = create_app(
-        engine,
-        dovetail.format(DEMO / "target"),
-        dovetail.tokenizer(DEMO / "target"),
-        Settings(served_model_name="demo", recordings=recordings, api_key=api_key, keys=keys),
-    )
+    tokenizer = dovetail.tokenizer(DEMO / "target")
+    settings = Settings(served_model_name="demo", recordings=recordings, api_key=api_key, keys=keys)
+    more = inspect_routes(settings, tokenizer)
+    app = create_app(engine, dovetail.format(DEMO / "target"), tokenizer, settings, more=more)
     with served(app) as url:
         yield url

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.cli.recording_diff import Difference, differences
 from dovetail.cli.terminal import visible
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
@@ -35,7 +34,8 @@ from dovetail.gateway.recordings.recording import (
     Token,
     decode,
 )
-from dovetail.gateway.recordings.verdict import verdict
+from dovetail.inspect.recording_diff import Difference, differences
+from dovetail.inspect.verdict import verdict
 from dovetail.tokens import Tokenizer
 from tests.cli.conftest import Dovetail
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of

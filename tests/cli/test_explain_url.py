@@ -15,14 +15,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from dovetail.cli import asked_recording
-from dovetail.cli.asked_recording import api_of
 from dovetail.conversation import Call, Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.recordings import folder as recording_folder
 from dovetail.gateway.recordings.folder import RecordingOptions
 from dovetail.gateway.recordings.recording import decode
+from dovetail.inspect import asked_recording
+from dovetail.inspect.asked_recording import api_of
+from dovetail.inspect.routes import inspect_routes
 from dovetail.tokens import Tokenizer
 from tests.cli.conftest import Dovetail
 from tests.demo_server import demo_server, served
@@ -82,7 +83,8 @@ def shown_json(dovetail: Dovetail, file: Path, url: str, *more: str) -> bytes:
 
 def recording_server(engine: ScriptedEngine, tok: Tokenizer, folder: Path, **more: Any) -> Starlette:
     options = RecordingOptions(folder, when="requested")
-    return create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
+    settings = Settings(served_model_name=MODEL, recordings=options, **more)
+    return create_app(engine, KimiK25(), tok, settings, more=inspect_routes(settings, tok))
 
 
 def test_the_servers_own_recording_is_shown(

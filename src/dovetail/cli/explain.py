@@ -15,16 +15,16 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.asked_recording import Asker, api_of
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.cli.prompt_diff import DIFFERENT
-from dovetail.cli.recording_diff import Difference, differences
 from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallEnd, CallStart, Defect, Event
 from dovetail.gateway.recordings.recording import RecordedPrompt, RecordedStep, Recording, Token, decode
-from dovetail.gateway.recordings.verdict import Finding, verdict
+from dovetail.inspect.asked_recording import Asker, api_of
+from dovetail.inspect.recording_diff import Difference, differences
+from dovetail.inspect.verdict import Finding, verdict
 
 T = TypeVar("T")
 

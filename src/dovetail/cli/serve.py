@@ -50,6 +50,7 @@ from dovetail.gateway import Settings, create_app
 from dovetail.gateway.recordings.folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.response_store import StoreLimits
 from dovetail.gateway.turn.admission import QueueLimits
+from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
 from dovetail.tokens import Tokenizer
@@ -152,7 +153,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         response_limits=response_limits(plan),
         recordings=recording_options(plan),
     )
-    return create_app(engine, fmt, tokenizer, settings, telemetry(plan))
+    return create_app(engine, fmt, tokenizer, settings, telemetry(plan), inspect_routes(settings, tokenizer))
 
 
 def _body_memory(plan: Plan) -> dict[str, int]:

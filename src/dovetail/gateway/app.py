@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,8 +25,6 @@ from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
 from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
-from dovetail.gateway.inspect.page_files import page_paths
-from dovetail.gateway.inspect.routes import inspect_routes
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.keys.key_metrics import KeyMetrics
 from dovetail.gateway.settings import Settings
@@ -38,8 +37,23 @@ from dovetail.tokens import Tokenizer
 _SILENT = Telemetry()
 
 
+class MoreRoutes(NamedTuple):
+    """Routes beside the gateway's own. Those at `open_paths` need no key."""
+
+    routes: Sequence[Route] = ()
+    open_paths: frozenset[str] = frozenset()
+
+
+_NO_MORE = MoreRoutes()
+
+
 def create_app(
-    engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings, telemetry: Telemetry = _SILENT
+    engine: Engine,
+    fmt: Format,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    telemetry: Telemetry = _SILENT,
+    more: MoreRoutes = _NO_MORE,
 ) -> Starlette:
     """The ASGI app in front of `engine`. Its lifespan starts the engine and stops it. `telemetry` gets a report of each
     request."""
@@ -59,7 +73,6 @@ def create_app(
             await asyncio.to_thread(runner.captures.close)
             await telemetry.close()
 
-    open_paths = OPEN_PATHS if settings.recordings is None else OPEN_PATHS | page_paths()
     middleware = [Middleware(RequestMiddleware, metrics=metrics, telemetry=telemetry)]
     if settings.allow_origins:
         # Outermost, so that a page can read errors too, and that its preflight requests need no key.
@@ -68,6 +81,7 @@ def create_app(
         middleware.append(Middleware(HostMiddleware, hosts=settings.hosts))
     if settings.api_key is not None or settings.keys is not None:
         keyring = settings.keys or Keyring(())
+        open_paths = OPEN_PATHS | more.open_paths
         middleware.append(Middleware(ApiKeyMiddleware, key=settings.api_key, keyring=keyring, open_paths=open_paths))
         if settings.keys is not None:
             metrics.register(KeyMetrics(keyring))
@@ -87,7 +101,7 @@ def create_app(
             *responses_routes(runner, metrics, settings),
             Route("/tokenize", QueryEndpoint(Tokenize, runner, settings), methods=["POST"]),
             Route("/detokenize", QueryEndpoint(Detokenize, runner, settings), methods=["POST"]),
-            *inspect_routes(runner, settings),
+            *more.routes,
             *pages.routes,
         ],
         lifespan=lifespan,

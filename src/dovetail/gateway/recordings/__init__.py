@@ -1,1 +1,1 @@
-"""The recordings of requests (`serve --record`): gathered while a request runs, written to a folder, and explained."""
+"""The recordings of requests (`serve --record`): gathered while a request runs, and written to a folder."""

@@ -10,7 +10,6 @@ import functools
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,14 +163,7 @@ class Captures(NoCaptures):
         self._options = options
         self._bodies = CapturedBodies()
         self._tokenizer = tokenizer
-        digest = model_digest("", tokenizer).hex()
-        #: The tokenizer, as recordings name it.
-        self.recorded_tokenizer = RecordedTokenizer(digest, tokenizer.vocab_size)
-
-    @property
-    def folder(self) -> Path:
-        """Where the recordings are."""
-        return self._options.folder
+        self._recorded_tokenizer = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
 
     def begin(self, body: Body, report: RequestReport) -> NoCapture:
         if self._folder.stopped:
@@ -201,7 +193,7 @@ class Captures(NoCaptures):
             recording = recording_of(captured, name, self._tokenizer)
         finally:
             captured.body.release()
-        recording = msgspec.structs.replace(recording, tokenizer=self.recorded_tokenizer)
+        recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
         return encoded(recording, min(MOST_BYTES, self._folder.most_bytes))
 

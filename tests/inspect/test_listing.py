@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest, UnknownRecording
-from dovetail.gateway.inspect import recordings
-from dovetail.gateway.inspect.recordings import Recordings
 from dovetail.gateway.recordings.folder import SUFFIX
 from dovetail.gateway.recordings.recording import RecordedError
-from tests.gateway.inspect.files import recording, step, with_call, write
+from dovetail.inspect import listing
+from dovetail.inspect.listing import Recordings
+from tests.inspect.files import recording, step, with_call, write
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 def names(index: Recordings, limit: int = 50) -> str:
     """The names of the newest recordings; "…": there are older ones."""
-    listing = index.newest(limit)
-    return "".join(each.name for each in listing.recordings) + "…" * listing.more
+    shown = index.newest(limit)
+    return "".join(each.name for each in shown.recordings) + "…" * shown.more
 
 
 def test_a_line_has_the_figures_of_its_recording(folder: Path) -> None:
@@ -71,14 +71,14 @@ def test_the_newest_are_listed_piece_by_piece(
     index = Recordings(folder)
     whole = "".join(name for _, name in newest[:limit]) + "…" * (limit < len(times))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recordings, "_MOST_READ", most_read)
+        patch.setattr(listing, "_MOST_READ", most_read)
         shown = [names(index, limit) for _ in range(len(times) + 1)]
     assert shown[-1] == whole
     assert all(each == whole or (each.endswith("…") and whole.startswith(each[:-1])) for each in shown)
 
 
 def test_one_call_opens_a_bounded_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "_MOST_READ", 3 * 4096)
+    monkeypatch.setattr(listing, "_MOST_READ", 3 * 4096)
     for number in range(10):
         write(tmp_path, f"{number}", b"", number)
     index = Recordings(tmp_path)
@@ -86,8 +86,8 @@ def test_one_call_opens_a_bounded_number_of_files(tmp_path: Path, monkeypatch: p
 
 
 def test_new_recordings_appear_and_deleted_ones_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "_LISTED_S", 0)
-    monkeypatch.setattr(recordings, "_LISTED_TIMES", 0)
+    monkeypatch.setattr(listing, "_LISTED_S", 0)
+    monkeypatch.setattr(listing, "_LISTED_TIMES", 0)
     index = Recordings(folder)
     assert names(index, 1) == "d…"
     write(folder, "e", recording(), 9)
@@ -106,8 +106,8 @@ def test_a_recording_that_is_deleted_while_the_list_is_read_is_left_out(folder: 
 def test_a_folder_is_listed_once_in_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Path] = []
     scan = os.scandir
-    monkeypatch.setattr(recordings.os, "scandir", lambda path: listed.append(path) or scan(path))
-    monkeypatch.setattr(recordings, "_LISTED_S", 1000)
+    monkeypatch.setattr(listing.os, "scandir", lambda path: listed.append(path) or scan(path))
+    monkeypatch.setattr(listing, "_LISTED_S", 1000)
     index = Recordings(folder)
     for _ in range(5):
         index.newest(50)
@@ -115,7 +115,7 @@ def test_a_folder_is_listed_once_in_a_while(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_what_is_no_recording_is_neither_listed_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "MOST_BYTES", 100)
+    monkeypatch.setattr(listing, "MOST_BYTES", 100)
     secret = tmp_path / "secret"
     secret.write_bytes(b"{}")
     (tmp_path / "link.recording.json").symlink_to(secret)

@@ -17,15 +17,15 @@ import pytest
 
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.inspect import page_files, routes
-from dovetail.gateway.inspect.recordings import Recordings
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.keys.api_key import ApiKey, digest_of
 from dovetail.gateway.recordings.folder import RecordingOptions
 from dovetail.gateway.records.record import model_digest
+from dovetail.inspect import page_files, routes
+from dovetail.inspect.listing import Recordings
 from dovetail.tokens import Tokenizer
-from tests.gateway.inspect.files import recording, write
 from tests.gateway.scripted import MODEL, ScriptedEngine
+from tests.inspect.files import recording, write
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,8 @@ async def inspected(
     engine: ScriptedEngine, tok: Tokenizer, folder: Path | None, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     options = None if folder is None else RecordingOptions(folder)
-    app = create_app(engine, KimiK25(), tok, Settings(served_model_name=MODEL, recordings=options, **more))
+    settings = Settings(served_model_name=MODEL, recordings=options, **more)
+    app = create_app(engine, KimiK25(), tok, settings, more=routes.inspect_routes(settings, tok))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://dovetail") as client:
         yield client

@@ -37,7 +37,7 @@ from dovetail.gateway.recordings.recording import (
     Token,
 )
 from tests.demo_server import demo_server
-from tests.gateway.inspect.files import recording, step, with_call, write
+from tests.inspect.files import recording, step, with_call, write
 
 #: The folder that browser.sh has filled.
 TOOLS = Path(os.environ.get("DOVETAIL_BROWSER_TOOLS") or "/nonexistent")

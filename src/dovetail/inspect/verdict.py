@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dovetail.events import CallEnd, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.inspect.summary import drafts_of
-from dovetail.gateway.recordings.misfits import misfits
 from dovetail.gateway.recordings.recording import RecordedOptions, RecordedStep, Recording
+from dovetail.inspect.misfits import misfits
+from dovetail.inspect.summary import drafts_of
 from dovetail.reading.defects import KINDS
 
 

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -19,12 +20,13 @@ from starlette.routing import Route
 
 import dovetail
 from dovetail.errors import EngineBusy, Forbidden, InvalidRequest
+from dovetail.gateway import MoreRoutes, Settings
 from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.inspect.page_files import PATH, page_routes
-from dovetail.gateway.inspect.recordings import Recordings
-from dovetail.gateway.recordings.capture import Captures
-from dovetail.gateway.settings import Settings
-from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.recordings.recording import RecordedTokenizer
+from dovetail.gateway.records.record import model_digest
+from dovetail.inspect.listing import Recordings
+from dovetail.inspect.page_files import PATH, page_paths, page_routes
+from dovetail.tokens import Tokenizer
 
 T = TypeVar("T")
 
@@ -39,26 +41,27 @@ _HEADERS = {
 }
 
 
-def inspect_routes(runner: TurnRunner, settings: Settings) -> list[Route]:
-    """The routes of the page, if requests are recorded; else none."""
-    captures = runner.captures
-    if not isinstance(captures, Captures):
-        return []
-    data = _Data(captures, settings.served_model_name)
-    return [
+def inspect_routes(settings: Settings, tokenizer: Tokenizer) -> MoreRoutes:
+    """The routes of the page, if requests are recorded; else none. `tokenizer` is that of the served model."""
+    if settings.recordings is None:
+        return MoreRoutes()
+    data = _Data(settings.recordings.folder, settings.served_model_name, tokenizer)
+    routes = [
         *page_routes(),
         Route(f"{PATH}/server", data.server),
         Route(f"{PATH}/recordings", data.listing),
         Route(f"{PATH}/recordings/{{name}}", data.recording),
     ]
+    return MoreRoutes(routes, page_paths())
 
 
 class _Data:
     """Handlers of the page's data. `model` is the name of the served model."""
 
-    def __init__(self, captures: Captures, model: str) -> None:
-        self._recordings = Recordings(captures.folder)
-        self._server = {"model": model, "tokenizer": captures.recorded_tokenizer, "version": dovetail.__version__}
+    def __init__(self, folder: Path, model: str, tokenizer: Tokenizer) -> None:
+        self._recordings = Recordings(folder)
+        recorded = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
+        self._server = {"model": model, "tokenizer": recorded, "version": dovetail.__version__}
         self._thread = ThreadPoolExecutor(1, "dovetail-inspect")
         self._waiting = 0
 

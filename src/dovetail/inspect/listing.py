@@ -18,11 +18,11 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.errors import InvalidRequest, UnknownRecording
-from dovetail.gateway.inspect.summary import Summary, summary_of
 from dovetail.gateway.recordings.capture import MOST_BYTES
 from dovetail.gateway.recordings.folder import SUFFIX
 from dovetail.gateway.recordings.recording import NOTHING, Recording, decode
-from dovetail.gateway.recordings.verdict import Finding, verdict
+from dovetail.inspect.summary import Summary, summary_of
+from dovetail.inspect.verdict import Finding, verdict
 
 #: Names of recordings, without the suffix.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")

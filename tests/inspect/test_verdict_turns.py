@@ -10,10 +10,10 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallStart, Defect
-from dovetail.gateway.recordings.misfits import misfits
 from dovetail.gateway.recordings.recording import Recording
 from dovetail.gateway.recordings.redaction import redacted
-from dovetail.gateway.recordings.verdict import verdict
+from dovetail.inspect.misfits import misfits
+from dovetail.inspect.verdict import verdict
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_recordings import only, recorded

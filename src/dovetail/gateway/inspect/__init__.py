@@ -1,1 +1,0 @@
-"""The page `/inspect`: the recordings of `serve --record` in a browser."""

@@ -1,0 +1,1 @@
+"""What happened to one request: the recordings of `serve --record` in words, and on the page `/inspect`."""
