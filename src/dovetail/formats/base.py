@@ -21,6 +21,7 @@ from dovetail.formats import continuing, history
 from dovetail.formats.answer_grammar import AnswerGrammar
 from dovetail.formats.history import HistoryRules, Repair
 from dovetail.formats.tool_choice import Strict, requires_call
+from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
 from dovetail.reading import CallReader, Reader, ReaderOptions
@@ -173,6 +174,9 @@ class Format(ABC):
             raise RenderError(f"{self.name} cannot write this conversation: {error}") from error
         return prompt
 
+    def __repr__(self) -> str:
+        return f"<format {self.name}>"
+
     @property
     def is_native(self) -> bool:
         """Whether it writes prompts itself, without a chat template."""
@@ -254,6 +258,48 @@ class Format(ABC):
         """
         return history.repair(with_functions(messages), self.history_rules, off, verbatim)
 
+    def turn(
+        self,
+        messages: Messages,
+        tools: Tools = None,
+        *,
+        tool_choice: Any = "auto",
+        thinking: bool = True,
+        continue_final_message: bool = False,
+        response_format: Any = None,
+        parallel_tool_calls: bool = True,
+        no_repair: Iterable[str] = (),
+        **template_options: Any,
+    ) -> Turn:
+        """The turn of a request: its history is repaired and rendered.
+
+        `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields. A format whose prompts show
+        the choice or the response format gets them. `no_repair`: kinds of repair to leave out. The other options are
+        those of `render`, and so are the errors.
+        """
+        fields = {"tool_choice": None if tool_choice == "auto" else tool_choice, "response_format": response_format}
+        shown = {name: value for name, value in fields.items() if value is not None and name in self.template_options}
+        repaired, repairs = self.repair(messages, tools, off=no_repair)
+        prompt = self.render(
+            repaired,
+            tools,
+            thinking=thinking,
+            add_generation_prompt=not continue_final_message,
+            continue_final_message=continue_final_message,
+            **shown | template_options,
+        )
+        return Turn(
+            self,
+            prompt,
+            repairs=repairs,
+            tools=tools,
+            tool_choice=tool_choice,
+            thinking=thinking,
+            continues=continue_final_message,
+            response_format=response_format,
+            parallel_tool_calls=parallel_tool_calls,
+        )
+
     def template_variables(self, tools: Tools) -> Mapping[str, Any]:
         """The variables that the model's own code passes to its chat template, besides messages and options."""
         return {}
@@ -313,9 +359,23 @@ class Format(ABC):
         repair_arguments: bool = False,
         reason: str = "stop",
     ) -> Message:
-        """A whole output as a message. `reason`: why the engine stopped; see `Reader.finish`."""
-        reader = self.reader(tools, thinking=thinking, tool_choice=tool_choice, repair_arguments=repair_arguments)
-        return fold([*reader.feed(text), *reader.finish(reason)])
+        """A whole output as a message. `reason`: why the engine stopped; see `Reader.finish`.
+
+        `thinking`: whether the prompt left a reasoning block open; None: what the family's own prompts do. `Turn.parse`
+        knows it from the prompt. Without a prompt, an output that would be nothing but reasoning is content, unless
+        the family's prompts open the block and `thinking` is True.
+        """
+
+        def read(thinking: bool | None) -> Message:
+            reader = self.reader(tools, thinking=thinking, tool_choice=tool_choice, repair_arguments=repair_arguments)
+            return fold([*reader.feed(text), *reader.finish(reason)])
+
+        message = read(thinking)
+        certain = thinking is False or (thinking and self.reasoning == "opened")
+        if certain or message.content or message.calls or self.reader_type.think_end.strip() in text:
+            return message
+        without = read(False)
+        return message if thinking and without.calls else without  # reasoning may mention a call
 
     def grammar(
         self,
