@@ -108,10 +108,6 @@ VERDICTS: dict[str, tuple[Recording, str]] = {
         recording(step(Defect("stray_marker"), Defect("stray_marker"), Content("h"), finish="stop")),
         "the reader reports stray_marker (2 times): a marker where it means nothing; it is dropped",
     ),
-    "retries": (
-        recording(step(Content("h"), finish="stop", retries=1, dropped_tokens=9)),
-        "1 retry dropped 9 tokens, because of invalid calls",
-    ),
     "second choice": (
         recording(step(Content("h"), finish="stop"), step(finish="stop", choice=1)),
         "choice 1: the model ended its turn without any text, after 3 tokens",

@@ -21,7 +21,7 @@ from tests.gateway.scripted import MODEL, ScriptedEngine
 
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 #: The fields that are Dovetail's own, where Anthropic's types have none.
-_OWN = {"dovetail", "speculation", "retries"}
+_OWN = {"dovetail", "speculation"}
 
 
 def sse(body: bytes | str) -> list[dict[str, Any]]:

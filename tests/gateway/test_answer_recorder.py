@@ -14,6 +14,7 @@ from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.records.message_digest import of_answer
 from dovetail.gateway.records.record import Record, Sealer, model_digest
+from dovetail.gateway.turn.turn import reader_of
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared
@@ -72,6 +73,6 @@ def test_the_record_is_of_the_message_that_the_client_gets(data: st.DataObject, 
     # What the tokens say is that message too.
     if steps[-1].stop_string is None:
         assert record.ids == tuple(ids[: len(record.ids)])
-    reader = turn.attempts.reader(0, turn.attempts.left_open)
+    reader = reader_of(turn.request, turn.format, turn.tools, tok, 0, turn.left_open)
     again = fold([*reader.feed("", record.ids), *reader.finish("stop" if record.ended else "length")])
     assert (record.message, record.reasoning) == of_answer(again)

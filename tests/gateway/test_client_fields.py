@@ -134,12 +134,6 @@ def test_how_an_answer_may_end_reaches_the_engine(tok: Tokenizer) -> None:
     assert completion.sampling.logit_bias == {7: -100.0, 8: 2.5}
 
 
-def test_a_retry_counts_the_tokens_that_the_client_has(tok: Tokenizer) -> None:
-    attempts = prepared(tok, min_tokens=3).attempts
-    assert attempts.attempt(0, 1, (5, 6)).completion.min_tokens == 1
-    assert attempts.attempt(0, 1, (5, 6, 7, 8)).completion.min_tokens == 0
-
-
 def test_an_operator_may_keep_the_gate(tok: Tokenizer) -> None:
     keeps = Settings(served_model_name=MODEL, gate_override=False)
     assert not prepared(tok, dovetail={"gate": False}).choices[0].completion.gated

@@ -140,14 +140,6 @@ def test_a_budget_that_the_engine_does_not_enforce_is_reported(tok: Tokenizer) -
         assert run(turn_request({"messages": [USER], **fields}), tok, engine).request.omitted == omitted
 
 
-def test_a_retry_counts_what_the_client_has(tok: Tokenizer) -> None:
-    turn = prepared(tok, thinking_budget=9)
-    (token,) = tok.encode("x")
-    constraint = turn.attempts.attempt(0, 1, (token,) * 4).completion.constraint
-    assert constraint is not None
-    assert [constraint.advance(token) for _ in range(6)] == [True] * 5 + [False]
-
-
 @pytest.mark.anyio
 async def test_the_same_answer_where_the_budget_is_not_reached(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = ids_of(THOUGHT, tok)

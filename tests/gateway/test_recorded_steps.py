@@ -32,7 +32,7 @@ async def asked(engine: ScriptedEngine, tok: Tokenizer, folder: Path, **fields: 
 
 
 def matcher(tok: Tokenizer, **fields: Any) -> Matcher:
-    constraint = prepared(tok, tools=[TOOL], **fields).attempts.constraint
+    constraint = prepared(tok, tools=[TOOL], **fields).constraint
     assert isinstance(constraint, Matcher)
     return constraint
 

@@ -1,21 +1,17 @@
-"""Finished calls are validated at every level: their defects, the metrics, and retries of invalid calls."""
+"""Finished calls are validated at every level: their defects and the metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.completion import Completion, TokenBatch
 from dovetail.conversation import Call, Message
-from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
-from dovetail.gateway import Settings
 from dovetail.gateway.telemetry.metrics import Metrics
 from dovetail.gateway.telemetry.request_report import RequestReport
 from dovetail.gateway.turn.output import Step
@@ -77,7 +73,6 @@ async def test_a_valid_call_is_not_reported(engine: ScriptedEngine, tok: Tokeniz
     async with in_process(engine, tok) as client:
         message, answer = await post(client)
         assert "dovetail" not in message
-        assert "retries" not in answer.json()["usage"]
         assert (await metrics(client))["dovetail_calls_total", "none", "tag"] == 1
         _, answer = await post(client, tools=[{"type": "function", "function": {"name": "tag"}}])
         assert "x-dovetail-unenforced" not in answer.headers
@@ -188,223 +183,6 @@ def test_only_so_many_tools_have_a_label() -> None:
     assert len(counts) == 65 and counts["tool3"] == 2 and "other" in counts
 
 
-# -- retries ------------------------------------------------------------------------------------------------------
-
-GOOD, BAD = '{"tags": [1, 2]}', '{"tags": [1, 1]}'
-RETRYING = Settings(served_model_name=MODEL, retry_invalid=2, metrics_tools=True)
-
-
-class Attempts(ScriptedEngine):
-    """Generates the next of `attempts`, without the tokens that the prompt already has."""
-
-    attempts: list[tuple[int, ...]]
-
-    def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
-        began = len((self.seen or [completion])[0].prompt)
-        self.scripts = [self.attempts.pop(0)[len(completion.prompt) - began :]]
-        return super().complete(completion)
-
-
-async def test_an_invalid_call_is_generated_again(tok: Tokenizer) -> None:
-    engine = Attempts(tok)
-    engine.cached = 5
-    bad, good = (ids_of(calling(call, content="Tags. "), tok) for call in (BAD, GOOD))
-    engine.attempts = [bad, good]
-    async with in_process(engine, tok, RETRYING) as client:
-        message, answer = await post(client, seed=7)
-        counts = await metrics(client)
-    assert message["content"] == "Tags. "
-    assert [call["function"]["arguments"] for call in message["tool_calls"]] == [GOOD]
-    assert defects(message) == []
-    first, second = engine.seen
-    shown = len(second.prompt) - len(first.prompt)
-    assert second.prompt == first.prompt + good[:shown]
-    assert tok.decode(good[:shown]).startswith("hm</think>Tags.")
-    assert second.max_tokens == first.max_tokens - shown
-    assert (first.sampling.seed, second.sampling.seed) == (7, 8)
-    assert first.request_id != second.request_id
-    usage = answer.json()["usage"]
-    assert usage["completion_tokens"] == len(good)
-    assert usage["prompt_tokens_details"]["cached_tokens"] == 5  # counted once
-    assert usage["retries"]["times"] == 1
-    assert 0 < usage["retries"]["completion_tokens"] <= len(bad) - shown
-    assert counts["dovetail_retries_total",] == 1
-    assert counts["dovetail_dropped_tokens_total",] == usage["retries"]["completion_tokens"]
-    # All calls are counted, and those that no client has seen separately.
-    assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
-    assert counts["dovetail_calls_total", "none", "tag"] == 1
-    assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
-    assert ("dovetail_dropped_calls_total", "none", "tag") not in counts
-    assert not any(name == "dovetail_defects_total" for name, *_ in counts)
-    assert engine.running == 0
-
-
-@pytest.mark.parametrize("sizes", [(1,), (4, 1, 3), (10_000,)])
-async def test_a_client_sees_nothing_of_dropped_attempts(tok: Tokenizer, sizes: tuple[int, ...]) -> None:
-    engine = Attempts(tok)
-    engine.sizes = sizes
-    engine.attempts = [ids_of(calling(call, content="Tags. "), tok) for call in (BAD, GOOD)]
-    async with in_process(engine, tok, RETRYING) as client:
-        answer = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
-    deltas = [event["choices"][0]["delta"] for event in events_of(answer.text)[:-1] if event["choices"]]
-    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-    assert "".join(call["function"]["arguments"] for call in calls) == GOOD
-    assert "".join(delta.get("content", "") for delta in deltas) == "Tags. "
-    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hm"
-    assert not any("dovetail" in delta for delta in deltas)
-    assert len(engine.seen) == 2
-
-
-async def test_the_last_attempt_is_the_answer(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    bad = ids_of(calling(BAD), tok)
-    engine.sizes = (10_000,)  # the client has seen nothing of any attempt
-    engine.scripts = [bad] * 3
-    async with in_process(engine, tok, RETRYING) as client:
-        message, answer = await post(client)
-    assert defects(message) == [MISMATCH]
-    assert answer.json()["usage"]["retries"] == {"times": 2, "completion_tokens": 2 * len(bad)}
-    assert len(engine.seen) == 3
-
-
-async def test_greedy_and_valid_answers_are_not_retried(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = ids_of(calling(BAD), tok)
-    async with in_process(engine, tok, RETRYING) as client:
-        message, _ = await post(client, temperature=0)
-        assert defects(message) == [MISMATCH]
-        engine.ids = ids_of(calling(GOOD), tok)
-        await post(client)
-        engine.ids = ids_of(Message(content="ok", reasoning="hm"), tok)
-        await post(client)
-    assert len(engine.seen) == 3
-
-
-async def test_an_engine_behind_http_is_buffered_until_the_turn_ends(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.info = type(engine.info)(4096, tok.vocab_size, engine.info.eos_ids, 3, "structural_tag")
-    engine.scripts = [ids_of(calling(BAD, content="Tags. "), tok), ids_of(calling(GOOD, content="Tags. "), tok)]
-    async with in_process(engine, tok, RETRYING) as client:
-        message, answer = await post(client)
-    assert [call["function"]["arguments"] for call in message["tool_calls"]] == [GOOD]
-    assert engine.seen[0].prompt == engine.seen[1].prompt
-    assert engine.seen[1].grammar is not None
-    listed = answer.headers["x-dovetail-unenforced"].split(", ")
-    assert listed == ["tools[0].function.parameters#/properties/tags/uniqueItems"]
-
-
-async def test_each_choice_is_retried_on_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.sizes = (10_000,)
-    engine.scripts = [ids_of(calling(BAD), tok), ids_of(calling(GOOD), tok), ids_of(calling('{"tags": []}'), tok)]
-    async with in_process(engine, tok, RETRYING) as client:
-        answer = await client.post("/v1/chat/completions", json=BODY | {"n": 2})
-    calls = [choice["message"]["tool_calls"][0]["function"]["arguments"] for choice in answer.json()["choices"]]
-    assert sorted(calls) == sorted((GOOD, '{"tags": []}'))
-    assert answer.json()["usage"]["retries"]["times"] == 1
-    assert json.loads(calls[0])["tags"] in ([], [1, 2])
-
-
-def failing(engine: ScriptedEngine, attempt: int, batches: int, error: Exception) -> Callable[[int], Awaitable[None]]:
-    """Fails with `error` in attempt number `attempt`, before batch number `batches`."""
-
-    async def before(number: int) -> None:
-        if len(engine.seen) == attempt and number == batches:
-            raise error
-
-    return before
-
-
-@pytest.mark.parametrize(
-    "error", [EngineBusy("full"), EngineError("lost"), OSError("gone")], ids=["busy", "lost", "os"]
-)
-@pytest.mark.parametrize("batches", [0, 3])
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_after_a_failed_retry_the_attempt_before_it_is_the_answer(
-    tok: Tokenizer, error: Exception, batches: int, stream: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = Attempts(tok)
-    bad = ids_of(calling(BAD, content="Tags. "), tok)
-    engine.attempts = [bad, ids_of(calling(GOOD, content="Tags. "), tok)]
-    engine.before = failing(engine, 2, batches, error)
-    async with in_process(engine, tok, RETRYING) as client:
-        answer = await client.post(
-            "/v1/chat/completions",
-            json=BODY | {"stream": stream, "stream_options": {"include_usage": True} if stream else None},
-        )
-        counts = await metrics(client)
-    assert answer.status_code == 200
-    if stream:
-        *events, _ = events_of(answer.text)
-        deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
-        content = "".join(delta.get("content", "") for delta in deltas)
-        pieces = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
-        arguments = "".join(piece["arguments"] for piece in pieces)
-        finish, reported = events[-2]["choices"][0]["finish_reason"], deltas[-1]
-        usage = events[-1]["usage"]
-    else:
-        (choice,) = answer.json()["choices"]
-        reported, finish, usage = choice["message"], choice["finish_reason"], answer.json()["usage"]
-        content, arguments = reported["content"], reported["tool_calls"][0]["function"]["arguments"]
-    assert (content, arguments, finish) == ("Tags. ", BAD, "tool_calls")
-    assert defects(reported) == [MISMATCH]
-    assert usage["retries"] == {"times": 1, "completion_tokens": batches}
-    assert usage["completion_tokens"] == bad.index(tok.control["<|tool_call_end|>"]) + 1
-    assert counts["dovetail_requests_total", "chat", "tool_calls"] == 1
-    assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 1
-    assert [record.levelname for record in caplog.records if "failed" in record.message] == ["WARNING"]
-    assert engine.running == 0
-
-
-async def test_the_answer_is_the_last_complete_attempt(tok: Tokenizer) -> None:
-    engine = Attempts(tok)
-    engine.attempts = [ids_of(calling(call), tok) for call in (BAD, '{"tags": [3, 3]}', GOOD)]
-    engine.before = failing(engine, 3, 0, EngineBusy("full"))
-    async with in_process(engine, tok, RETRYING) as client:
-        message, answer = await post(client)
-        assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"tags": [3, 3]}']
-        assert answer.json()["usage"]["retries"]["times"] == 2
-        counts = await metrics(client)
-        assert counts["dovetail_calls_total", "schema_mismatch", "tag"] == 2
-        assert counts["dovetail_dropped_calls_total", "schema_mismatch", "tag"] == 1
-        # If the first attempt fails, there is no answer.
-        engine.seen.clear()
-        engine.attempts = [ids_of(calling(BAD), tok)]
-        engine.before = failing(engine, 1, 0, EngineBusy("full"))
-        assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 503
-
-
-async def test_half_a_call_after_an_invalid_call_is_left_out(tok: Tokenizer) -> None:
-    """One step may end a call and begin the next."""
-    engine = Attempts(tok)
-    both = ids_of(calling(BAD, '{"tags": [5, 6]}'), tok)
-    begun = [place for place, token in enumerate(both) if token == tok.control["<|tool_call_argument_begin|>"]][1]
-    engine.sizes = (begun + 2, 10_000)
-    engine.attempts = [both, both]
-    engine.before = failing(engine, 2, 0, EngineBusy("full"))
-    async with in_process(engine, tok, RETRYING) as client:
-        message, answer = await post(client)
-    assert [call["function"]["arguments"] for call in message["tool_calls"]] == [BAD]
-    assert answer.json()["choices"][0]["finish_reason"] == "tool_calls"
-    assert defects(message) == [MISMATCH]
-
-
-async def test_a_disconnect_during_a_retry_is_not_a_failed_retry(tok: Tokenizer) -> None:
-    engine = Attempts(tok)
-    engine.attempts = [ids_of(calling(BAD), tok)] * 2
-    retried = asyncio.Event()
-
-    async def before(number: int) -> None:
-        if len(engine.seen) == 2:
-            retried.set()
-            await asyncio.Event().wait()
-
-    engine.before = before
-    async with in_process(engine, tok, RETRYING) as client:
-        asking = asyncio.create_task(client.post("/v1/chat/completions", json=BODY))
-        await retried.wait()
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-    assert engine.running == 0 and len(engine.freed) == 2
-
-
 # -- long validations --------------------------------------------------------------------------------------------------
 
 
@@ -430,4 +208,3 @@ async def test_the_event_loop_does_not_wait_for_a_long_validation(items: int) ->
     others.cancel()
     defect = Defect("schema_mismatch", MISMATCH["detail"] if items == 2 else "call 0")
     assert checked == [*events[:3], defect, *events[3:]]
-    assert validator.invalid

@@ -43,7 +43,6 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "context_interleave": (1, 16),
     "threads": (1, 2),
     "format": ("kimi_k25", "qwen3"),
-    "retry_invalid": (0, 2),
     "reasoning_budget": (0, 2),
     "fixed_sampling": ("temperature=0.6/1,top_p=0.95", "model"),
     "gate_override": (True, False),

@@ -25,10 +25,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `body_memory_bytes` that of all requests that are received or prepared at a time. `default_max_tokens` limits the
     answers to requests without a limit (None: the rest of the context).
 
-    `retry_invalid` is how often a choice is generated again when one of its calls is not valid or names an unknown
-    tool; requests with temperature 0 are never retried. With retries, the gateway buffers a choice from its first call
-    on, or from its beginning for an engine behind HTTP.
-
     `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
     an engine that enforces constraints keeps to it.
 
@@ -56,7 +52,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 8 * 1024 * 1024
     body_memory_bytes: int = 512 * 1024 * 1024
     default_max_tokens: int | None = None
-    retry_invalid: int = 0
     reasoning_budget: int | None = None
     fixed_sampling: FixedSampling | None = None
     gate_override: bool = True

@@ -90,9 +90,6 @@ class _Answer:
         for kind, count in defects.items():
             times = f" ({count} times)" if count > 1 else ""
             yield Finding("defect", f"the reader reports {kind}{times}: {KINDS.get(kind, 'a check failed')}", True)
-        if self._last.retries:
-            text = f"{_count(self._last.retries, 'retry', 'retries')} dropped {self._last.dropped_tokens} tokens"
-            yield Finding("retries", f"{text}, because of invalid calls")
 
     def _ended(self, options: RecordedOptions | None) -> Finding:
         """How an answer ended whose last token ends the turn."""
@@ -168,5 +165,5 @@ def _grammar(recording: Recording) -> Iterator[Finding]:
         yield Finding("grammar", text + (f", and refused a draft in {_count(refused, 'step')}" if refused else ""))
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, one: str) -> str:
+    return f"{number:,} {one if number == 1 else one + 's'}"

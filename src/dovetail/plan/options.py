@@ -609,14 +609,6 @@ OPTIONS: tuple[Option, ...] = (
         common=True,
     ),
     Option(
-        "retry_invalid",
-        Annotated[int, Meta(ge=0, le=16)] | None,
-        "how often to generate a turn again if it has an invalid call; calls are then buffered until the turn ends, so "
-        "that the client never sees the invalid one (default: 0)",
-        "serving",
-        gateway=True,
-    ),
-    Option(
         "reasoning_budget",
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "

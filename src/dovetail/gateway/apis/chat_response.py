@@ -19,7 +19,7 @@ from dovetail.errors import DovetailError
 from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
 from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.apis.speculation_metrics import Metrics, metrics
-from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Retries, Speculation, retries, speculation
+from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.errors import error_json
 from dovetail.gateway.http.event_stream import COMMENT
 from dovetail.gateway.turn.logprobs import ChoiceLogprobs, ContentLogprob
@@ -97,7 +97,6 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails | UnsetType
     completion_tokens_details: CompletionTokensDetails
     speculation: Speculation | UnsetType
-    retries: Retries | UnsetType
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -118,7 +117,7 @@ def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
     cached = choices[0].cached
     details = PromptTokensDetails(cached) if cached is not None else UNSET
     reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in choices))
-    return Usage(prompt, new, prompt + new, details, reasoning, speculation(choices), retries(choices))
+    return Usage(prompt, new, prompt + new, details, reasoning, speculation(choices))
 
 
 def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:

@@ -91,7 +91,7 @@ class _Pieces:
         self._index = index
         self._echoes_only = request.echoes_only
         self._scored = turn.request.prompt_logprobs is not None
-        self._tokenizer = turn.attempts.tokenizer
+        self._tokenizer = turn.tokenizer
         self._raw = turn.request.prompts[index // turn.request.choices]
         self._prompt = turn.choices[index].completion.prompt
         #: The prompt, until it is echoed.

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.errors import DovetailError
 from dovetail.gateway.apis.messages_blocks import Block, BlockEvent, Blocks, RedactedThinkingBlock
 from dovetail.gateway.apis.messages_request import MessagesRequest
-from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Retries, Speculation, retries, speculation
+from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.errors import anthropic_error_json
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn
@@ -35,7 +35,6 @@ class Usage(msgspec.Struct, frozen=True):
     cache_read_input_tokens: int = 0
     output_tokens_details: OutputTokensDetails = OutputTokensDetails(0)
     speculation: Speculation | UnsetType = UNSET
-    retries: Retries | UnsetType = UNSET
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
@@ -127,7 +126,6 @@ class _Answer:
             cache_read_input_tokens=cached,
             output_tokens_details=OutputTokensDetails(totals.reasoning_tokens),
             speculation=speculation([totals]),
-            retries=retries([totals]),
         )
 
 

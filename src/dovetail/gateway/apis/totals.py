@@ -45,14 +45,6 @@ class Speculation(msgspec.Struct, frozen=True):
     forced: int
 
 
-class Retries(msgspec.Struct, frozen=True):
-    """How often choices were generated again because of an invalid call, and the new tokens that were dropped for it,
-    which are not in the response's own `completion_tokens`."""
-
-    times: int
-    completion_tokens: int
-
-
 class ChoiceTotals:
     """What the steps of one choice add up to."""
 
@@ -68,7 +60,6 @@ class ChoiceTotals:
         self.cached: int | None = None
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
-        self.retries = self.dropped_tokens = 0
         self._defects: list[OutputDefect] = []
         self._measured = asked_for(turn)
         #: The draft tokens of each step, if the request asks for metrics.
@@ -84,8 +75,6 @@ class ChoiceTotals:
         self.reasoning_tokens += step.reasoning_tokens
         self.cached = _sum(self.cached, step.cached)
         self.finish = step.finish
-        self.retries += step.retries
-        self.dropped_tokens += step.dropped_tokens
         self.ids.extend(step.ids)
         self._defects.extend(OutputDefect(e.kind, e.detail) for e in step.events if isinstance(e, Defect))
 
@@ -114,12 +103,6 @@ def speculation(choices: Sequence[ChoiceTotals]) -> Speculation | UnsetType:
         return UNSET
     steps, accepted, forced = map(sum, zip(*((c.steps, c.accepted, c.forced) for c in choices), strict=True))
     return Speculation(steps, sum(drafted), accepted, forced)
-
-
-def retries(choices: Sequence[ChoiceTotals]) -> Retries | UnsetType:
-    """The retries of all `choices`; absent if there were none."""
-    times = sum(choice.retries for choice in choices)
-    return Retries(times, sum(choice.dropped_tokens for choice in choices)) if times else UNSET
 
 
 def _sum(total: int | None, reported: int | None) -> int | None:

@@ -56,7 +56,7 @@ async def _metered(steps: AsyncGenerator[Step], turn: Turn, account: Account) ->
     with account.reserved(prompt + _asked(turn, account.limits)) as reservation:
         try:
             async for step in steps:
-                reservation.use(prompt, len(step.ids) + step.dropped_tokens)
+                reservation.use(prompt, len(step.ids))
                 prompt = 0
                 yield step
         except asyncio.CancelledError:

@@ -244,7 +244,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         times=_times(captured),
         stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
         left_out=tuple(left_out),
-        format=None if turn is None else turn.attempts.format.name,
+        format=None if turn is None else turn.format.name,
     )
 
 
@@ -275,7 +275,7 @@ def _options(turn: Turn) -> RecordedOptions:
         max_tokens=turn.max_tokens,
         sampling=sampling,
         stop=tuple(map(_clean, request.stop)),
-        tools=len(turn.attempts.tools),
+        tools=len(turn.tools),
         structured=request.structured,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
@@ -287,7 +287,7 @@ def _options(turn: Turn) -> RecordedOptions:
 
 def _prompt(turn: Turn, tokenizer: Tokenizer) -> RecordedPrompt:
     segments = tuple(_segments(turn.prompt, tokenizer))
-    return RecordedPrompt(len(turn.prompt), turn.attempts.left_open, segments, turn.prompt)
+    return RecordedPrompt(len(turn.prompt), turn.left_open, segments, turn.prompt)
 
 
 def _segments(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[PromptSegment]:
@@ -311,7 +311,7 @@ def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
 
 
 def _grammar(turn: Turn, tokenizer: Tokenizer) -> str | None:
-    grammar, constraint = turn.attempts.grammar, turn.attempts.constraint
+    grammar, constraint = turn.grammar, turn.constraint
     if isinstance(constraint, Matcher):
         return _clean(constraint.lark)  # it was written for the library already
     return None if grammar is None else _clean(grammar.lark(tokenizer.control))
@@ -321,7 +321,7 @@ def _steps(captured: Captured, tokenizer: Tokenizer, budget: MaskBudget) -> Iter
     detokenizers: dict[int, Detokenizer] = {}
     replays: dict[int, GrammarReplay] = {}
     # Without all tokens, the grammar cannot be taken through them.
-    constraint = None if captured.turn is None or captured.steps_left_out else captured.turn.attempts.constraint
+    constraint = None if captured.turn is None or captured.steps_left_out else captured.turn.constraint
     for at, step in captured.steps:
         detokenizer = detokenizers.setdefault(step.choice, Detokenizer(tokenizer))
         accepted = min(step.accepted, len(step.ids))
@@ -343,8 +343,6 @@ def _steps(captured: Captured, tokenizer: Tokenizer, budget: MaskBudget) -> Iter
             checks=tuple(RecordedCall(call.tool, call.fault) for call in step.calls),
             finish=step.finish,
             stop_string=None if step.stop_string is None else _clean(step.stop_string),
-            retries=step.retries,
-            dropped_tokens=step.dropped_tokens,
             refused=None if step.drafts is None else tuple(_alone(each, tokenizer) for each in drafts[accepted:]),
             refused_by=_refused_by(step, drafts[accepted:], allowed),
             allowed=None if allowed is None else allowed.counts,

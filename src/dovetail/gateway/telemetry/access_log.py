@@ -56,7 +56,6 @@ def _turn_fields(report: RequestReport) -> dict[str, Any]:
         "cached_tokens": report.cached,
         "drafted": report.drafted,
         "accepted": None if report.drafted is None else report.accepted,
-        "retries": report.retries or None,
     }
 
 

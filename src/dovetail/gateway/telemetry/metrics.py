@@ -24,7 +24,6 @@ from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES, Api, Outco
 from dovetail.gateway.telemetry.trace import Trace
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn
-from dovetail.gateway.turn.validation import ValidatedCall
 
 _QUEUE_HELP = {
     "queued_requests": "Requests that wait for a place in the engine",
@@ -49,11 +48,6 @@ _TURN_COUNTERS = {
     "drafted_tokens": ("drafted", "Draft tokens verified"),
     "accepted_tokens": ("accepted", "Draft tokens accepted"),
     "forced_tokens": ("forced", "Draft tokens verified that a grammar forced"),
-    "retries": ("retries", "Retries of answers because of an invalid call"),
-    "dropped_tokens": (
-        "dropped_tokens",
-        "New tokens of attempts that were dropped for a retry, which are not completion tokens",
-    ),
 }
 
 
@@ -91,8 +85,6 @@ class Metrics:
             f"the names of the first {_MOST_TOOLS}) and by fault"
         )
         self._calls = Counter("dovetail_calls", calls, ["tool", "fault"], registry=registry)
-        unseen = "Finished calls of attempts that were dropped for a retry, which no client has seen"
-        self._dropped_calls = Counter("dovetail_dropped_calls", unseen, ["tool", "fault"], registry=registry)
         self._tools: set[str] = set()
         self._repairs = Counter("dovetail_repairs", "Repairs of histories", ["kind"], registry=registry)
 
@@ -238,21 +230,13 @@ class RequestMetrics:
             if type(event) is Defect:
                 self._metrics._defects.labels(event.kind).inc()
         for call in step.calls:
-            self._call(self._metrics._calls, call)
+            self._metrics._calls.labels(self._metrics._tool(call.tool), call.fault or "none").inc()
 
     def _finished_choice(self, step: Step) -> None:
         report = self._report
         report.finish[step.choice] = str(step.finish)
-        report.retries += step.retries
-        report.dropped_tokens += step.dropped_tokens
-        for call in step.dropped_calls:
-            self._call(self._metrics._calls, call)
-            self._call(self._metrics._dropped_calls, call)
         if step.choice == 0 and step.finish is not None:
             self._finish = step.finish
-
-    def _call(self, counter: Counter, call: ValidatedCall) -> None:
-        counter.labels(self._metrics._tool(call.tool), call.fault or "none").inc()
 
     def finished(self) -> None:
         """The response is complete. A request with several choices counts by the finish reason of the first."""

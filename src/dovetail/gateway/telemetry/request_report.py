@@ -63,8 +63,6 @@ class RequestReport(msgspec.Struct, kw_only=True, eq=False):
     accepted: int = 0
     forced: int = 0
     steps: int = 0
-    retries: int = 0
-    dropped_tokens: int = 0
 
     @property
     def finish_reasons(self) -> list[str]:

@@ -131,7 +131,6 @@ def _turn_attributes(report: RequestReport) -> dict[str, Any]:
         "http.route": report.path,
         "dovetail.api": report.api,
         "dovetail.outcome": report.outcome,
-        "dovetail.retries": report.retries or None,
         "gen_ai.operation.name": _operation(report),
         "gen_ai.provider.name": "dovetail",
         "gen_ai.request.model": report.model,

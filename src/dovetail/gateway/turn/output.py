@@ -1,8 +1,7 @@
-"""One attempt's token batches as steps: detokenize, cut at stop strings and the end of the turn, read, validate."""
+"""The token batches of one choice as steps: detokenize, cut at stop strings and the end of the turn, read, validate."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,9 +29,6 @@ class Step(msgspec.Struct, frozen=True):
     the `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
     answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry for each token
     of the prompt after the first.
-
-    `retries`, `dropped_tokens` and `dropped_calls` are set on the last step: how often the choice was retried (see
-    `Settings.retry_invalid`), and the new tokens and the calls of the attempts that were dropped for it.
     """
 
     choice: int
@@ -49,14 +45,11 @@ class Step(msgspec.Struct, frozen=True):
     calls: tuple[ValidatedCall, ...] = ()
     stop_string: str | None = None
     prompt_logprobs: tuple[ContentLogprob, ...] = ()
-    retries: int = 0
-    dropped_tokens: int = 0
-    dropped_calls: tuple[ValidatedCall, ...] = ()
     drafts: tuple[int, ...] | None = None
 
 
 class OutputReader:
-    """Turns the token batches of one attempt into steps.
+    """Turns the token batches of one choice into steps.
 
     `custom_tools` are the names of the custom tools: the arguments of their calls become their input, which is text.
     `end_ids` are the tokens that end a turn. `speller` is None when the request asks for no log probabilities.
@@ -83,27 +76,7 @@ class OutputReader:
         self._speller = speller
         self._inputs = CustomInputs(custom_tools)
         self._content_tokens = ContentTokens()
-        #: Whether a call has begun.
-        self.called = False
-
-    @property
-    def invalid(self) -> bool:
-        """Whether a call has ended that is not valid."""
-        return self._validator.invalid
-
-    async def replay(self, shown: Sequence[int]) -> None:
-        """Bring the reader up to `shown`, the tokens of an earlier attempt that the client already has.
-
-        In a thread, because `shown` may be thousands of tokens.
-        """
-        events = await asyncio.to_thread(self._replayed, shown)
-        self._inputs.feed(await self._validator.feed(events))
-
-    def _replayed(self, shown: Sequence[int]) -> list[Event]:
-        segments = self._detokenizer.feed(shown)
-        if self._stop is not None:
-            segments = self._stop.feed(segments)
-        return self._reader.feed_segments(segments)
+        self._called = False
 
     async def step(self, batch: TokenBatch) -> Step:
         """The step that `batch` makes. Raises `EngineError` if log probabilities are missing from it."""
@@ -128,10 +101,10 @@ class OutputReader:
             last += self._reader.finish("length" if stopped else finish)
         self._content_tokens.finish(last)
         events += last
-        self.called = self.called or any(isinstance(event, CallStart) for event in events)
+        self._called = self._called or any(isinstance(event, CallStart) for event in events)
         events, calls = await self._validated(events, finish, stopped)
         reason: FinishReason | None = finish
-        if finish == "stop" and self.called and not stopped:  # after a stop string, the calls are not to be run
+        if finish == "stop" and self._called and not stopped:  # after a stop string, the calls are not to be run
             reason = "tool_calls"
         return Step(
             self._choice,

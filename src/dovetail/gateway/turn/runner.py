@@ -7,18 +7,18 @@ whole response is the fold of the same steps that a stream sends, so the two can
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import cast
 
 import msgspec
 
-from dovetail.completion import Engine
+from dovetail.completion import Engine, TokenBatch
 from dovetail.conversation import check_tools
 from dovetail.custom_tools import is_custom
-from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
 from dovetail.gateway.http.bodies import Bodies
@@ -36,22 +36,22 @@ from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.new_repairs import new_repairs
 from dovetail.gateway.turn.output import OutputReader, Step
 from dovetail.gateway.turn.raw_prompt import ids_of, least_tokens, prompt_of, spelled_controls
+from dovetail.gateway.turn.raw_reader import RawReader
 from dovetail.gateway.turn.reasoning_budget import bounded
-from dovetail.gateway.turn.retries import with_retries
-from dovetail.gateway.turn.running_attempt import RunningAttempt
 from dovetail.gateway.turn.streams import merge
 from dovetail.gateway.turn.timed_output import TimedOutputReader
 from dovetail.gateway.turn.tool_names import ToolNames
 from dovetail.gateway.turn.tools import DeclaredTools
 from dovetail.gateway.turn.truncation import truncated
-from dovetail.gateway.turn.turn import Attempt, Attempts, Rendered, Turn
-from dovetail.gateway.turn.turn_grammar import check_can_follow, turn_grammar
+from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of, reader_of
+from dovetail.gateway.turn.turn_grammar import check_can_follow, is_free, turn_grammar
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.gateway.turn.written_prompt import WrittenPrompt, opening_of, written_prompt
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.inputs.together import check_together
+from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
 #: A truncated conversation leaves 1 / this of the context for the answer.
@@ -203,33 +203,44 @@ class TurnRunner:
         )
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
-        attempts = Attempts(
-            request,
-            ids,
-            max_tokens,
-            grammar,
-            constraint,
-            self._format,
-            declared.tools,
-            self._tokenizer,
-            left_open,
-            self.captures.wants(request.extension.recording),
+        recorded = self.captures.wants(request.extension.recording)
+        new_reader = functools.partial(reader_of, request, self._format, declared.tools, self._tokenizer)
+        choices = (
+            Choice(
+                completion_of(
+                    request,
+                    choice,
+                    ids,
+                    max_tokens,
+                    grammar=grammar,
+                    constraint=constraint,
+                    grammar_required=not is_free(request, declared.tools),
+                    recorded=recorded,
+                ),
+                new_reader(choice, left_open),
+            )
+            for choice in range(request.choices)
         )
+        start = functools.partial(self._start, request, written, left_open)
         return Turn(
             created=int(time.time()),
             tool_names=names,
             request=request,
             repairs=self._reports(request, written),
             new_repairs=self._new_reports(request, written),
-            choices=tuple(attempts.attempt(choice) for choice in range(request.choices)),
-            attempts=attempts,
-            # A greedy retry would give the same tokens again.
-            retries=self._settings.retry_invalid if declared.tools and request.sampling.temperature else 0,
+            choices=tuple(choices),
+            format=self._format,
+            tokenizer=self._tokenizer,
+            recorded=recorded,
             schemas=schemas,
             unenforced=tuple(map(request.field_names.of, self._unenforced(grammar, schemas, declared))),
             most_drafts=self._most_drafts,
-            recorder=self._recorder(attempts, functools.partial(self._start, request, written, left_open)),
+            recorder=self._recorder(request, start, new_reader),
             signatures=self._signatures,
+            tools=declared.tools,
+            grammar=grammar,
+            constraint=constraint,
+            left_open=left_open,
         )
 
     @property
@@ -237,11 +248,11 @@ class TurnRunner:
         info = self._engine.info
         return info.draft_tokens if info.reports_steps else None
 
-    def _recorder(self, attempts: Attempts, start: Callable[[], AnswerStart | None]) -> AnswerRecorder:
-        request = attempts.request
+    def _recorder(
+        self, request: TurnRequest, start: Callable[[], AnswerStart | None], new_reader: Callable[[int, bool], Reader]
+    ) -> AnswerRecorder:
         end_ids = self._end_ids.union(request.stop_token_ids)
-        tools, stop = request.tools, request.stop
-        return AnswerRecorder(self._sealer, self._tokenizer, start, attempts.reader, tools, stop, end_ids)
+        return AnswerRecorder(self._sealer, self._tokenizer, start, new_reader, request.tools, request.stop, end_ids)
 
     def _prepare_raw(self, request: TurnRequest) -> Turn:
         """The turn of raw prompts: no tools, no grammar, no repairs."""
@@ -249,9 +260,11 @@ class TurnRunner:
             raise InvalidRequest(
                 "this engine does not report log probabilities of prompts: leave out echo or logprobs", param="echo"
             )
-        attempts = [self._raw_attempts(request, number) for number in range(len(request.prompts))]
+        recorded = self.captures.wants(request.extension.recording)
+        numbers = range(len(request.prompts))
+        choices = tuple(choice for number in numbers for choice in self._raw_choices(request, number, recorded))
         most = max(self.context, _MOST_SCORED)
-        scored = 0 if request.prompt_logprobs is None else request.choices * sum(len(each.prompt) for each in attempts)
+        scored = 0 if request.prompt_logprobs is None else sum(len(each.completion.prompt) for each in choices)
         if scored > most:
             message = (
                 f"echo with logprobs is limited to {most} tokens in all prompts and answers, and here are {scored}"
@@ -262,19 +275,20 @@ class TurnRunner:
             request=request,
             repairs=(),
             new_repairs=(),
-            choices=tuple(each.attempt(choice) for each in attempts for choice in range(request.choices)),
-            attempts=attempts[0],
-            retries=0,
+            choices=choices,
+            format=self._format,
+            tokenizer=self._tokenizer,
+            recorded=recorded,
             schemas=answer_schemas(request, ()),
             unenforced=(),
             most_drafts=self._most_drafts,
-            recorder=self._recorder(attempts[0], lambda: None),
+            recorder=self._recorder(request, lambda: None, lambda choice, in_reasoning: RawReader()),
             signatures=self._signatures,
             spelled_controls=spelled_controls(request.prompts, self._tokenizer),
         )
 
-    def _raw_attempts(self, request: TurnRequest, number: int) -> Attempts:
-        """The attempts at the answers to one of the raw prompts."""
+    def _raw_choices(self, request: TurnRequest, number: int, recorded: bool) -> list[Choice]:
+        """The answers to one of the raw prompts."""
         raw = request.prompts[number]
         self._check_least(least_tokens(raw, self._tokenizer), raw.field)
         ids = ids_of(raw, self._tokenizer)
@@ -283,8 +297,10 @@ class TurnRunner:
         max_tokens = self._max_tokens(request, len(ids), raw.field)
         self._check_tokens(request, max_tokens)
         named = msgspec.structs.replace(request, id=f"{request.id}.{number}") if number else request
-        recorded = self.captures.wants(request.extension.recording)
-        return Attempts(named, ids, max_tokens, None, None, self._format, (), self._tokenizer, False, recorded)
+        return [
+            Choice(completion_of(named, choice, ids, max_tokens, recorded=recorded), RawReader())
+            for choice in range(request.choices)
+        ]
 
     def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas, tools: DeclaredTools) -> tuple[str, ...]:
         writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
@@ -339,38 +355,43 @@ class TurnRunner:
         Closing the generator closes the engine's streams, which frees their cache blocks; so does a choice that fails.
         At most one step of each other choice is read ahead. The engine itself may run ahead, up to `max_tokens`.
         """
-        # A grammar describes a whole answer, so an engine that takes one cannot continue from a part of an answer.
-        buffer_all = self._engine.info.enforces != "constraint"
-
-        def choice(number: int) -> AsyncGenerator[Step]:
-            async def new_attempt(retry: int, shown: Sequence[int]) -> RunningAttempt:
-                # In a thread, because `shown` may be thousands of tokens.
-                retried = await asyncio.to_thread(turn.attempts.attempt, number, retry, shown) if retry else None
-                running = self._running(turn, number, retried or turn.choices[number], reports_cached=not shown)
-                if shown:
-                    await running.output.replay(shown)
-                return running
-
-            return with_retries(new_attempt, turn.retries, buffer_all=buffer_all)
-
-        choices = [choice(number) for number in range(len(turn.choices))]
+        choices = [self._choice_steps(turn, number) for number in range(len(turn.choices))]
         return choices[0] if len(choices) == 1 else merge(choices)
 
-    def _running(self, turn: Turn, choice: int, attempt: Attempt, *, reports_cached: bool) -> RunningAttempt:
-        trace = turn.request.trace
-        new_reader = functools.partial(TimedOutputReader, trace) if trace.detailed else OutputReader
-        output = new_reader(
-            choice,
-            attempt.reader,
+    async def _choice_steps(self, turn: Turn, number: int) -> AsyncGenerator[Step]:
+        """The steps of one choice, up to the one with a finish reason. Closing the generator ends the completion."""
+        completion, output = turn.choices[number].completion, self._output(turn, number)
+        # The protocol promises an iterator that can be closed, which is the part of a generator that `aclosing` needs.
+        batches = cast(AsyncGenerator[TokenBatch], self._engine.complete(completion))
+        # The first token of a prompt has no log probability.
+        scored = 0 if completion.prompt_logprobs is None else len(completion.prompt) - 1
+        async with aclosing(batches):
+            async for batch in batches:
+                if len(batch.prompt_logprobs) != scored:
+                    raise EngineError("the engine did not return the log probabilities of the prompt once")
+                scored = 0
+                step = turn.tool_names.in_step(await output.step(batch))
+                if step.finish is not None:
+                    break
+                yield step
+            else:
+                raise EngineError("the engine's output ended without a finish reason")
+        # The completion is closed before its last step is yielded, so that a slow client does not keep cache blocks.
+        yield step
+
+    def _output(self, turn: Turn, number: int) -> OutputReader:
+        """What turns the token batches of one choice into steps."""
+        (completion, reader), trace = turn.choices[number], turn.request.trace
+        new_output = functools.partial(TimedOutputReader, trace) if trace.detailed else OutputReader
+        return new_output(
+            number,
+            reader,
             Detokenizer(self._tokenizer),
             AnswerValidator(turn.schemas),
-            stop=attempt.completion.stop,
-            end_ids=self._end_ids.union(attempt.completion.stop_token_ids),
-            speller=None if attempt.completion.logprobs is None else self._speller,
-            custom_tools=turn.attempts.custom_tools,
-        )
-        return RunningAttempt(
-            self._engine, attempt.completion, output, names=turn.tool_names, reports_cached=reports_cached
+            stop=completion.stop,
+            end_ids=self._end_ids.union(completion.stop_token_ids),
+            speller=None if completion.logprobs is None else self._speller,
+            custom_tools=turn.custom_tools_written,
         )
 
     @functools.cached_property

@@ -1,8 +1,8 @@
-"""A turn that is ready to run: its request, its prompt, and what makes the attempts at its answers."""
+"""A turn that is ready to run: its request, and for each answer a completion and a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +13,7 @@ from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
 from dovetail.gateway.records.answer_recorder import AnswerRecorder
 from dovetail.gateway.records.signatures import Signatures
-from dovetail.gateway.turn.raw_reader import RawReader
 from dovetail.gateway.turn.tool_names import ToolNames
-from dovetail.gateway.turn.turn_grammar import is_free
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas
 from dovetail.grammar import Grammar
@@ -25,84 +23,78 @@ from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer
 
 
-class Attempt(NamedTuple):
-    """What one attempt at a choice needs: the completion for the engine, and a reader for its output."""
+class Choice(NamedTuple):
+    """One answer of a turn: the completion for the engine, and a reader for the engine's output."""
 
     completion: Completion
     reader: Reader
 
 
-class Attempts(msgspec.Struct, frozen=True):
-    """Makes the attempts of one turn. Every attempt has its own request id, seed, matcher and reader.
+def completion_of(
+    request: TurnRequest,
+    choice: int,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    *,
+    grammar: Grammar | None = None,
+    constraint: Matcher | BoundedReasoning | None = None,
+    grammar_required: bool = False,
+    recorded: bool = False,
+) -> Completion:
+    """The completion of a choice, with a request id, a seed and a constraint of its own.
 
     `recorded`: whether the turn is recorded.
     """
+    return Completion(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        sampling=_with_seed(request.sampling, choice),
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=request.ignore_eos,
+        min_tokens=request.min_tokens,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        constraint=constraint.another() if constraint else None,
+        grammar=grammar,
+        grammar_required=grammar_required,
+        draft_tokens=request.extension.draft_tokens,
+        gated=request.extension.gate is not False,
+        report_drafts=recorded,
+        request_id=request.id if choice == 0 else f"{request.id}-{choice}",
+        trace_context=request.trace.context,
+    )
 
-    request: TurnRequest
-    prompt: tuple[int, ...]
-    max_tokens: int
-    grammar: Grammar | None
-    constraint: Matcher | BoundedReasoning | None
-    format: Format
-    tools: Sequence[dict[str, Any]]
-    tokenizer: Tokenizer
-    left_open: bool
-    recorded: bool = False
 
-    def attempt(self, choice: int, retry: int = 0, shown: Sequence[int] = ()) -> Attempt:
-        """Attempt number `retry` at `choice`, which continues from `shown`, the tokens that the client has."""
-        request = self.request
-        name = request.id if choice == 0 else f"{request.id}-{choice}"
-        completion = Completion(
-            prompt=(*self.prompt, *shown),
-            max_tokens=self.max_tokens - len(shown),
-            sampling=_with_seed(request.sampling, choice + retry * request.choices),
-            stop=request.stop,
-            stop_token_ids=request.stop_token_ids,
-            ignore_eos=request.ignore_eos,
-            min_tokens=max(0, request.min_tokens - len(shown)),
-            logprobs=request.logprobs,
-            prompt_logprobs=request.prompt_logprobs,
-            constraint=_advanced(self.constraint, shown) if self.constraint else None,
-            grammar=None if shown else self.grammar,  # it describes a whole answer
-            grammar_required=not is_free(request, self.tools),
-            draft_tokens=request.extension.draft_tokens,
-            gated=request.extension.gate is not False,
-            report_drafts=self.recorded,
-            request_id=f"{name}-retry{retry}" if retry else name,
-            trace_context=request.trace.context,
-        )
-        return Attempt(completion, self.reader(choice, self.left_open))
-
-    @property
-    def custom_tools(self) -> frozenset[str]:
-        """The names of the custom tools, as the model writes them."""
-        return frozenset(tool["custom"]["name"] for tool in self.tools if is_custom(tool))
-
-    def reader(self, choice: int, in_reasoning: bool) -> Reader:
-        """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""
-        request = self.request
-        if request.prompts:
-            return RawReader()
-        return self.format.reader(
-            self.tools,
-            thinking=in_reasoning,
-            # Without tools, text that looks like a call is not one.
-            tool_choice=request.tool_choice if self.tools else "none",
-            tokenizer=self.tokenizer,
-            call_prefix=f"call_{request.id[-32:][:16]}_{f'{choice}_' if choice else ''}",
-            structured=request.structured,
-        )
+def reader_of(
+    request: TurnRequest,
+    fmt: Format,
+    tools: Sequence[dict[str, Any]],
+    tokenizer: Tokenizer,
+    choice: int,
+    in_reasoning: bool,
+) -> Reader:
+    """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""
+    return fmt.reader(
+        tools,
+        thinking=in_reasoning,
+        # Without tools, text that looks like a call is not one.
+        tool_choice=request.tool_choice if tools else "none",
+        tokenizer=tokenizer,
+        call_prefix=f"call_{request.id[-32:][:16]}_{f'{choice}_' if choice else ''}",
+        structured=request.structured,
+    )
 
 
 class Turn(msgspec.Struct, frozen=True):
     """A request that is ready to run.
 
     `created` is in seconds since the epoch. `new_repairs` are those of `repairs` that no earlier turn of the
-    conversation had. `choices` has the first attempt at each choice, and `attempts` makes
-    others, at most `retries` for each choice. `unenforced` lists the fields of the request, with JSON pointers into
-    their schemas, that no grammar enforces although they were to be enforced. `most_drafts` is
-    how many tokens the engine drafts in a step; None if it does not report single steps.
+    conversation had. `tools` are the tools that the model may call. `grammar` and `constraint`, which
+    the choices have copies of, describe the answer. `left_open`: the prompt ends inside reasoning. `recorded`: the turn
+    is recorded. `unenforced` lists the fields of the request, with JSON pointers into their schemas, that no grammar
+    enforces although they were to be enforced. `most_drafts` is how many tokens the engine drafts in a step; None if it
+    does not report single steps.
     `spelled_controls` are the control tokens that raw prompts spell as ordinary text.
     """
 
@@ -110,14 +102,19 @@ class Turn(msgspec.Struct, frozen=True):
     request: TurnRequest
     repairs: tuple[Repair, ...]
     new_repairs: tuple[Repair, ...]
-    choices: tuple[Attempt, ...]
-    attempts: Attempts
-    retries: int
+    choices: tuple[Choice, ...]
+    format: Format
+    tokenizer: Tokenizer
+    recorded: bool
     schemas: AnswerSchemas
     unenforced: tuple[str, ...]
     recorder: AnswerRecorder
     most_drafts: int | None
     signatures: Signatures
+    tools: Sequence[dict[str, Any]] = ()
+    grammar: Grammar | None = None
+    constraint: Matcher | BoundedReasoning | None = None
+    left_open: bool = False
     spelled_controls: tuple[str, ...] = ()
     tool_names: ToolNames = ToolNames()
 
@@ -136,8 +133,8 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """The token ids of the prompt."""
-        return self.attempts.prompt
+        """The token ids of the prompt, the first one of several."""
+        return self.choices[0].completion.prompt
 
     @property
     def prompt_tokens(self) -> int:
@@ -147,17 +144,17 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def custom_tools(self) -> frozenset[str]:
         """The names of the custom tools. In the steps of a turn, the arguments of their calls are text, not JSON."""
-        return frozenset(self.tool_names.to_client.get(name, name) for name in self.attempts.custom_tools)
+        return frozenset(self.tool_names.to_client.get(name, name) for name in self.custom_tools_written)
 
     @property
-    def recorded(self) -> bool:
-        """Whether the turn is recorded."""
-        return self.attempts.recorded
+    def custom_tools_written(self) -> frozenset[str]:
+        """The names of the custom tools, as the model writes them."""
+        return frozenset(tool["custom"]["name"] for tool in self.tools if is_custom(tool))
 
     @property
     def max_tokens(self) -> int:
-        """The most new tokens of each choice."""
-        return self.attempts.max_tokens
+        """The most new tokens of each choice of the first prompt."""
+        return self.choices[0].completion.max_tokens
 
     @property
     def max_tokens_cut(self) -> bool:
@@ -179,11 +176,3 @@ def _with_seed(sampling: Sampling, offset: int) -> Sampling:
     if sampling.seed is None:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + offset + 2**63) % 2**64 - 2**63)
-
-
-def _advanced(constraint: Matcher | BoundedReasoning, tokens: Iterable[int]) -> Matcher | BoundedReasoning:
-    """A copy of `constraint` that has taken `tokens`."""
-    copy = constraint.another()
-    for token in tokens:
-        copy.advance(token)
-    return copy

@@ -100,11 +100,6 @@ class AnswerValidator:
         self._called = False
         self.calls: list[ValidatedCall] = []
 
-    @property
-    def invalid(self) -> bool:
-        """Whether a call has ended that is not valid."""
-        return any(call.fault not in (None, "unchecked_arguments") for call in self.calls)
-
     async def feed(self, events: Iterable[Event]) -> list[Event]:
         """`events`, with a `Defect` after each call that is not valid."""
         checked: list[Event] = []

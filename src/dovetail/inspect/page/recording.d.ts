@@ -26,8 +26,6 @@ export interface Step {
   checks: { tool: string | null; fault: string | null }[];
   finish: string | null;
   stop_string: string | null;
-  retries: number;
-  dropped_tokens: number;
   refused?: RecordedToken[] | null;
   refused_by?: "model" | "grammar" | "end" | null;
   allowed?: (number | null)[] | null;

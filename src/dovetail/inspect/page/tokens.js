@@ -99,7 +99,6 @@ function marksOf(step) {
   }
   const last = step.tokens.length - 1;
   for (const { fault } of step.checks) if (fault !== null) marks.push([last, { text: fault, problem: true }]);
-  if (step.retries) marks.push([last, { text: `after ${step.retries} retries`, problem: true }]);
   if (step.finish !== null) marks.push([last, { text: `■ ${step.finish}`, problem: step.finish === "length" }]);
   return marks;
 }

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.errors import ContextExceeded, DovetailError
 from dovetail.gateway.apis.responses.items import Item
 from dovetail.gateway.apis.responses.request import ResponsesRequest
-from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Retries, Speculation, retries, speculation
+from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -34,7 +34,6 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens_details: OutputTokensDetails
     total_tokens: int
     speculation: Speculation | UnsetType
-    retries: Retries | UnsetType
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -166,5 +165,4 @@ def _usage(totals: ChoiceTotals, prompt: int) -> Usage:
         OutputTokensDetails(totals.reasoning_tokens),
         prompt + new,
         speculation([totals]),
-        retries([totals]),
     )
