@@ -152,7 +152,7 @@ class Scripted:
                 final["speculation"] = {"steps": steps, "drafted": tokens, "accepted": tokens - steps, "forced": 1}
             speculation = {"num_spec_steps": 4, "num_draft_tokens": 8, "num_accepted_draft_tokens": 5}
             metrics = {"speculative_decoding": {**speculation, "acceptance_histogram": [1, 1, 2]}}
-            reported = self.usage == "every" and not self.counters
+            reported = self.usage == "every" and not self.counters and not self.drafts
             write({"choices": [], "usage": final, **({"metrics": metrics} if reported else {})})
         write("[DONE]")
         return Arrival(Reply(200, {}, bytes(body)), sent, tuple(pieces))

@@ -24,7 +24,6 @@ _EVERY_USAGE: dict[str, Any] = {
     "stream": True,
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
 }
-_METRICS = {"dovetail": {"metrics": "summary"}}
 _OFF, _FIXED = {"dovetail": {"draft_tokens": 0}}, {"dovetail": {"gate": False}}
 _CHAT = "/v1/chat/completions"
 _PROBE = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -69,12 +68,8 @@ class Target:
         self._fields = {**fields, **usage}
         if await self._refusal({**self._fields, "ignore_eos": True}) is None:
             self._ignore_eos = {"ignore_eos": True}
-        if await self._refusal(merged(self._fields, _METRICS)) is None and await self._drafts():
-            self.variants = {
-                "off": {"dovetail": {"draft_tokens": 0}},
-                "fixed": merged(_METRICS, _FIXED),
-                "gated": _METRICS,
-            }
+        if await self._refusal(merged(self._fields, _OFF)) is None and await self._drafts():
+            self.variants = {"off": _OFF, "fixed": _FIXED, "gated": {}}
         self._tokenizes = await self._tokenized(_PROBE) is not None
         self._counts = await reading(self._endpoint) is not None
 

@@ -211,7 +211,7 @@ def _drafting(usage: Mapping[str, Any], metrics: Mapping[str, Any]) -> Drafting 
     steps = _count(metrics, "num_spec_steps")
     if ours:
         made, drafted, accepted, forced = (_count(ours, name) or 0 for name in _COUNTS)
-        return Drafting(made, drafted, accepted, forced, _by_position(metrics))
+        return Drafting(made, drafted, accepted, forced)
     if steps is None:
         return None
     drafted, accepted = (_count(metrics, f"num_{name}_tokens") or 0 for name in ("draft", "accepted_draft"))

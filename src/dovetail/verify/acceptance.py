@@ -1,7 +1,7 @@
 """How many drafts an endpoint accepts at each position of a step, by its own counts.
 
-Dovetail and SGLang count the drafts of each answer. vLLM counts those of all its answers, in /metrics, which is read
-before and after each case.
+SGLang counts the drafts of each answer by position, and Dovetail their sum. vLLM counts the drafts of all its answers,
+in /metrics, which is read before and after each case.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def of_answer(exchange: Exchange) -> Acceptance:
         response = json.loads(exchange.answer.raw)
         if counts := (response.get("sglext") or {}).get("spec_tokens_details"):
             return _of_sglang(counts)
-        return _of_dovetail(response["usage"], (response.get("metrics") or {}).get("speculative_decoding") or {})
+        return _of_dovetail(response["usage"])
     except (
         ValueError,
         AttributeError,
@@ -54,11 +54,9 @@ def of_answer(exchange: Exchange) -> Acceptance:
         return Acceptance()
 
 
-def _of_dovetail(usage: Mapping[str, Any], steps: Mapping[str, Any]) -> Acceptance:
-    drafted, accepted = (steps.get(f"per_step_{name}") or () for name in ("drafted", "accepted"))
-    positions = range(min(max(drafted, default=0), _POSITIONS))
-    counts = (tuple(sum(step > i for step in each) for i in positions) for each in (drafted, accepted))
-    return Acceptance(int(usage["speculation"]["steps"]), int(usage["completion_tokens"]), *counts)
+def _of_dovetail(usage: Mapping[str, Any]) -> Acceptance:
+    """From the usage, which has no counts by position."""
+    return Acceptance(int(usage["speculation"]["steps"]), int(usage["completion_tokens"]))
 
 
 def _of_sglang(counts: Mapping[str, Any]) -> Acceptance:

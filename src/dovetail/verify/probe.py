@@ -36,8 +36,7 @@ _IDS: tuple[Mapping[str, Any], ...] = ({"dovetail": {"return_token_ids": True}},
 #: Fields of a request that its prompt depends on.
 _OF_PROMPTS = ("messages", "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "thinking")
 _UNDRAFTED: Mapping[str, Any] = {"dovetail": {"draft_tokens": 0}}
-#: Fields with which answers count their drafts: Dovetail's, then SGLang's.
-_COUNTED: Mapping[str, Any] = {"dovetail": {"metrics": "detailed"}}
+#: Fields with which SGLang's answers count their drafts; Dovetail's always do.
 _COUNTED_BY_SGLANG: Mapping[str, Any] = {"return_spec_tokens_details": True}
 _SHOWN = 200  # characters of an answer that is none
 _SHORT = {"max_tokens": 16, "messages": _HELLO}
@@ -59,7 +58,7 @@ async def probe(endpoint: Endpoint) -> Features:
         tools=tools,
         streaming=streaming,
         undrafted=_UNDRAFTED if native else None,
-        acceptance=_COUNTED if native else await _counted(endpoint),
+        acceptance=None if native else await _counted(endpoint),
         counters=not native and await reading(endpoint) is not None,
         detokenizes=await _answers(endpoint, "/detokenize", {"model": endpoint.model, "tokens": [0]}),
         tokenizes=await _answers(endpoint, "/tokenize", {"model": endpoint.model, "messages": _HELLO}),

@@ -13,12 +13,12 @@ import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.extensions import MeasuredExtension
 from dovetail.gateway.apis.reasoning_switches import Budget, Effort, ReasoningField, ReasoningSwitches, ThinkingField
 from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
 from dovetail.gateway.apis.sampling_request import UNSUPPORTED, Limit, SamplingRequest
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.tool_names import check_tool_choice
+from dovetail.gateway.turn.turn_request import Extension
 
 MAX_TOP_LOGPROBS = 20
 
@@ -47,7 +47,7 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    dovetail: MeasuredExtension | None = None
+    dovetail: Extension | None = None
     # Not supported: refused unless they have one of the values in `_UNSUPPORTED`.
     modalities: Any = None
     functions: Any = None

@@ -18,7 +18,6 @@ from msgspec import UNSET, UnsetType
 from dovetail.errors import DovetailError
 from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
 from dovetail.gateway.apis.chat_request import ChatRequest
-from dovetail.gateway.apis.speculation_metrics import Metrics, metrics
 from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.errors import error_json
 from dovetail.gateway.http.event_stream import COMMENT
@@ -108,7 +107,6 @@ class Response(msgspec.Struct, frozen=True):
     model: str
     choices: tuple[Choice, ...]
     usage: Usage | UnsetType | None = UNSET
-    metrics: Metrics | UnsetType = UNSET
 
 
 def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
@@ -127,9 +125,8 @@ def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
         _choice(turn, index, [step for step in steps if step.choice == index], total)
         for index, total in enumerate(totals)
     )
-    figures = metrics(turn, [total.drafts for total in totals])
     usage = _usage(turn, totals)
-    response = Response(turn.id, "chat.completion", turn.created, request.model, choices, usage, figures)
+    response = Response(turn.id, "chat.completion", turn.created, request.model, choices, usage)
     return msgspec.json.encode(response)
 
 
@@ -192,7 +189,7 @@ class Stream:
             chunks.append(self._delta(step.choice, ChatMessage(dovetail=total.extension()), step.finish))
             if self.done:
                 if self._include_usage:
-                    chunks.append(self._chunk(usage=self._usage_so_far(), last=True))
+                    chunks.append(self._chunk(usage=self._usage_so_far()))
                 chunks.append(DONE)
         return b"".join(chunks)
 
@@ -208,14 +205,13 @@ class Stream:
     def _usage_so_far(self) -> Usage:
         return _usage(self._turn, self._totals)
 
-    def _chunk(self, *choices: Choice, usage: Usage | None = None, last: bool = False) -> bytes:
+    def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
         turn = self._turn
         if self._continuous_usage:
             usage = self._usage_so_far()
         # With include_usage every chunk has the field, null in all but the last one, as in OpenAI's API.
         shown = usage if self._include_usage else UNSET
-        figures = metrics(turn, [total.drafts for total in self._totals]) if last else UNSET
-        chunk = Response(turn.id, "chat.completion.chunk", turn.created, self._model, choices, shown, figures)
+        chunk = Response(turn.id, "chat.completion.chunk", turn.created, self._model, choices, shown)
         return event(msgspec.json.encode(chunk))
 
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.extensions import RawExtension
 from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
 from dovetail.gateway.apis.sampling_request import UNSUPPORTED, SamplingRequest
-from dovetail.gateway.turn.turn_request import RawPrompt
+from dovetail.gateway.turn.turn_request import Extension, RawPrompt
 
 #: The most answers to one request: prompts times `n`.
 MAX_ANSWERS = 128
@@ -19,6 +18,12 @@ MAX_LOGPROBS = 5
 DEFAULT_MAX_TOKENS = 16
 
 _LARGEST_TOKEN = 2**31
+
+
+class RawExtension(Extension, frozen=True):
+    """The request's `dovetail` field. `control_tokens`: see `RawPrompt.controls`."""
+
+    control_tokens: bool | None = None
 
 
 class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):

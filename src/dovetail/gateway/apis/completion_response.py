@@ -16,7 +16,6 @@ from dovetail.errors import DovetailError
 from dovetail.events import Content
 from dovetail.gateway.apis.chat_response import DONE, PromptTokensDetails, event
 from dovetail.gateway.apis.completion_request import CompletionRequest
-from dovetail.gateway.apis.speculation_metrics import Metrics, metrics
 from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
 from dovetail.gateway.http.errors import error_json
 from dovetail.gateway.http.event_stream import COMMENT
@@ -66,7 +65,6 @@ class Response(msgspec.Struct, frozen=True):
     model: str
     choices: tuple[Choice, ...]
     usage: Usage | UnsetType | None = UNSET
-    metrics: Metrics | UnsetType = UNSET
 
 
 class _Offsets:
@@ -130,8 +128,7 @@ def whole(request: CompletionRequest, turn: Turn, steps: Sequence[Step]) -> byte
     for step in steps:
         parts[step.choice].append(choices[step.choice].piece(step))
     usage = _usage(turn, [choice.totals for choice in choices])
-    figures = metrics(turn, [choice.totals.drafts for choice in choices])
-    return _response(turn, request.model, tuple(map(_sum, parts)), usage, figures)
+    return _response(turn, request.model, tuple(map(_sum, parts)), usage)
 
 
 class Stream:
@@ -161,19 +158,18 @@ class Stream:
         shows = piece.text or piece.logprobs is not None or piece.finish_reason is not None
         chunks = [self._chunk((piece,), counts=self._continuous_usage)] if shows else []
         if self.done:
-            figures = metrics(self._turn, [choice.totals.drafts for choice in self._choices])
-            chunks += [*([self._chunk((), counts=True, figures=figures)] if self._include_usage else []), DONE]
+            chunks += [*([self._chunk((), counts=True)] if self._include_usage else []), DONE]
         return b"".join(chunks)
 
     def error(self, error: DovetailError) -> bytes:
         """The event that ends a stream in which something failed."""
         return event(error_json(error))
 
-    def _chunk(self, choices: tuple[Choice, ...], *, counts: bool, figures: Metrics | UnsetType = UNSET) -> bytes:
+    def _chunk(self, choices: tuple[Choice, ...], *, counts: bool) -> bytes:
         usage = _usage(self._turn, [choice.totals for choice in self._choices]) if counts else None
         # With include_usage every chunk has the field, as in OpenAI's API.
         shown = usage if self._include_usage else UNSET
-        return event(_response(self._turn, self._model, choices, shown, figures))
+        return event(_response(self._turn, self._model, choices, shown))
 
 
 def _response(
@@ -181,9 +177,8 @@ def _response(
     model: str,
     choices: tuple[Choice, ...],
     usage: Usage | UnsetType | None,
-    figures: Metrics | UnsetType,
 ) -> bytes:
-    return msgspec.json.encode(Response(turn.id, "text_completion", turn.created, model, choices, usage, figures))
+    return msgspec.json.encode(Response(turn.id, "text_completion", turn.created, model, choices, usage))
 
 
 def _sum(pieces: Sequence[Choice]) -> Choice:

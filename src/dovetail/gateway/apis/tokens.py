@@ -13,7 +13,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.formats.history import Repair
 from dovetail.gateway.apis.chat import turn_request
 from dovetail.gateway.apis.chat_request import ChatRequest, check, decode
-from dovetail.gateway.apis.extensions import RawExtension
+from dovetail.gateway.apis.completion_request import RawExtension
 from dovetail.gateway.apis.request_body import decode_body
 from dovetail.gateway.http.query_endpoint import Reply
 from dovetail.gateway.turn.raw_prompt import check_tokens

@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.events import Defect
 from dovetail.formats.history import Repair
-from dovetail.gateway.apis.speculation_metrics import Drafts, asked_for
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn
 
@@ -61,14 +60,9 @@ class ChoiceTotals:
         self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._defects: list[OutputDefect] = []
-        self._measured = asked_for(turn)
-        #: The draft tokens of each step, if the request asks for metrics.
-        self.drafts: list[Drafts] = []
 
     def add(self, step: Step) -> None:
         self.steps += 1
-        if self._measured:
-            self.drafts.append(Drafts(step.drafted or 0, step.accepted))
         self.drafted = _sum(self.drafted, step.drafted)
         self.accepted += step.accepted
         self.forced += step.forced

@@ -95,6 +95,10 @@ class Speculation(Suite):
         all_of = added([*answers, counters])
         counts = zip(all_of.accepted, all_of.drafted, strict=True)
         figures = {f"accepted at position {i}": share(accepted, n) for i, (accepted, n) in enumerate(counts, 1)}
+        accepted = sum(outcome.measures.get("accepted", 0) for outcome in outcomes)
+        drafted = sum(outcome.measures.get("drafted", 0) for outcome in outcomes)
+        if drafted:
+            figures["accepted drafts"] = share(accepted, drafted)
         if all_of.steps:
             figures["tokens per step"] = Figure(all_of.tokens / all_of.steps, all_of.steps)
         equal, seeds = (sum(outcome.measures.get(name, 0) for outcome in outcomes) for name in ("equal", "seeds"))
@@ -112,7 +116,9 @@ def _request(request: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
 async def _greedy(case: Case, target: Target, undrafted: _Without) -> Checked:
     with_drafts = await target.answer(_request(case.request, target))
     _need_drafts([with_drafts])
-    measures = {"acceptance": msgspec.to_builtins(of_answer(with_drafts))}
+    measures: dict[str, Any] = {"acceptance": msgspec.to_builtins(of_answer(with_drafts))}
+    if _drafted(with_drafts):
+        measures |= {"drafted": _drafted(with_drafts), "accepted": int(_speculation(with_drafts).get("accepted") or 0)}
     without = await undrafted.answer(case.request)
     if _drafted(without):
         raise NotTested(f"it drafts although the request turns drafting off; {_ELSEWHERE}", blocking=False)
