@@ -1,6 +1,6 @@
 """Takes turns between tasks, so that the event loop is free again soon, however many of them have something to do.
 
-Reading a slice of a stream, or preparing a small request, takes up to a millisecond. A thousand tasks that do so in the
+Reading a slice of a stream takes up to a millisecond. A thousand tasks that do so in the
 same iteration of the event loop would keep everybody else waiting for a second: new requests, /health, other streams.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +27,10 @@ from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
-from dovetail.turns import Turns
 
 #: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is
 #: a second one because compiling a grammar releases the interpreter lock and should not delay other requests.
 _PREPARE_THREADS = 2
-
-#: Bytes of a body that is read on the event loop. Reading and rendering it takes less than a millisecond.
-_SMALL_BODY = 2048
 
 _LOG = logging.getLogger("dovetail.gateway")
 
@@ -67,9 +62,6 @@ class Endpoint:
     `read` makes an exchange of a request's body, or raises `InvalidRequest`. Metrics count it under the name `api`.
     """
 
-    #: Whether a small body is read without waiting for a disk, for example.
-    reads_quickly = True
-
     def __init__(
         self, read: Callable[[bytes], Exchange], runner: TurnRunner, metrics: Metrics, settings: Settings, api: Api
     ) -> None:
@@ -78,7 +70,6 @@ class Endpoint:
         self._runner = runner
         self._metrics = metrics
         self._settings = settings
-        self._turns = Turns()
         self._threads = ThreadPoolExecutor(_PREPARE_THREADS, "dovetail-prepare")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,11 +94,8 @@ class Endpoint:
         self, body: Body, send: Send, metrics: RequestMetrics, scope: Scope, capture: NoCapture
     ) -> None:
         request_id, account = scope["request_id"], account_of(scope)
-        if self.reads_quickly and body.size <= _SMALL_BODY:
-            exchange, turn = await self._prepare_small(body, metrics, account)
-        else:
-            prepare = functools.partial(self._prepare, body, metrics, account)
-            exchange, turn = await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+        loop = asyncio.get_running_loop()
+        exchange, turn = await loop.run_in_executor(self._threads, self._prepare, body, metrics, account)
         body.release()
         metrics.prepared(turn)
         capture.prepared(turn)
@@ -138,20 +126,6 @@ class Endpoint:
             yield await draining.first(anext(steps))
             async for step in steps:
                 yield step
-
-    async def _prepare_small(
-        self, body: Body, metrics: RequestMetrics, account: Account | None
-    ) -> tuple[Exchange, Turn]:
-        """As `_prepare`, for a body that is read in microseconds.
-
-        Two switches between threads take longer than the work itself, as long as nothing is compiled.
-        """
-        await self._turns.take()
-        exchange = self._exchange(body.take(), metrics, account)
-        if exchange.turn_request.is_plain:
-            return exchange, self._turn(exchange, metrics, account)
-        turn = functools.partial(self._turn, exchange, metrics, account)
-        return exchange, await asyncio.get_running_loop().run_in_executor(self._threads, turn)
 
     def _prepare(self, body: Body, metrics: RequestMetrics, account: Account | None) -> tuple[Exchange, Turn]:
         exchange = self._exchange(body.take(), metrics, account)

@@ -142,15 +142,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.reasoning_budget, self.reasoning_budget_field
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing is to be compiled, validated or repeated: no tool, call, schema or budget, and one answer."""
-        if self.tools or self.response_format is not None or self.reasoning_limit[0] is not None:
-            return False
-        if self.choices > 1 or len(self.prompts) > 1:
-            return False
-        return not any("tools" in message or "tool_calls" in message for message in self.messages)
-
-    @property
     def structured(self) -> bool:
         """Whether a response format constrains the content."""
         return check_response_format(self.response_format) is not None

@@ -33,8 +33,6 @@ class ResponsesEndpoint(Endpoint):
     responses.
     """
 
-    reads_quickly = False  # earlier responses are read from a file
-
     def __init__(self, store: ResponseStore | None, runner: TurnRunner, metrics: Metrics, settings: Settings) -> None:
         super().__init__(lambda body: self._decoded(body, None), runner, metrics, settings, "responses")
         self._store = store
