@@ -10,7 +10,7 @@ import httpx
 
 import dovetail
 from benchmarks.constraint.measure import Job, Library, serve
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.gateway.app import create_app
 from dovetail.gateway.settings import Settings
 from dovetail.grammar import Grammar, matcher
@@ -80,8 +80,8 @@ class Silent:
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         yield TokenBatch((self.info.eos_ids[0],), "stop")
 
-    def gauges(self) -> dict[str, float]:
-        return {}
+    def gauges(self) -> list[MetricSample]:
+        return []
 
 
 def load() -> tuple[Job, Library]:

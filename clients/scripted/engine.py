@@ -13,7 +13,7 @@ from pathlib import Path
 from clients.scripted import answers
 from clients.scripted.answers import OTHER, SCRIPTS, Say
 from clients.scripted.models import Model
-from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, TokenLogprob
+from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError
 
@@ -41,8 +41,8 @@ class ScriptedEngine:
     async def stop(self) -> None:
         pass
 
-    def gauges(self) -> dict[str, float]:
-        return {"up": 1}
+    def gauges(self) -> list[MetricSample]:
+        return [MetricSample("up", {}, 1)]
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         name, say, ids = self._answer(completion)

@@ -6,8 +6,8 @@ An engine works on token ids and never sees messages, tools or formats. A `Const
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -183,6 +183,22 @@ class EngineInfo(msgspec.Struct, frozen=True):
     reports_steps: bool = False
 
 
+class MetricSample(NamedTuple):
+    """One number for `/metrics`, as in ``accepted_per_position_total{position="0",drafter="eagle3"} 7``.
+
+    Characters that Prometheus does not allow in a name are replaced.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def total(samples: Iterable[MetricSample], name: str) -> float:
+    """The sum of the samples with this name; 0 if there are none."""
+    return sum(sample.value for sample in samples if sample.name == name)
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Anything that continues token ids: the embedded engine, vLLM, or a server behind a URL."""
@@ -203,11 +219,9 @@ class Engine(Protocol):
         `EngineBusy` when the queue is full and `EngineError` when the engine fails.
         """
 
-    def gauges(self) -> dict[str, float]:
-        """Numbers for `/metrics`, by name: running, waiting, free_blocks, total_blocks, …
+    def gauges(self) -> Sequence[MetricSample]:
+        """Numbers for `/metrics`: running, waiting, free_blocks, total_blocks, …
 
         `up` is 0 while the engine cannot complete anything, and `/health` reports that; an engine without `up` is
-        always up. A name that ends in `_total` counts from the engine's start. Labels may follow the name in
-        Prometheus notation: ``accepted_per_position_total{position="0",drafter="eagle3",context="1024"}``. Characters
-        that Prometheus does not allow in a name are replaced.
+        always up. A name that ends in `_total` counts from the engine's start.
         """

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.backends import embedded
 from dovetail.backends.embedded import EmbeddedEngine
-from dovetail.completion import Completion, Engine, Sampling, TokenBatch
+from dovetail.completion import Completion, Engine, Sampling, TokenBatch, total
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import CheckpointError, ContextExceeded, EngineBusy, EngineError, InvalidRequest
 from tests.engine.checkpoints import load_core, run, write_drafter, write_target
@@ -65,7 +65,7 @@ def test_it_drafts_from_what_a_sequence_says_where_it_has_no_drafter(folders: tu
         assert engine.info.draft_tokens == 5
         expected = run(load_core(folders[0], draft_tokens=5), {"alone": completion})
         assert await collect(engine.complete(completion)) == expected["alone"]
-        assert engine.gauges()["drafted_total"] >= engine.gauges()["accepted_total"] > 0
+        assert total(engine.gauges(), "drafted_total") >= total(engine.gauges(), "accepted_total") > 0
         await all_free(engine)
 
     with_engine((folders[0], "lookup"), test, draft_tokens=5)
@@ -79,7 +79,9 @@ async def all_free(engine: EmbeddedEngine) -> None:
     """Wait until every block is back; the worker takes a cancellation between two steps."""
     while True:
         gauges = engine.gauges()
-        if gauges["free_blocks"] == gauges["total_blocks"] and not gauges["running"] + gauges["waiting"]:
+        if total(gauges, "free_blocks") == total(gauges, "total_blocks") and not total(gauges, "running") + total(
+            gauges, "waiting"
+        ):
             return
         await asyncio.sleep(0.002)
 
@@ -94,9 +96,9 @@ def test_streams_what_the_core_generates(folders: tuple[Path, Path]) -> None:
         outputs = await asyncio.gather(*(collect(engine.complete(c)) for c in completions.values()))
         assert dict(zip(completions, outputs, strict=True)) == expected
         gauges = engine.gauges()
-        by_position = sum(n for name, n in gauges.items() if name.startswith("accepted_per_position_total"))
+        by_position = total(gauges, "accepted_per_position_total")
         # What stood in a sequence's last step may have been cut by its end, so it is no measure.
-        assert gauges["drafted_total"] >= gauges["accepted_total"] >= by_position > 0
+        assert total(gauges, "drafted_total") >= total(gauges, "accepted_total") >= by_position > 0
         await all_free(engine)
 
     with_engine(folders, test)
@@ -115,7 +117,7 @@ def test_closing_the_stream_frees_its_blocks(folders: tuple[Path, Path]) -> None
     async def test(engine: EmbeddedEngine) -> None:
         async with aclosing(engine.complete(Completion((2, 3), 250, sampling=GREEDY))) as stream:
             await anext(stream)
-            assert engine.gauges()["free_blocks"] < engine.gauges()["total_blocks"]
+            assert total(engine.gauges(), "free_blocks") < total(engine.gauges(), "total_blocks")
         await all_free(engine)
 
     with_engine(folders, test)
@@ -127,7 +129,7 @@ def test_cancelling_the_task_frees_its_blocks(folders: tuple[Path, Path]) -> Non
             asyncio.create_task(collect(engine.complete(Completion((2, 3), 250, sampling=Sampling(seed=i)))))
             for i in range(6)
         ]
-        while not engine.gauges()["running"]:
+        while not total(engine.gauges(), "running"):
             await asyncio.sleep(0.001)
         for task in tasks:
             task.cancel()
@@ -241,7 +243,7 @@ def test_stop_ends_running_streams(folders: tuple[Path, Path]) -> None:
             await collect(engine.complete(Completion((2,), 2)))
         await engine.start()
         task = asyncio.create_task(collect(engine.complete(Completion((2, 3), 250, sampling=Sampling(seed=1)))))
-        while not engine.gauges()["running"]:
+        while not total(engine.gauges(), "running"):
             await asyncio.sleep(0.001)
         await engine.stop()
         with pytest.raises(EngineBusy):

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from dovetail.checkpoints.drafter import read_drafter
 from dovetail.checkpoints.target import Target, read_target
-from dovetail.completion import Completion, TokenBatch
+from dovetail.completion import Completion, TokenBatch, total
 from dovetail.engine.config import Eagle3Config, drafter_config, mtp_config, target_config
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
@@ -266,7 +266,7 @@ def run(core: LLMCore, completions: dict[str, Completion], late: dict[int, str] 
         core.check_integrity()
         number += 1
     gauges = core.gauges()
-    assert gauges["free_blocks"] == gauges["total_blocks"]
+    assert total(gauges, "free_blocks") == total(gauges, "total_blocks")
     return out
 
 

@@ -139,10 +139,8 @@ def test_a_sequence_that_is_too_long_leaves_nothing_with_its_drafter(tmp_path: P
     core.loop.step = noted  # type: ignore[method-assign, assignment]
     assert run(core, wanted) == expected
     assert True in slots and False in slots
-    reasons = {name: n for name, n in core.gauges().items() if name.startswith("gate_decisions_total")}
-    assert (
-        reasons['gate_decisions_total{reason="context"}'] > 20 and reasons['gate_decisions_total{reason="draft"}'] > 5
-    )
+    reasons = core.scheduler.gate.counts().decisions
+    assert reasons["context"] > 20 and reasons["draft"] > 5
 
 
 def test_coming_and_going_changes_no_output(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from dovetail.backends.embedded import EmbeddedEngine
-from dovetail.completion import Completion, Sampling
+from dovetail.completion import Completion, MetricSample, Sampling
 from dovetail.engine.core import LLMCore
 from dovetail.engine.loading import _token_bytes
 from dovetail.engine.models.base import ForwardBatch, Span
@@ -231,7 +231,7 @@ def test_requests_of_a_served_engine_end_with_the_reason(target: Path) -> None:
                 pass
         with pytest.raises(RankLost, match="rank 1 of 2"):
             await anext(engine.complete(Completion((1,), 2)))
-        assert engine.gauges() == {"up": 0.0}
+        assert engine.gauges() == [MetricSample("up", {}, 0)]
         await engine.stop()
         assert not alive(started)
 

@@ -90,7 +90,15 @@ def decisions(name: str) -> Iterator[str]:
         reports.append((report, took * 3 if chance.random() < 0.01 else None if chance.random() < 0.1 else took))
         if not scenario.overlapping or number % 7:
             gate.observe(*reports.pop(0))
-    yield " ".join(f"{reason}={count:g}" for reason, count in sorted(gate.counts("x").items()))
+    counts = gate.counts()
+    names = {f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in counts.decisions.items()}
+    for (at, position), both in counts.by_position.items():
+        labels = f'{{position="{position}",drafter="x",context="{at}"}}'
+        names |= {
+            f"{kind}_per_position_total{labels}": n for kind, n in zip(("drafted", "accepted"), both, strict=True)
+        }
+    names["gate_draft_tokens"] = counts.draft_tokens
+    yield " ".join(f"{name}={count:g}" for name, count in sorted(names.items()))
 
 
 def recorded(name: str) -> list[str]:

@@ -209,7 +209,7 @@ class Served(RuleBasedStateMachine):
         self.live: list[tuple[Track, list[int]]] = []
         self.chosen = 0
         self.drafted, self.accepted = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        self.before: dict[str, float] = {}
+        self.before: dict[object, tuple[int, ...]] = {}
 
     @rule(context=st.integers(0, 20_000))
     def come(self, context: int) -> None:
@@ -260,14 +260,14 @@ class Served(RuleBasedStateMachine):
     def everything_is_counted(self) -> None:
         if not hasattr(self, "gate"):
             return
-        counts = self.gate.counts("some")
-        assert sum(value for name, value in counts.items() if name.startswith("gate_decisions")) == self.chosen
-        for kind, expected in (("drafted", self.drafted), ("accepted", self.accepted)):
+        counts = self.gate.counts()
+        assert sum(counts.decisions.values()) == self.chosen
+        for kind, expected in enumerate((self.drafted, self.accepted)):
             for (context, position), count in expected.items():
-                name = f'{kind}_per_position_total{{position="{position}",drafter="some",context="{context}"}}'
-                assert counts[name] == count
-        totals = {name: value for name, value in counts.items() if "_total" in name}
-        assert all(value >= self.before.get(name, 0) for name, value in totals.items())
+                assert counts.by_position[context, position][kind] == count
+        totals = {reason: (count,) for reason, count in counts.decisions.items()} | counts.by_position
+        for name, values in totals.items():
+            assert all(value >= before for value, before in zip(values, self.before.get(name, values), strict=True))
         self.before = totals
 
 
@@ -279,11 +279,8 @@ def test_reasons_are_what_they_say() -> None:
     tracks = [Track() for _ in range(4)]
     assert list(gate.decide(tracks[:3], [10, 100, 10], [2, 2, 0]).allowed) == [2, 0, 0]
     assert list(gate.decide(tracks, [10] * 4, [2] * 4).allowed) == [0] * 4
-    counts = gate.counts("some")
     reasons = {"draft": 1, "context": 1, "request": 1, "batch": 4}
-    assert {f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in reasons.items()}.items() <= (
-        counts.items()
-    )
+    assert reasons.items() <= gate.counts().decisions.items()
     assert not Limits().too_many(10**9) and not Limits().too_long(10**9)
 
 
@@ -296,12 +293,9 @@ def test_a_request_is_counted_where_it_is_long_from_its_first_step() -> None:
         gate.observe([(first, 1, 1, 1)], 1.0)
         gate.decide([first, second], [11, 5000], [1, 1])
         gate.observe([(first, 1, 1, 1), (second, 1, 1, 0)], 1.0)
-        counts = gate.counts("some")
-        drafted = {
-            context: f'drafted_per_position_total{{position="0",drafter="some",context="{context}"}}'
-            for context in CONTEXTS
-        }
-        assert [counts.get(drafted[context], 0) for context in CONTEXTS] == [2, 0, 0, 1, *[0] * (len(CONTEXTS) - 4)]
+        by_position = gate.counts().by_position
+        drafted = [by_position.get((context, 0), (0, 0))[0] for context in CONTEXTS]
+        assert drafted == [2, 0, 0, 1, *[0] * (len(CONTEXTS) - 4)]
 
 
 def test_drafts_of_a_grammar_alone_are_no_measure_unless_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +309,7 @@ def test_drafts_of_a_grammar_alone_are_no_measure_unless_they_are_few(monkeypatc
             assert sum(allowed) == forced
             gate.observe([(None, 1, 1, 1)] * forced, 5.0)
         assert bool(measures) is measured
-        assert not [name for name in gate.counts("some") if "per_position" in name]
+        assert not gate.counts().by_position
 
 
 def test_steps_without_a_batch_say_nothing_of_the_last_one() -> None:

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import dovetail
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
 from dovetail.events import fold
@@ -91,8 +91,8 @@ class Replaying:
 
     async def stop(self) -> None: ...
 
-    def gauges(self) -> dict[str, float]:
-        return {}
+    def gauges(self) -> list[MetricSample]:
+        return []
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         ids = self.scripts.pop(0)[: completion.max_tokens]

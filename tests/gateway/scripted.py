@@ -13,7 +13,7 @@ import msgspec
 import openai
 import uvicorn
 
-from dovetail.completion import Completion, EngineInfo, Finish, TokenBatch, TokenLogprob
+from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
 from dovetail.formats.base import Format
 from dovetail.formats.kimi_k2 import KimiK25
@@ -69,8 +69,9 @@ class ScriptedEngine:
     async def stop(self) -> None:
         self.started -= 1
 
-    def gauges(self) -> dict[str, float]:
-        return {"running": self.running, "free_blocks": 10 - self.running, "steps_total": self.sent}
+    def gauges(self) -> list[MetricSample]:
+        numbers = {"running": self.running, "free_blocks": 10 - self.running, "steps_total": self.sent}
+        return [MetricSample(name, {}, number) for name, number in numbers.items()]
 
     async def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]:
         self.seen.append(completion)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import dovetail
+from dovetail.completion import MetricSample
 from dovetail.conversation import Message
 from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
@@ -34,7 +35,7 @@ async def test_the_pages(engine: ScriptedEngine, tok: Tokenizer) -> None:
 
 
 async def test_an_engine_that_is_down_fails_the_ping(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.gauges = lambda: {"up": 0.0}  # type: ignore[method-assign]
+    engine.gauges = lambda: [MetricSample("up", {}, 0)]  # type: ignore[method-assign]
     async with in_process(engine, tok) as client:
         assert [(await client.get(path)).status_code for path in ("/ping", "/health")] == [503, 503]
 

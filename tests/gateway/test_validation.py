@@ -161,7 +161,7 @@ async def test_the_unenforced_header_is_short_ascii(engine: ScriptedEngine, tok:
 
 
 def test_tools_have_no_names_in_metrics_unless_the_operator_wants_them() -> None:
-    metrics = Metrics(dict)
+    metrics = Metrics(list)
     for call in (ValidatedCall("secret_tool", None), ValidatedCall(None, "unknown_name")):
         metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(
             Step(0, [], (), 0, 0, None, calls=(call,))
@@ -172,7 +172,7 @@ def test_tools_have_no_names_in_metrics_unless_the_operator_wants_them() -> None
 
 
 def test_only_so_many_tools_have_a_label() -> None:
-    metrics = Metrics(dict, tool_names=True)
+    metrics = Metrics(list, tool_names=True)
     calls = [ValidatedCall(f"tool{i}", None) for i in range(1000)] + [ValidatedCall(None, "unknown_name")]
     for call in [*calls, calls[3]]:
         metrics.request("chat", RequestReport(method="POST", path="/", id="r", peer="")).step(

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import dovetail
-from dovetail.completion import Completion, Constraint, EngineInfo, TokenBatch
+from dovetail.completion import Completion, Constraint, EngineInfo, MetricSample, TokenBatch
 from dovetail.conversation import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.kimi_k2 import KimiK25
@@ -92,8 +92,8 @@ class Model:
     async def stop(self) -> None:
         pass
 
-    def gauges(self) -> dict[str, float]:
-        return {"up": 1}
+    def gauges(self) -> list[MetricSample]:
+        return [MetricSample("up", {}, 1)]
 
     def wish(self, prompt: str, completion: Completion) -> Message:
         return wished(prompt)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.engine.core import LLMCore
 from dovetail.engine.parallel.group import RankLost
 from dovetail.engine.settings import EngineSettings
@@ -171,11 +171,11 @@ class EmbeddedEngine:
             del self._streams[request_id]
             self._commands.put(_Cancel(request_id))
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> list[MetricSample]:
         """The core's counters; none before `start`. "up" is 0 after a rank was lost, so that health checks fail."""
         if self._lost is not None:
-            return {"up": 0.0}
-        return {} if self._core is None else self._core.gauges()
+            return [MetricSample("up", {}, 0)]
+        return [] if self._core is None else self._core.gauges()
 
     def _started(self) -> LLMCore:
         if self._lost is not None:

@@ -15,7 +15,7 @@ from typing import Self
 
 import torch
 
-from dovetail.completion import Completion, EngineInfo
+from dovetail.completion import Completion, EngineInfo, MetricSample
 from dovetail.engine import profile
 from dovetail.engine.cache.tables import Tables
 from dovetail.engine.drafting.base import Drafter
@@ -164,10 +164,11 @@ class LLMCore:
         """Totals since start."""
         return self.loop.counters
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> list[MetricSample]:
         """Current numbers and totals since start, by the names of the metrics."""
         pool, counters, totals = self.scheduler.tables.pool, self.loop.counters, self.scheduler.totals
-        gauges: dict[str, float] = {
+        gate = self.scheduler.gate.counts()
+        numbers = {
             "running": len(self.scheduler.running) + len(self.scheduler.ready),
             "waiting": len(self.scheduler.waiting),
             "free_blocks": pool.free,
@@ -181,8 +182,16 @@ class LLMCore:
             "forced_total": counters.forced,
             "forced_accepted_total": counters.forced_accepted,
             "drafting_failures_total": counters.failed,
+            "gate_draft_tokens": gate.draft_tokens,
         }
-        return gauges | self.scheduler.gate.counts(self.models.method)
+        samples = [MetricSample(name, {}, number) for name, number in numbers.items()]
+        for reason, count in gate.decisions.items():
+            samples.append(MetricSample("gate_decisions_total", {"reason": reason}, count))
+        for (context, position), (drafted, accepted) in gate.by_position.items():
+            labels = {"position": str(position), "drafter": self.models.method, "context": str(context)}
+            samples.append(MetricSample("drafted_per_position_total", labels, drafted))
+            samples.append(MetricSample("accepted_per_position_total", labels, accepted))
+        return samples
 
     def check_integrity(self) -> None:
         """Raise `EngineError` when blocks are lost or belong to a request that ended."""

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from dovetail.gate.acceptance import Acceptance, Track
 from dovetail.gate.costs import CONTEXTS, CostModel, features
@@ -46,6 +47,19 @@ Drafted = tuple[Track | None, int, int, int]
 
 The track is None if a grammar made some of the drafts, because their acceptance is not the drafter's.
 """
+
+
+class Counts(NamedTuple):
+    """Totals since start.
+
+    `decisions`: for each reason, how many decisions were made for it. `draft_tokens`: the draft tokens of a sequence in
+    the last decision, on average. `by_position`: drafted and accepted tokens, by context (the lower end of a range) and
+    position in a step.
+    """
+
+    decisions: dict[Reason, int]
+    draft_tokens: float
+    by_position: dict[tuple[int, int], tuple[int, int]]
 
 
 class Gate:
@@ -138,17 +152,14 @@ class Gate:
             self.costs.acceptance = self._acceptance.overall
         return self.costs
 
-    def counts(self, drafter: str) -> dict[str, float]:
-        """Totals since start, named as in `Engine.gauges`."""
+    def counts(self) -> Counts:
+        """Totals since start."""
         reasons = self._reasons.copy()
         for reason in self._decision.reasons:
             reasons[reason] += self._decided_steps
-        counts: dict[str, float] = {
-            f'gate_decisions_total{{reason="{reason}"}}': count for reason, count in reasons.items() if count
-        }
         allowed = self._decision.allowed
-        counts["gate_draft_tokens"] = sum(allowed) / max(1, len(allowed))
         unlearned = [row for drafted, _ in list(self._unlearned) for row in drafted if row[0] is not None]
+        by_position: dict[tuple[int, int], tuple[int, int]] = {}
         for i, context in enumerate(CONTEXTS):
             drafted, accepted = self._acceptance.totals(i)
             for track, _, made, passed in unlearned:
@@ -158,10 +169,8 @@ class Gate:
                         accepted[position] += position < passed
             for position in range(self._drafts):
                 if drafted[position]:
-                    labels = f'{{position="{position}",drafter="{drafter}",context="{context}"}}'
-                    counts[f"drafted_per_position_total{labels}"] = drafted[position]
-                    counts[f"accepted_per_position_total{labels}"] = accepted[position]
-        return counts
+                    by_position[context, position] = drafted[position], accepted[position]
+        return Counts(dict(+reasons), sum(allowed) / max(1, len(allowed)), by_position)
 
     def _still_valid(self, tracks: Sequence[Track], caps: Sequence[int], too_long: tuple[int, ...]) -> bool:
         """Whether the current decision is valid for this batch."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Self
 
 from dovetail.backends.remote import Server, Vocabulary
-from dovetail.completion import Completion, Sampling, TokenBatch
+from dovetail.completion import Completion, MetricSample, Sampling, TokenBatch
 from tests.backends.vllm_program import NO_PROMPT, vllm_refusal
 
 EOS = 2
@@ -228,10 +228,10 @@ def answered(
     answer: Answer,
     requested: dict[str, Any] | None = None,
     check: Callable[[Fake], None] | None = None,
-    gauges: dict[str, float] | None = None,
+    gauges: list[MetricSample] | None = None,
     **pages: Any,
 ) -> list[TokenBatch]:
-    """What becomes of one completion with the fields `asked`; `gauges` is given the server's at its end."""
+    """What becomes of one completion with the fields `asked`; `gauges` gets the server's at its end."""
     batches: list[TokenBatch] = []
 
     async def main() -> None:
@@ -243,7 +243,7 @@ def answered(
                 if check is not None:
                     check(fake)
                 if gauges is not None:
-                    gauges.update(server.gauges())
+                    gauges.extend(server.gauges())
             finally:
                 await server.close()
 

@@ -13,7 +13,7 @@ import pytest
 from dovetail.backends.remote import Deadlines, RemoteEngine, Server
 from dovetail.backends.remote.errors import ServerLost
 from dovetail.backends.remote.routing import BLOCK
-from dovetail.completion import Completion, Engine
+from dovetail.completion import Completion, Engine, MetricSample, total
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, InvalidRequest
 from tests.backends.remote.fake import (
     EOS,
@@ -57,6 +57,11 @@ def with_servers(fakes: list[Fake], test: Test, **options: Any) -> None:
                 await engine.stop()
 
     run(main)
+
+
+def up(engine: RemoteEngine, fake: Fake) -> bool:
+    """Whether the engine counts this one of its servers as up."""
+    return MetricSample("server_up", {"server": fake.name}, 1) in engine.gauges()
 
 
 async def answered(engine: RemoteEngine, requested: Completion | None = None) -> list[int]:
@@ -141,7 +146,7 @@ def test_a_request_that_received_nothing_is_sent_elsewhere() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         assert await answered(engine) == continuation(PROMPT, 8)
         assert [len(fake.received) for fake in fakes] == [1, 1]
-        assert engine.gauges()["resent_total"] == 1
+        assert total(engine.gauges(), "resent_total") == 1
 
     with_servers([Fake(answer=broken), Fake()], test)
 
@@ -153,14 +158,14 @@ def test_a_request_that_received_nothing_waits_until_the_server_is_back() -> Non
         task = asyncio.create_task(answered(engine))
         await until(lambda: fake.running == 1)
         await fake.stop()
-        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
-        assert engine.gauges()["up"] == 0
+        await until(lambda: total(engine.gauges(), "waiting_for_server") == 1)
+        assert total(engine.gauges(), "up") == 0
         late = asyncio.create_task(answered(engine))
-        await until(lambda: engine.gauges()["waiting_for_server"] == 2)
+        await until(lambda: total(engine.gauges(), "waiting_for_server") == 2)
         fake.answer = usual
         await fake.start()
         assert await task == await late == continuation(PROMPT, 8)
-        assert engine.gauges()["up"] == 1
+        assert total(engine.gauges(), "up") == 1
 
     with_servers([Fake()], test)
 
@@ -174,7 +179,7 @@ def test_a_request_that_has_begun_ends_with_a_clean_error() -> None:
                 if begun == 2:
                     await fakes[0].stop()
         assert type(caught.value) is EngineUnavailable
-        assert engine.gauges()["resent_total"] == 0
+        assert total(engine.gauges(), "resent_total") == 0
 
     with_servers([Fake(answer=endless)], test)
 
@@ -183,7 +188,7 @@ def test_a_request_waits_for_a_limited_time() -> None:
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
         await fakes[0].stop()
         waiting = asyncio.create_task(answered(engine))
-        await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+        await until(lambda: total(engine.gauges(), "waiting_for_server") == 1)
         with pytest.raises(EngineUnavailable, match="1 requests wait for one already"):
             await answered(engine)
         with pytest.raises(EngineUnavailable, match=r"no engine answered for 0\.5 seconds"):
@@ -215,7 +220,7 @@ def test_a_broken_connection_does_not_mean_a_lost_server() -> None:
         await until(lambda: len(fake.received) == 3)
         fake.answer = once
         assert await answered(engine) == continuation(PROMPT, 8)
-        assert engine.gauges()["up"] == 1 and len(fake.received) == 5
+        assert total(engine.gauges(), "up") == 1 and len(fake.received) == 5
         for other in others:
             await other
 
@@ -265,8 +270,8 @@ def test_all_requests_of_one_death_are_sent_again() -> None:
         tasks = [asyncio.create_task(answered(engine, each)) for each in requested]
         await until(lambda: fake.running == 5)
         await fake.stop()
-        await until(lambda: engine.gauges()["waiting_for_server"] == 5)
-        assert engine.gauges()["resent_total"] == 5
+        await until(lambda: total(engine.gauges(), "waiting_for_server") == 5)
+        assert total(engine.gauges(), "resent_total") == 5
         fake.answer = usual
         await fake.start()
         assert [len(ids) for ids in await asyncio.gather(*tasks)] == [8] * 5
@@ -280,7 +285,7 @@ def test_an_error_of_a_healthy_server_is_not_retried() -> None:
             fake.pages["/v1/completions"] = (500, b"no")
         with pytest.raises(EngineError, match="HTTP status 500"):
             await answered(engine)
-        assert engine.gauges()["resent_total"] == 0
+        assert total(engine.gauges(), "resent_total") == 0
 
     with_servers([Fake(), Fake()], test)
 
@@ -297,7 +302,11 @@ def test_a_slow_server_is_late_and_not_lost() -> None:
             await engine.start()
             with pytest.raises(EngineTimeout, match=r"sent no token for 0\.4 seconds"):
                 await answered(engine)
-            assert engine.gauges()["up"] == 1 and engine.gauges()["resent_total"] == 0 and len(fake.received) == 1
+            assert (
+                total(engine.gauges(), "up") == 1
+                and total(engine.gauges(), "resent_total") == 0
+                and len(fake.received) == 1
+            )
             await engine.stop()
 
     for each in (nothing, commenting):
@@ -312,9 +321,9 @@ def test_a_failing_watch_goes_on(caplog: pytest.LogCaptureFixture) -> None:
             raise ZeroDivisionError("odd")
 
         usual, server.poll = server.poll, fault  # type: ignore[method-assign,assignment]
-        await until(lambda: engine.gauges()["up"] == 0)
+        await until(lambda: total(engine.gauges(), "up") == 0)
         server.poll = usual  # type: ignore[method-assign]
-        await until(lambda: engine.gauges()["up"] == 1)
+        await until(lambda: total(engine.gauges(), "up") == 1)
         assert await answered(engine) == continuation(PROMPT, 8)
         assert "cannot be watched" in caplog.text
 
@@ -330,7 +339,7 @@ def test_a_late_server_with_a_smaller_context_is_left_out(caplog: pytest.LogCapt
             assert engine.info.context == 512
             await late.start()
             await until(lambda: "promised 512" in caplog.text)
-            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
+            assert not up(engine, late)
             await engine.stop()
 
     run(main)
@@ -353,7 +362,7 @@ def test_a_refusal_is_not_sent_again() -> None:
             fake.pages["/v1/completions"] = (400, b"no")
         with pytest.raises(InvalidRequest):
             await answered(engine)
-        assert engine.gauges()["resent_total"] == 0
+        assert total(engine.gauges(), "resent_total") == 0
 
     with_servers([Fake(), Fake()], test)
 
@@ -368,7 +377,7 @@ def test_a_server_that_is_down_at_the_start_joins_later() -> None:
                 await answered(engine, completion(2, prompt(number)))
             assert len(here.received) == 4
             await late.start()
-            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            await until(lambda: up(engine, late))
             for number in range(4):
                 await answered(engine, completion(2, prompt(5 + number)))
             assert len(late.received) == 2  # not all requests until the totals are equal
@@ -404,7 +413,7 @@ def test_a_server_is_checked_each_time_it_becomes_healthy(
             await late.start()
             await until(lambda: tried.count(late.name) == 2)
             assert caplog.text.count(f"{late.name} is left out: {late.name} enforces no grammar") == 1
-            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
+            assert not up(engine, late)
             for number in range(4):
                 await answered(engine, completion(2, prompt(number)))
             assert len(here.received) == 1 + 4
@@ -412,19 +421,19 @@ def test_a_server_is_checked_each_time_it_becomes_healthy(
             good.add(late.name)
             late.pages["/v1/models"] = models  # a server that never served has promised no model
             await late.start()
-            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            await until(lambda: up(engine, late))
             tries = len(tried)
             await late.stop()
-            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
+            await until(lambda: not up(engine, late))
             await late.start()
-            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 1)
+            await until(lambda: up(engine, late))
             assert tried[tries:] == [late.name], "it may have been started with other options"
             good.remove(late.name)
             await late.stop()
-            await until(lambda: engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0)
+            await until(lambda: not up(engine, late))
             await late.start()
             await until(lambda: len(tried) > tries + 2)
-            assert engine.gauges()[f'server_up{{server="{late.name}"}}'] == 0
+            assert not up(engine, late)
             await engine.stop()
 
     run(main)
@@ -447,9 +456,9 @@ def test_at_the_start_a_failed_check_is_an_error_and_a_full_server_joins_later()
                 await engine.start()
             engine = RemoteEngine([one.server(), other.server(check=check)])
             await engine.start()
-            assert engine.gauges()[f'server_up{{server="{other.name}"}}'] == 0
+            assert not up(engine, other)
             full[0] = False
-            await until(lambda: engine.gauges()[f'server_up{{server="{other.name}"}}'] == 1)
+            await until(lambda: up(engine, other))
             await engine.stop()
 
     run(main)
@@ -548,7 +557,7 @@ def test_stopping_ends_what_runs_and_what_waits() -> None:
             await engine.start()
             await down.stop()
             waiting = asyncio.create_task(answered(engine))
-            await until(lambda: engine.gauges()["waiting_for_server"] == 1)
+            await until(lambda: total(engine.gauges(), "waiting_for_server") == 1)
             await engine.stop()
             with pytest.raises(EngineBusy, match="shutting down"):
                 await waiting
@@ -560,16 +569,20 @@ def test_the_counters_of_several_servers_are_labelled() -> None:
     page = (200, b'vllm:num_requests_running 2\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 3\n')
 
     async def test(engine: RemoteEngine, fakes: list[Fake]) -> None:
-        await until(lambda: any(name.startswith("running") for name in engine.gauges()))
+        await until(lambda: total(engine.gauges(), "running"))
         gauges = engine.gauges()
         if len(fakes) == 1:
-            assert gauges["running"] == 2 and gauges['accepted_per_position_total{position="0"}'] == 3
-            assert gauges["up"] == 1
+            assert (
+                total(gauges, "running") == 2
+                and MetricSample("accepted_per_position_total", {"position": "0"}, 3) in gauges
+            )
+            assert total(gauges, "up") == 1
             return
-        await until(lambda: sum(name.startswith("running") for name in engine.gauges()) == 2)
+        await until(lambda: sum(sample.name == "running" for sample in engine.gauges()) == 2)
         for fake in fakes:
-            assert engine.gauges()[f'running{{server="{fake.name}"}}'] == 2
-            assert engine.gauges()[f'accepted_per_position_total{{position="0",server="{fake.name}"}}'] == 3
+            assert MetricSample("running", {"server": fake.name}, 2) in engine.gauges()
+            labels = {"position": "0", "server": fake.name}
+            assert MetricSample("accepted_per_position_total", labels, 3) in engine.gauges()
 
     with_servers([Fake(metrics=page)], test)
     with_servers([Fake(metrics=page), Fake(metrics=page)], test)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.backends.remote import RemoteEngine
-from dovetail.completion import Sampling, TokenLogprob
+from dovetail.completion import MetricSample, Sampling, TokenLogprob, total
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar
 from tests.backends.remote.fake import EOS, PROMPT, Answer, Fake, answered, completion, continuation, ids_of, run, sse
@@ -131,7 +131,7 @@ def test_a_server_that_closes_its_connections_is_not_lost() -> None:
             await engine.start()
             for _ in range(20):
                 assert [batch async for batch in engine.complete(completion())][-1].finish == "length"
-            assert engine.gauges()["resent_total"] == 0
+            assert total(engine.gauges(), "resent_total") == 0
             posts = [head for head in fake.headers if head.startswith("POST /completion ")]
             assert len(posts) == 21 and all("connection: close" in head.lower() for head in posts)
             await engine.stop()
@@ -231,28 +231,28 @@ def test_metrics() -> None:
             server = fake.server()
             await server.open()
             await server.measure()
-            assert server.gauges() == {
-                "running": 1,
-                "waiting": 2,
-                "prompt_tokens_total": 260,
-                "prompt_tokens_cached_total": 7,
-                "steps_total": 70,
-                "drafts_total": 123,
-                "drafted_total": 483,
-                "accepted_total": 473,
-                'accepted_per_position_total{position="0"}': 122,
-                'accepted_per_position_total{position="1"}': 120,
-            }
+            assert server.gauges() == [
+                MetricSample("running", {}, 1),
+                MetricSample("waiting", {}, 2),
+                MetricSample("prompt_tokens_total", {}, 260),
+                MetricSample("prompt_tokens_cached_total", {}, 7),
+                MetricSample("steps_total", {}, 70),
+                MetricSample("drafts_total", {}, 123),
+                MetricSample("drafted_total", {}, 483),
+                MetricSample("accepted_total", {}, 473),
+                MetricSample("accepted_per_position_total", {"position": "0"}, 122),
+                MetricSample("accepted_per_position_total", {"position": "1"}, 120),
+            ]
             await server.close()
 
     run(main)
 
 
 def test_metrics_that_are_off() -> None:
-    gauges: dict[str, float] = {}
+    gauges: list[MetricSample] = []
     off = (501, b'{"error":{"code":501,"message":"This server does not support metrics endpoint."}}')
     answered("llamacpp", counting, gauges=gauges, metrics=off)
-    assert gauges == {"drafted_total": 6, "accepted_total": 4}
+    assert gauges == [MetricSample("drafted_total", {}, 6), MetricSample("accepted_total", {}, 4)]
 
 
 def test_a_router_is_none() -> None:

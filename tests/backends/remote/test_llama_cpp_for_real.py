@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 import dovetail
 from dovetail.backends.remote import RemoteEngine, Server, read_vocabulary
-from dovetail.completion import Completion, Sampling, TokenBatch
+from dovetail.completion import Completion, Sampling, TokenBatch, total
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
@@ -169,10 +169,10 @@ def test_greedy_ids_are_those_of_the_embedded_engine(real: Real, folders: dict[s
         async with attached(real, folder) as engine:
             results = await asyncio.gather(*(answer_of(engine, each) for each in requested))
             assert [ids_of(batches) for batches in results] == embedded(folder, requested)
-            assert engine.gauges()["resent_total"] == 0
+            assert total(engine.gauges(), "resent_total") == 0
             drafted = sum(batch.drafted or 0 for batches in results for batch in batches)
             assert (drafted > 0) == real.drafts
-            await until(lambda: engine.gauges()["drafted_total"] == drafted)
+            await until(lambda: total(engine.gauges(), "drafted_total") == drafted)
 
     run(main)
 
@@ -258,7 +258,7 @@ def test_a_server_that_is_killed_and_comes_back(program: str, folders: dict[str,
                 async for _ in engine.complete(requested):
                     real.kill()
             again = asyncio.ensure_future(answer_of(engine, requested))
-            await until(lambda: not engine.gauges()["up"])
+            await until(lambda: not total(engine.gauges(), "up"))
             real.start()
             assert (await again)[-1].finish == "length"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.completion import Sampling, TokenLogprob
+from dovetail.completion import MetricSample, Sampling, TokenLogprob
 from dovetail.errors import ContextExceeded, EngineBusy, EngineError, InvalidRequest
 from tests.backends.remote.fake import EOS, PROMPT, Fake, answered, continuation, ids_of, sse
 
@@ -73,15 +73,15 @@ def test_sglang_tells_of_its_drafts_place_by_place() -> None:
         }
         yield sglang([9] * 8, 8, {"type": "length"}, **meta)
 
-    gauges: dict[str, float] = {}
+    gauges: list[MetricSample] = []
     (batch,) = answered("sglang", answer, gauges=gauges, server_info=_SPECULATES)
     assert (batch.drafted, batch.accepted) == (12, 5)
-    assert gauges == {
-        "drafted_total": 12,
-        "accepted_total": 5,
-        'accepted_per_position_total{position="0"}': 3,
-        'accepted_per_position_total{position="1"}': 2,
-    }
+    assert gauges == [
+        MetricSample("drafted_total", {}, 12),
+        MetricSample("accepted_total", {}, 5),
+        MetricSample("accepted_per_position_total", {"position": "0"}, 3),
+        MetricSample("accepted_per_position_total", {"position": "1"}, 2),
+    ]
 
     async def untold(body: dict[str, Any]) -> AsyncIterator[bytes]:
         yield sglang([9], 1, {"type": "length"})

@@ -14,6 +14,7 @@ from aiohttp import web
 from dovetail.backends.remote import RemoteEngine, Server
 from dovetail.backends.remote.errors import ServerLost
 from dovetail.backends.remote.http import Http
+from dovetail.completion import total
 from tests.backends.remote.fake import (
     PROMPT,
     VOCABULARY,
@@ -95,7 +96,7 @@ def test_completions_and_counters_come_over_it(tmp_path: Path) -> None:
         batches = [batch async for batch in engine.complete(completion())]
         assert ids_of(batches) == continuation(PROMPT, 8)
         assert (it.headers["Host"], it.headers["Authorization"]) == ("vllm", "Bearer secret")
-        await until(lambda: engine.gauges().get("running") == 3)
+        await until(lambda: total(engine.gauges(), "running") == 3)
         many = await asyncio.gather(*(drained(engine) for _ in range(64)))
         assert many == [continuation(PROMPT, 8)] * 64
 

@@ -83,7 +83,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             if output.finished:
                 ids[_place(output.request_id)] = list(output.outputs[0].token_ids)
     gate = getattr(scheduler, "gate", None)
-    counts = {} if gate is None else gate.gate.counts("any")
+    counts = {} if gate is None else gate.gate.counts().decisions
     kind = type(scheduler).__mro__[0].__name__
     engine.engine_core.shutdown()
     return {"ids": [ids[i] for i in sorted(ids)], "steps": watched.steps, "counts": counts, "scheduler": kind}

@@ -126,7 +126,7 @@ def drafts(job: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
 
 
 def decided(job: Mapping[str, Any], reason: str) -> float:
-    count: float = job["counts"].get(f'gate_decisions_total{{reason="{reason}"}}', 0)
+    count: float = job["counts"].get(reason, 0)
     return count
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from dovetail.completion import MetricSample
+
 
 class Counted(msgspec.Struct, frozen=True):
     """The server's metric `name` for one of Dovetail's counters.
@@ -29,45 +31,38 @@ _MOST_VALUES = 64
 _MOST_SERIES = 4096
 
 
-def translated(page: bytes, table: Table) -> dict[str, float]:
+def translated(page: bytes, table: Table) -> list[MetricSample]:
     """The counters of `table` that the `page`, in Prometheus' text format, contains; none if it cannot be parsed."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {counted.name: [] for counted in table.values()}
     # Parsing is slow, and most of a page's thousands of series are histograms that are not needed.
     prefixes = tuple(name.encode() for name in series)
     lines = [line for line in page.split(b"\n") if line.startswith(prefixes)]
     if len(lines) > _MOST_SERIES:
-        return {}
+        return []
     try:
         for family in text_string_to_metric_families(b"\n".join((*lines, b"")).decode(errors="replace")):
             for sample in family.samples:
                 if sample.name in series and math.isfinite(sample.value):
                     series[sample.name].append((sample.labels, sample.value))
     except ValueError:
-        return {}
-    counters: dict[str, float] = {}
+        return []
+    counters: list[MetricSample] = []
     for name, counted in table.items():
         samples = series[counted.name]
         if counted.by is not None:
-            counters |= _by_label(name, counted.by, samples)
+            counters += _by_label(name, counted.by, samples)
         elif samples:
             total = sum(value for _, value in samples)
-            counters[name] = total / len(samples) if counted.mean else total
+            counters.append(MetricSample(name, {}, total / len(samples) if counted.mean else total))
     return counters
 
 
-def _by_label(counter: str, label: str, samples: list[tuple[dict[str, str], float]]) -> dict[str, float]:
+def _by_label(counter: str, label: str, samples: list[tuple[dict[str, str], float]]) -> list[MetricSample]:
     """One number for each value of the label, which must be a number below `_MOST_VALUES`."""
     counters: dict[str, float] = {}
     for labels, value in samples:
         position = labels.get(label, "")
         # The length is checked first, because int() raises for thousands of digits.
         if len(position) <= 2 and position.isdecimal() and int(position) < _MOST_VALUES:
-            name = labelled(counter, **{label: position})
-            counters[name] = counters.get(name, 0) + value
-    return counters
-
-
-def labelled(name: str, **labels: str) -> str:
-    """`name` with `labels` added to its own, in Prometheus' notation. Their values must need no escaping."""
-    added = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    return f"{name[:-1]},{added}}}" if name.endswith("}") else f"{name}{{{added}}}"
+            counters[position] = counters.get(position, 0) + value
+    return [MetricSample(counter, {label: position}, value) for position, value in counters.items()]

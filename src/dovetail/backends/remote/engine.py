@@ -7,12 +7,11 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 
-from dovetail.backends.remote.counters import labelled
 from dovetail.backends.remote.crash_suspects import CrashSuspects
 from dovetail.backends.remote.errors import NoServer, ServerLost
 from dovetail.backends.remote.routing import Affinity, choose
 from dovetail.backends.remote.server import Server
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable
 
 _log = logging.getLogger(__name__)
@@ -200,25 +199,26 @@ class RemoteEngine:
         finally:
             self._suspects.end(prompt, life, answered=answered)
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> list[MetricSample]:
         """The servers' counters, under the names that the embedded engine uses.
 
         With several servers each counter has a label `server`. `up`: whether a server is up. `resent_total`: requests
         sent again. `waiting_for_server`: requests that wait for a server to come back.
         """
         servers = self._servers.values()
-        gauges: dict[str, float] = {
-            "up": any(server.up for server in servers),
-            "resent_total": self._resent,
-            "waiting_for_server": self._waiting,
-        }
+        samples = [
+            MetricSample("up", {}, any(server.up for server in servers)),
+            MetricSample("resent_total", {}, self._resent),
+            MetricSample("waiting_for_server", {}, self._waiting),
+        ]
         for server in servers:
             if len(servers) == 1:
-                gauges |= server.gauges()
+                samples += server.gauges()
                 continue
-            gauges[labelled("server_up", server=server.name)] = server.up
-            gauges |= {labelled(name, server=server.name): value for name, value in server.gauges().items()}
-        return gauges
+            named = {"server": server.name}
+            samples.append(MetricSample("server_up", named, server.up))
+            samples += (sample._replace(labels={**sample.labels, **named}) for sample in server.gauges())
+        return samples
 
     def _patience(self) -> float:
         """The time until which a request waits for a server."""

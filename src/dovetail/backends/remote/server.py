@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dovetail.backends.remote.counters import labelled, translated
+from dovetail.backends.remote.counters import translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
 from dovetail.backends.remote.errors import UNREADABLE, ServerLost, refusal
 from dovetail.backends.remote.http import Http, split_address
@@ -19,7 +19,7 @@ from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest
 from dovetail.turns import Turns
 
@@ -96,7 +96,7 @@ class Server:
         self._reason, self._recheck_at = "", 0.0  # why it is left out, and when to check again
         self.running = self.sent = 0
         self._numbers = itertools.count()
-        self._polled: dict[str, float] = {}
+        self._polled: list[MetricSample] = []
         self._drafts = Drafts(0, 0)
         self._turns = Turns()
 
@@ -189,7 +189,7 @@ class Server:
 
     async def measure(self) -> None:
         """Read the server's metrics. If they cannot be read, there are none; that says nothing about its health."""
-        polled: dict[str, float] = {}
+        polled: list[MetricSample] = []
         with suppress(EngineError, TimeoutError):
             if self.up and self._dialect is not None:
                 async with asyncio.timeout(METRICS_S):
@@ -206,7 +206,7 @@ class Server:
         elif self.up:
             _log.warning("%s does not answer, and is left out until it does", self.name)
         self.up = False
-        self._polled = {}
+        self._polled = []
 
     async def complete(self, completion: Completion) -> AsyncGenerator[TokenBatch]:
         """Stream the continuation. Closing the generator closes the HTTP request, and the server ends its answer.
@@ -275,14 +275,20 @@ class Server:
             self.running -= 1
         raise ServerLost(f"{self.name} ended its answer before the last token")
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> list[MetricSample]:
         """The server's metrics as last read. Draft tokens that it does not count are counted from its answers."""
-        gauges = dict(self._polled)
-        if self.up and "drafted_total" not in gauges:
-            gauges |= {"drafted_total": self._drafts.drafted, "accepted_total": self._drafts.accepted}
-            for position, accepted in enumerate(self._drafts.by_position):
-                gauges[labelled("accepted_per_position_total", position=str(position))] = accepted
-        return gauges
+        if not self.up or any(sample.name == "drafted_total" for sample in self._polled):
+            return [*self._polled]
+        drafts = self._drafts
+        return [
+            *self._polled,
+            MetricSample("drafted_total", {}, drafts.drafted),
+            MetricSample("accepted_total", {}, drafts.accepted),
+            *(
+                MetricSample("accepted_per_position_total", {"position": str(position)}, accepted)
+                for position, accepted in enumerate(drafts.by_position)
+            ),
+        ]
 
     @property
     def _http(self) -> Http:

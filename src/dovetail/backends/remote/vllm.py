@@ -86,7 +86,7 @@ class VLLM:
         if status != 200:
             return None
         # vLLM has a series for each draft position from the start.
-        return sum(name.startswith("accepted_per_position_total") for name in translated(metrics, self.table))
+        return sum(sample.name == "accepted_per_position_total" for sample in translated(metrics, self.table))
 
     def body(
         self, completion: Completion, vocabulary: Vocabulary, limits: Limits, request_id: str

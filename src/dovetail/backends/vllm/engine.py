@@ -23,7 +23,7 @@ from dovetail.backends.vllm.child import Child
 from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 from dovetail.backends.vllm.program import options
-from dovetail.completion import Completion, EngineInfo, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, PlanError
 
 _log = logging.getLogger(__name__)
@@ -170,9 +170,9 @@ class VLLMEngine:
             await asyncio.sleep(_POLL_S / 4)
         return self._serving and self._deaths == deaths
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> list[MetricSample]:
         """The client's counters, and `restarts_total`."""
-        return {**self._client.gauges(), "restarts_total": self._restarts}
+        return [*self._client.gauges(), MetricSample("restarts_total", {}, self._restarts)]
 
     async def _keep(self) -> None:
         """Restart vLLM whenever it dies, until it dies too often."""

@@ -6,12 +6,12 @@ A drafter that is missing, or that never proposes anything, causes no error. It 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 import msgspec
 
-from dovetail.completion import Completion, EngineInfo, Sampling, TokenBatch
+from dovetail.completion import Completion, EngineInfo, MetricSample, Sampling, TokenBatch, total
 from dovetail.errors import DovetailError
 
 TOKENS = 24  # long enough for a prompt lookup too
@@ -35,7 +35,7 @@ class Probed(Protocol):
 
     def complete(self, completion: Completion) -> AsyncIterator[TokenBatch]: ...
 
-    def gauges(self) -> dict[str, float]: ...
+    def gauges(self) -> Sequence[MetricSample]: ...
 
 
 async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> Finding:
@@ -67,11 +67,7 @@ async def probe(engine: Probed, prompt: tuple[int, ...], method: str | None) -> 
 def _counts(engine: Probed) -> tuple[float, float]:
     """All draft tokens and accepted tokens so far, over all servers."""
     gauges = engine.gauges()
-    drafted, accepted = (
-        sum(value for name, value in gauges.items() if name.partition("{")[0] == total)
-        for total in ("drafted_total", "accepted_total")
-    )
-    return drafted, accepted
+    return total(gauges, "drafted_total"), total(gauges, "accepted_total")
 
 
 def _reason(engine: Probed, method: str | None) -> str:

@@ -94,7 +94,7 @@ class Pages:
     @property
     def _up(self) -> bool:
         # An engine in another process may be down, and come back.
-        return self._engine.gauges().get("up", 1) > 0
+        return all(sample.value > 0 for sample in self._engine.gauges() if sample.name == "up")
 
     async def _health(self, request: Request) -> Response:
         status = "ok" if self._up else "the engine is down"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dovetail.completion import MetricSample
 
 #: The help text of an engine's own metrics, by name.
 _ENGINE_HELP = {
@@ -40,46 +42,31 @@ _ENGINE_HELP = {
     "gate_draft_tokens": "Draft tokens that the gate chose last, per decoding sequence",
 }
 
-_VALUE = r'"(?:[^"\\\n\ud800-\udfff]|\\[\\"n])*"'  # lone surrogates cannot be encoded
-_LABEL = re.compile(rf"([a-zA-Z]\w*)=({_VALUE})", re.ASCII)  # not __: Prometheus' own
-_LABELLED = re.compile(rf"(?P<name>[^{{]*)\{{(?P<labels>{_LABEL.pattern}(?:,{_LABEL.pattern})*)\}}", re.ASCII)
-_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-
 
 class EngineGauges:
     """The engine's own metrics, read when /metrics is requested."""
 
-    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, gauges: Callable[[], Iterable[MetricSample]]) -> None:
         self._gauges = gauges
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
         seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-        for name, value in sorted(self._gauges().items()):
-            base, labels = _parsed(name)
-            series = (base, frozenset(labels.items()))
-            if series in seen:  # two names may be equal after `_parsed`, and a duplicate would make the page invalid
+        for sample in sorted(self._gauges(), key=lambda sample: (sample.name, sorted(sample.labels.items()))):
+            name = re.sub(r"\W", "_", sample.name, flags=re.ASCII)
+            labels = {label: _encodable(value) for label, value in sample.labels.items()}
+            series = (name, frozenset(labels.items()))
+            if series in seen:  # two may be equal with their characters replaced, and a duplicate is not valid
                 continue
             seen.add(series)
-            if base not in families:
+            if name not in families:
                 # Prometheus recognizes a counter by this ending.
-                kind = CounterMetricFamily if base.endswith("_total") else GaugeMetricFamily
-                families[base] = kind(f"dovetail_engine_{base}", _ENGINE_HELP.get(base, f"The engine's {base}"))
-            families[base].add_sample(f"dovetail_engine_{base}", labels, value)
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                families[name] = kind(f"dovetail_engine_{name}", _ENGINE_HELP.get(name, f"The engine's {name}"))
+            families[name].add_sample(f"dovetail_engine_{name}", labels, sample.value)
         return families.values()
 
 
-def _parsed(name: str) -> tuple[str, dict[str, str]]:
-    """A metric's name, in characters that Prometheus allows, and its labels.
-
-    Labels are written as in https://prometheus.io/docs/instrumenting/exposition_formats/, without spaces. A name that
-    does not match, or that has a label twice, has no labels.
-    """
-    match = _LABELLED.fullmatch(name)
-    pairs = [] if match is None else _LABEL.findall(match["labels"])
-    labels = {label: re.sub(r"\\.", lambda escape: _ESCAPES[escape[0]], quoted[1:-1]) for label, quoted in pairs}
-    if match is not None and len(labels) == len(pairs):
-        name = match["name"]
-    else:
-        labels = {}
-    return re.sub(r"\W", "_", name, flags=re.ASCII), labels
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which would make the whole page fail."""
+    return text.encode(errors="replace").decode()

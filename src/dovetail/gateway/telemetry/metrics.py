@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dovetail.completion import MetricSample
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
 from dovetail.gateway.telemetry.engine_gauges import EngineGauges
@@ -58,7 +59,7 @@ def _named(gauges: Callable[[], Mapping[str, float]], name: str) -> float:
 class Metrics:
     """The metrics of one app, in their own registry. `tool_names`: show the names of tools."""
 
-    def __init__(self, engine_gauges: Callable[[], Mapping[str, float]], *, tool_names: bool = False) -> None:
+    def __init__(self, engine_gauges: Callable[[], Iterable[MetricSample]], *, tool_names: bool = False) -> None:
         self._tool_names = tool_names
         self._registry = registry = CollectorRegistry()
         registry.register(EngineGauges(engine_gauges))

@@ -21,7 +21,6 @@ _log = logging.getLogger("vllm.dovetail")
 _LOG_S, _COUNT_S = 1.0, 0.5
 # A change is logged after so many equal steps, because the gate tries other numbers for a few steps.
 _STEPS = 10
-_DECISIONS = 'gate_decisions_total{reason="'
 
 
 @functools.cache  # prometheus_client registers a name once in a process
@@ -47,7 +46,7 @@ class GateReport:
         self._gate = gate
         self._limits = limits
         self._engine = engine
-        self._counts: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
         self._counted_at = self._logged_at = 0.0
         self._open = True
         self._changed_steps = 0
@@ -75,9 +74,7 @@ class GateReport:
 
     def _count(self) -> None:
         decisions, drafts = _metrics()
-        for name, count in self._gate.gate.counts("").items():
-            if name.startswith(_DECISIONS):
-                reason = name.removeprefix(_DECISIONS).removesuffix('"}')
-                decisions.labels(self._engine, reason).inc(count - self._counts.get(reason, 0))
-                self._counts[reason] = count
+        for reason, count in self._gate.gate.counts().decisions.items():
+            decisions.labels(self._engine, reason).inc(count - self._counts.get(reason, 0))
+            self._counts[reason] = count
         drafts.labels(self._engine).set(self._gate.depth)
