@@ -11,7 +11,7 @@ from benchmarks.gateway import fronts, load, recording, report
 from benchmarks.gateway.measure import Measured, set_pace, streaming, upstream
 from dovetail.backends.remote import Server
 from dovetail.client.transport import Reply
-from dovetail.gateway.turn import runner
+from dovetail.gateway import app
 from tests.backends.remote.fake import VOCABULARY, completion, ids_of, whole
 
 TOKENS = [(10 + number, f"t{number} ") for number in range(40)]
@@ -96,7 +96,7 @@ def test_the_tables_have_a_row_for_each_front_end_and_a_reason_for_each_gap() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["calls", "text"])
 def test_the_cost_of_recordings_is_measured(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(runner, "Captures", recording.Timed)
+    monkeypatch.setattr(app, "Captures", recording.Timed)
     it = asyncio.run(recording.measure(case, blocks=2, requests=1, concurrency=1, tokens=8))
     # The lower ends of the intervals may be below 0: two blocks say little on a busy machine.
     assert it.case == case and min(it.plain, it.recorded, it.writing, it.ratio[1], it.cpu_ratio[1]) > 0

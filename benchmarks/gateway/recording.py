@@ -24,10 +24,9 @@ import dovetail
 from benchmarks.engine.cases import DEMO
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.engine.settings import EngineSettings
-from dovetail.gateway import Settings, create_app
+from dovetail.gateway import Settings, app, create_app
 from dovetail.gateway.recordings.capture import Captured, Captures
 from dovetail.gateway.recordings.folder import SUFFIX, RecordingLimits, RecordingOptions
-from dovetail.gateway.turn import runner
 
 _TOOL = {
     "type": "function",
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="the most tokens of an answer")
     parser.add_argument("--json", action="store_true", help="print figures, not lines")
     options = parser.parse_args()
-    runner.Captures = Timed  # type: ignore[misc]
+    app.Captures = Timed  # type: ignore[misc]
     size = {"requests": options.requests, "concurrency": options.concurrency, "tokens": options.tokens}
     results = [asyncio.run(measure(case, blocks=options.blocks, **size)) for case in ("calls", "text")]
     if options.json:

@@ -13,10 +13,14 @@ from dovetail.errors import ContextExceeded
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
+from dovetail.gateway.http.bodies import Bodies
+from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.endpoint import Endpoint
 from dovetail.gateway.http.middleware import RequestMiddleware
+from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.telemetry.destinations import Telemetry
 from dovetail.gateway.telemetry.metrics import Metrics
+from dovetail.gateway.turn.admission import Admission
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request
@@ -39,7 +43,9 @@ class Fitting(ChatCompletion):
 async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: ScriptedEngine, tok: Tokenizer) -> None:
     engine.ids = (tok.control["<|im_end|>"],)
     metrics = Metrics(engine.gauges)
-    endpoint = Endpoint(Fitting, TurnRunner(engine, KimiK25(), tok, SETTINGS), metrics, SETTINGS, "chat")
+    runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
+    limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue)
+    endpoint = Endpoint(Fitting, Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat")
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         cut = await client.post("/", json=BODY)

@@ -20,17 +20,22 @@ from dovetail.gateway.apis.completion import RawCompletion
 from dovetail.gateway.apis.messages import CountTokens, Messages
 from dovetail.gateway.apis.responses.routes import responses_routes
 from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
+from dovetail.gateway.http.bodies import Bodies
+from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.endpoint import Endpoint, Exchange
 from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
 from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
+from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.keys.accounts import Keyring
 from dovetail.gateway.keys.key_metrics import KeyMetrics
+from dovetail.gateway.recordings.capture import Captures
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.telemetry.destinations import Telemetry
 from dovetail.gateway.telemetry.metrics import DroppedMessages, Metrics
 from dovetail.gateway.telemetry.request_report import Api
+from dovetail.gateway.turn.admission import Admission
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 
@@ -59,7 +64,16 @@ def create_app(
     request."""
     metrics = Metrics(engine.gauges, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
-    metrics.queue(runner.admission.gauges)
+    serving = Serving(
+        runner,
+        settings,
+        metrics,
+        Bodies(settings.max_body_bytes, settings.body_memory_bytes),
+        Draining(),
+        Admission(settings.queue),
+        None if settings.recordings is None else Captures(settings.recordings, tokenizer),
+    )
+    metrics.queue(serving.admission.gauges)
     metrics.register(DroppedMessages(telemetry.dropped))
 
     @contextlib.asynccontextmanager
@@ -70,7 +84,8 @@ def create_app(
             yield
         finally:
             await engine.stop()
-            await asyncio.to_thread(runner.captures.close)
+            if serving.captures is not None:
+                await asyncio.to_thread(serving.captures.close)
             await telemetry.close()
 
     middleware = [Middleware(RequestMiddleware, metrics=metrics, telemetry=telemetry)]
@@ -87,28 +102,28 @@ def create_app(
             metrics.register(KeyMetrics(keyring))
 
     def answering(read: Callable[[bytes], Exchange], api: Api) -> Endpoint:
-        return Endpoint(read, runner, metrics, settings, api)
+        return Endpoint(read, serving, api)
 
-    pages = Pages(engine, metrics, settings, runner.draining)
-    serving = functools.partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
-    app = serving(
+    pages = Pages(engine, metrics, settings, serving.draining)
+    new_app = functools.partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
+    app = new_app(
         routes=[
             Route("/v1/chat/completions", answering(ChatCompletion, "chat"), methods=["POST"]),
             Route("/v1/completions", answering(RawCompletion, "completions"), methods=["POST"]),
-            Route("/v1/chat/completions/render", QueryEndpoint(ChatRender, runner, settings), methods=["POST"]),
+            Route("/v1/chat/completions/render", QueryEndpoint(ChatRender, serving), methods=["POST"]),
             Route(MESSAGES_PATH, answering(Messages, "messages"), methods=["POST"]),
-            Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(CountTokens, runner, settings), methods=["POST"]),
-            *responses_routes(runner, metrics, settings),
-            Route("/tokenize", QueryEndpoint(Tokenize, runner, settings), methods=["POST"]),
-            Route("/detokenize", QueryEndpoint(Detokenize, runner, settings), methods=["POST"]),
+            Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(CountTokens, serving), methods=["POST"]),
+            *responses_routes(serving),
+            Route("/tokenize", QueryEndpoint(Tokenize, serving), methods=["POST"]),
+            Route("/detokenize", QueryEndpoint(Detokenize, serving), methods=["POST"]),
             *more.routes,
             *pages.routes,
         ],
         lifespan=lifespan,
     )
-    app.state.draining = runner.draining
+    app.state.draining = serving.draining
     app.state.metrics_of_all, app.state.metrics_text = own_metrics, metrics.text
     if settings.metrics_apart:
-        apart = serving(routes=pages.metrics_routes)
+        apart = new_app(routes=pages.metrics_routes)
         apart.state, app.state.metrics_app = app.state, apart
     return app

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from starlette.types import Send
@@ -29,6 +30,10 @@ PING_SECONDS = 10.0
 COMMENT = b": waiting\n\n"
 
 
+#: Sends what a step adds to a response.
+SendStep = Callable[[Step], Awaitable[None]]
+
+
 class ResponseStream(Protocol):
     """A streamed response as server-sent events: `start()`, then `step()` for each step until `done`."""
 
@@ -46,25 +51,21 @@ class ResponseStream(Protocol):
     def error(self, error: DovetailError) -> bytes: ...
 
 
-async def send_stream(
-    stream: ResponseStream, turn: Turn, steps: AsyncGenerator[Step], send: Send, request_id: str
-) -> None:
-    """Send the events of `steps` to the client.
+@asynccontextmanager
+async def streamed(stream: ResponseStream, turn: Turn, send: Send, request_id: str) -> AsyncIterator[SendStep]:
+    """Sends the events of each step that what it yields is called with, and pings in between.
 
-    A failure is the last event, and then raised. If nothing was sent before it, it is only raised.
+    A failure in the context is the last event, and then raised. If nothing was sent before it, it is only raised.
     """
     events = _EventStream(stream, turn, send)
     pings = asyncio.ensure_future(events.keep_alive())
     pings.add_done_callback(_retrieved)
     try:
-        while not stream.done:
-            await events.send(await anext(steps))
+        yield events.send
     except Exception as error:
         await events.fail(public_error(error, request_id))
         raise
     finally:
-        # Nothing is awaited after the last event: a ping that waits for the lock is cancelled before it has it, and a
-        # server that reports the end of the connection now finds the request finished.
         pings.cancel()
 
 
@@ -95,6 +96,8 @@ class _EventStream:
         Returns when the connection takes more: a slow client slows the turn down, and nothing piles up.
         """
         async with self._lock:
+            if self._stream.done:  # a ping that waited for the lock
+                return
             data = b"" if self._begun else self._stream.start()
             self._begun = True
             data += self._stream.ping if step is None else self._stream.step(step)

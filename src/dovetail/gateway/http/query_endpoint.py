@@ -15,9 +15,9 @@ from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.http.connection import JSON_HEADERS, account_of, while_connected
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.report_headers import rendered_headers
+from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.keys.accounts import Account
 from dovetail.gateway.keys.key_limits import check_model
-from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Rendered
 
@@ -46,15 +46,14 @@ class QueryEndpoint:
     that a long text to tokenize delays no turn.
     """
 
-    def __init__(self, read: Callable[[bytes], Query], runner: TurnRunner, settings: Settings) -> None:
+    def __init__(self, read: Callable[[bytes], Query], serving: Serving) -> None:
         self._read = read
-        self._runner = runner
-        self._settings = settings
+        self._serving = serving
         self._thread = ThreadPoolExecutor(1, "dovetail-query")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
-            async with self._runner.bodies.read(Request(scope, receive)) as body:
+            async with self._serving.bodies.read(Request(scope, receive)) as body:
                 await while_connected(receive, self._answer(body, send, account_of(scope)))
 
     async def _answer(self, body: Body, send: Send, account: Account | None) -> None:
@@ -66,8 +65,8 @@ class QueryEndpoint:
         await send({"type": "http.response.body", "body": reply.body})
 
     def _reply(self, body: Body, account: Account | None) -> Reply:
-        query = self._read(body.take())
-        if query.model is not None and query.model != self._settings.served_model_name:
-            raise unknown_model(query.model, self._settings.served_model_name)
-        check_model(query.model or self._settings.served_model_name, account)
-        return query.reply(self._runner)
+        query, served = self._read(body.take()), self._serving.settings.served_model_name
+        if query.model is not None and query.model != served:
+            raise unknown_model(query.model, served)
+        check_model(query.model or served, account)
+        return query.reply(self._serving.runner)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from dovetail.errors import Forbidden, InvalidRequest
-from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.keys.accounts import Account, Reservation
 from dovetail.gateway.keys.api_key import KeyLimits
+from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
@@ -43,25 +45,35 @@ def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
     return msgspec.structs.replace(request, most_tokens=most)
 
 
-def metered(steps: AsyncGenerator[Step], turn: Turn, account: Account | None) -> AsyncGenerator[Step]:
-    """`steps`, with the tokens that they may take reserved, and those that they take counted.
+@contextmanager
+def metered(turn: Turn, account: Account) -> Iterator[Observer]:
+    """Reserves the tokens that `turn` may take. What it yields counts those that the turn takes.
 
-    Raises `RateLimited` before the first step.
+    Raises `RateLimited`.
     """
-    return steps if account is None else _metered(steps, turn, account)
-
-
-async def _metered(steps: AsyncGenerator[Step], turn: Turn, account: Account) -> AsyncGenerator[Step]:
-    prompt = turn.prompt_tokens
-    with account.reserved(prompt + _asked(turn, account.limits)) as reservation:
+    with account.reserved(turn.prompt_tokens + _asked(turn, account.limits)) as reservation:
+        meter = _Meter(reservation, turn.prompt_tokens)
         try:
-            async for step in steps:
-                reservation.use(prompt, len(step.ids))
-                prompt = 0
-                yield step
+            yield meter
         except asyncio.CancelledError:
-            reservation.use(prompt, 0)  # the engine may have computed it
+            meter.use(0)  # the engine may have computed the prompt
             raise
+
+
+class _Meter(Observer):
+    """Counts the tokens of a turn. `prompt`: those of its prompts, which count once."""
+
+    def __init__(self, reservation: Reservation, prompt: int) -> None:
+        self._reservation = reservation
+        self._prompt = prompt
+
+    def step(self, step: Step) -> None:
+        self.use(len(step.ids))
+
+    def use(self, completion: int) -> None:
+        """Count new tokens, and the prompt if it was not counted before."""
+        self._reservation.use(self._prompt, completion)
+        self._prompt = 0
 
 
 def _asked(turn: Turn, limits: KeyLimits) -> int:

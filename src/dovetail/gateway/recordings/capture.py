@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from starlette.requests import ClientDisconnect
 
 from dovetail.conversation import Call
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.events import Event, fold
-from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.recordings.captured_bodies import CapturedBodies, CapturedBody
 from dovetail.gateway.recordings.folder import RecordingFolder, RecordingOptions
 from dovetail.gateway.recordings.grammar_replay import Allowed, GrammarReplay, MaskBudget
@@ -43,12 +42,11 @@ from dovetail.gateway.recordings.redaction import redacted
 from dovetail.gateway.records.record import model_digest
 from dovetail.gateway.telemetry.request_report import RequestReport
 from dovetail.gateway.turn.logprobs import ContentLogprob
+from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.turn import Turn
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Detokenizer, Tokenizer
-
-if TYPE_CHECKING:
-    from dovetail.gateway.turn.turn import Turn  # which has the captures
 
 #: The most steps of a recording; the last step of each choice comes on top.
 _MOST_STEPS = 32_768
@@ -79,26 +77,8 @@ class Captured(NamedTuple):
     ended: float
 
 
-class NoCapture:
-    """Gathers nothing: recording is off."""
-
-    def __enter__(self) -> NoCapture:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    def prepared(self, turn: Turn) -> None:
-        """The request has become `turn`."""
-
-    def steps(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
-        """`steps`, which are gathered as they pass."""
-        return steps
-
-
-class Capture(NoCapture):
-    """Gathers one request, from `__enter__` to `__exit__`, and hands it to `captures`."""
+class Capture(Observer):
+    """Gathers one request until it ends, and hands it to `captures`."""
 
     def __init__(self, captures: Captures, body: CapturedBody, report: RequestReport) -> None:
         self._captures = captures
@@ -113,48 +93,22 @@ class Capture(NoCapture):
         if not turn.recorded:
             self._body.release()
 
-    def steps(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
-        return self._gathered(steps) if self._turn is not None and self._turn.recorded else steps
+    def step(self, step: Step) -> None:
+        if self._turn is None or not self._turn.recorded:
+            return
+        if len(self._steps) < _MOST_STEPS or step.finish is not None:
+            self._steps.append((time.perf_counter(), step))
+        else:
+            self._left_out += 1
 
-    async def _gathered(self, steps: AsyncGenerator[Step]) -> AsyncGenerator[Step]:
-        async for step in steps:
-            if len(self._steps) < _MOST_STEPS or step.finish is not None:
-                self._steps.append((time.perf_counter(), step))
-            else:
-                self._left_out += 1
-            yield step
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def ended(self, error: BaseException | None) -> None:
         ended = time.perf_counter()
         if self._turn is None or self._turn.recorded:
             captured = Captured(self._body, self._report, self._turn, self._steps, self._left_out, error, ended)
             self._captures.put(captured)
 
 
-class NoCaptures:
-    """Captures no request."""
-
-    _NONE = NoCapture()
-
-    def begin(self, body: Body, report: RequestReport) -> NoCapture:
-        """The capture of the request with this body, which has not been taken yet."""
-        return self._NONE
-
-    def wants(self, requested: bool | None) -> bool:
-        """Whether a request is recorded whose `dovetail.recording` is `requested`. Raises `InvalidRequest` if it asks
-        for a recording that cannot be."""
-        if requested:
-            message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
-            raise InvalidRequest(message, param="dovetail.recording")
-        return False
-
-    def close(self) -> None:
-        """Write the recordings that wait."""
-
-
-class Captures(NoCaptures):
+class Captures:
     """Captures every request, or those that ask for it. `tokenizer` spells the tokens of recordings. Raises `OSError`
     without a folder."""
 
@@ -165,12 +119,14 @@ class Captures(NoCaptures):
         self._tokenizer = tokenizer
         self._recorded_tokenizer = RecordedTokenizer(model_digest("", tokenizer).hex(), tokenizer.vocab_size)
 
-    def begin(self, body: Body, report: RequestReport) -> NoCapture:
+    def begin(self, body: bytes, report: RequestReport) -> Capture | None:
+        """The capture of the request with this body; None if nothing is written any more."""
         if self._folder.stopped:
-            return self._NONE
-        return Capture(self, self._bodies.capture(body.data), report)
+            return None
+        return Capture(self, self._bodies.capture(body), report)
 
     def wants(self, requested: bool | None) -> bool:
+        """Whether a request is recorded whose `dovetail.recording` is `requested`."""
         return self._options.when == "always" if requested is None else requested
 
     def put(self, captured: Captured) -> None:
@@ -183,6 +139,7 @@ class Captures(NoCaptures):
             captured.body.release()
 
     def close(self) -> None:
+        """Write the recordings that wait."""
         self._folder.close()
 
     def _made(self, captured: Captured, name: str) -> bytes | None:
@@ -196,6 +153,19 @@ class Captures(NoCaptures):
         recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
         return encoded(recording, min(MOST_BYTES, self._folder.most_bytes))
+
+
+def wanted(captures: Captures | None, requested: bool | None) -> bool:
+    """Whether a request is recorded whose `dovetail.recording` is `requested`.
+
+    Raises `InvalidRequest` if it asks for a recording, and the server makes none.
+    """
+    if captures is not None:
+        return captures.wants(requested)
+    if requested:
+        message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
+        raise InvalidRequest(message, param="dovetail.recording")
+    return False
 
 
 def encoded(recording: Recording, most_bytes: int) -> bytes:
@@ -388,7 +358,7 @@ def _parts(events: Sequence[Event]) -> tuple[str, str, tuple[Call, ...]]:
 
 
 def _error(error: BaseException) -> RecordedError:
-    if isinstance(error, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError | ClientDisconnect):
         return RecordedError("disconnected", "the client left before the end of the answer")
     # The message of any other exception is for the server's log only.
     return RecordedError(type(error).__name__, _clean(error.message) if isinstance(error, DovetailError) else "")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.requests import ClientDisconnect
 
 from dovetail.completion import MetricSample
 from dovetail.errors import DovetailError, EngineBusy
@@ -22,7 +23,7 @@ from dovetail.events import Defect
 from dovetail.gateway.telemetry.engine_gauges import EngineGauges
 from dovetail.gateway.telemetry.histograms import HistogramsByApi
 from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
-from dovetail.gateway.telemetry.trace import Trace
+from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn
 
@@ -161,7 +162,7 @@ def _count(report: RequestReport, name: str) -> int:
     return count
 
 
-class RequestMetrics:
+class RequestMetrics(Observer):
     """Counts one request for an answer while it runs, in its report and in the metrics."""
 
     def __init__(self, metrics: Metrics, api: Api, report: RequestReport) -> None:
@@ -173,15 +174,6 @@ class RequestMetrics:
         self._last: dict[int, float] = {}  # choice -> time of its last step with tokens
         self._finish: FinishReason = "stop"
         metrics._totals.begin(report)
-
-    @property
-    def trace(self) -> Trace:
-        """The request's trace."""
-        return self._report.trace
-
-    def requested(self, model: str, streams: bool) -> None:
-        """The request could be read."""
-        self._report.model, self._report.streams = model, streams
 
     def prepared(self, turn: Turn) -> None:
         """Count a turn that is ready to run."""
@@ -239,24 +231,20 @@ class RequestMetrics:
         if step.choice == 0 and step.finish is not None:
             self._finish = step.finish
 
-    def finished(self) -> None:
-        """The response is complete. A request with several choices counts by the finish reason of the first."""
-        self._end(self._finish)
-
-    def failed(self, error: BaseException) -> None:
-        """The request ended with `error`."""
+    def ended(self, error: BaseException | None) -> None:
+        """Count the request. One with several choices counts by the finish reason of the first."""
+        if error is None:
+            self._end(self._finish)
+            return
         self._report.error = type(error).__name__
-        if isinstance(error, EngineBusy):
+        if isinstance(error, ClientDisconnect):
+            self._end("disconnected")
+        elif isinstance(error, EngineBusy):
             self._end("busy")
         elif isinstance(error, DovetailError) and error.status < 500:
             self._end("refused")
         else:
             self._end("failed")
-
-    def disconnected(self) -> None:
-        """The client disconnected."""
-        self._report.error = "ClientDisconnect"
-        self._end("disconnected")
 
     def _end(self, outcome: Outcome) -> None:
         report, metrics = self._report, self._metrics

@@ -21,16 +21,12 @@ from dovetail.custom_tools import is_custom
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats.base import Format
 from dovetail.formats.history import Repair
-from dovetail.gateway.http.bodies import Bodies
-from dovetail.gateway.http.draining import Draining
-from dovetail.gateway.recordings.capture import Captures, NoCaptures
 from dovetail.gateway.records.answer_recorder import AnswerRecorder, AnswerStart
 from dovetail.gateway.records.history_records import recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.records.signatures import Signatures
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.telemetry.trace import Trace
-from dovetail.gateway.turn.admission import Admission
 from dovetail.gateway.turn.fixed_sampling import fixed
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.new_repairs import new_repairs
@@ -74,11 +70,7 @@ class TurnRunner:
         self._tokenizer = tokenizer
         self._settings = settings
         self._speller = Speller(tokenizer)
-        self.draining = Draining()
-        self.admission = Admission(settings.queue)
-        self.bodies = Bodies(settings.max_body_bytes, settings.body_memory_bytes)
         self._signatures = Signatures(settings.record_key)
-        self.captures = NoCaptures() if settings.recordings is None else Captures(settings.recordings, tokenizer)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -95,10 +87,10 @@ class TurnRunner:
         matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
         _ = self._tokenizer.longest_token, self._sealer
 
-    def prepare(self, request: TurnRequest, trace: Trace | None = None) -> Turn:
+    def prepare(self, request: TurnRequest, trace: Trace | None = None, *, recorded: bool = False) -> Turn:
         """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`.
 
-        `trace` times it, and the turn's other stages.
+        `trace` times it, and the turn's other stages. `recorded`: whether the turn is recorded.
         """
         request = msgspec.structs.replace(request, trace=trace or request.trace)
         with _deep_nesting_refused(), request.field_names.in_errors():
@@ -108,7 +100,8 @@ class TurnRunner:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._settings.fixed_sampling is not None:
                 request = fixed(request, self._settings.fixed_sampling)
-            return self._prepare(truncated(request, self._has_room) if request.truncate else request, names)
+            request = truncated(request, self._has_room) if request.truncate else request
+            return self._prepare(request, names, recorded)
 
     def render(self, request: TurnRequest) -> Rendered:
         """The prompt of `request` without an answer, so it may be longer than the context.
@@ -168,9 +161,9 @@ class TurnRunner:
         in_reasoning = self._format.left_open(opening)
         return AnswerStart(opening.ids(self._tokenizer), answer.ids(self._tokenizer), in_reasoning)
 
-    def _prepare(self, request: TurnRequest, names: ToolNames) -> Turn:
+    def _prepare(self, request: TurnRequest, names: ToolNames, recorded: bool) -> Turn:
         if request.prompts:
-            return self._prepare_raw(request)
+            return self._prepare_raw(request, recorded)
         declared = DeclaredTools(request, self._format)
         written = self._written(request)
         prompt = written.prompt
@@ -203,7 +196,6 @@ class TurnRunner:
         )
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
-        recorded = self.captures.wants(request.extension.recording)
         new_reader = functools.partial(reader_of, request, self._format, declared.tools, self._tokenizer)
         choices = (
             Choice(
@@ -254,13 +246,12 @@ class TurnRunner:
         end_ids = self._end_ids.union(request.stop_token_ids)
         return AnswerRecorder(self._sealer, self._tokenizer, start, new_reader, request.tools, request.stop, end_ids)
 
-    def _prepare_raw(self, request: TurnRequest) -> Turn:
+    def _prepare_raw(self, request: TurnRequest, recorded: bool) -> Turn:
         """The turn of raw prompts: no tools, no grammar, no repairs."""
         if request.prompt_logprobs is not None and not self._engine.info.prompt_logprobs:
             raise InvalidRequest(
                 "this engine does not report log probabilities of prompts: leave out echo or logprobs", param="echo"
             )
-        recorded = self.captures.wants(request.extension.recording)
         numbers = range(len(request.prompts))
         choices = tuple(choice for number in numbers for choice in self._raw_choices(request, number, recorded))
         most = max(self.context, _MOST_SCORED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.types import Scope, Send
 
 from dovetail.errors import ContextExceeded
@@ -10,11 +12,11 @@ from dovetail.gateway.apis.responses.stored import store_of
 from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.http.endpoint import Endpoint, Exchange
 from dovetail.gateway.http.event_stream import EVENT_STREAM_HEADERS
+from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.keys.accounts import Account
 from dovetail.gateway.response_store import ResponseStore
-from dovetail.gateway.settings import Settings
-from dovetail.gateway.telemetry.metrics import Metrics, RequestMetrics
-from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.turn import Turn
 
 
@@ -33,25 +35,25 @@ class ResponsesEndpoint(Endpoint):
     responses.
     """
 
-    def __init__(self, store: ResponseStore | None, runner: TurnRunner, metrics: Metrics, settings: Settings) -> None:
-        super().__init__(lambda body: self._decoded(body, None), runner, metrics, settings, "responses")
+    def __init__(self, store: ResponseStore | None, serving: Serving) -> None:
+        super().__init__(lambda body: self._decoded(body, None), serving, "responses")
         self._store = store
 
     def _decoded(self, body: bytes, account: Account | None) -> ResponsesExchange:
-        return ResponsesExchange(body, store_of(self._store, account), self._settings.max_body_bytes)
+        return ResponsesExchange(body, store_of(self._store, account), self._serving.settings.max_body_bytes)
 
-    def _prepare(self, body: Body, metrics: RequestMetrics, account: Account | None) -> tuple[Exchange, Turn]:
-        exchange = self._exchange(body.take(), metrics, account)
+    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, Turn]:
+        exchange = self._exchange(body.take(), report, account)
         try:
-            return exchange, self._turn(exchange, metrics, account)
+            return exchange, self._turn(exchange, report, account)
         except ContextExceeded as error:
             if isinstance(exchange, ResponsesExchange) and exchange.streams:
                 raise _RefusedInStream(exchange, error) from error
             raise
 
-    async def _answer(self, body: Body, send: Send, metrics: RequestMetrics, scope: Scope) -> None:
+    async def _answer(self, body: Body, send: Send, observers: Sequence[Observer], scope: Scope) -> None:
         try:
-            await super()._answer(body, send, metrics, scope)
+            await super()._answer(body, send, observers, scope)
         except _RefusedInStream as refusal:
             await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
             await send({"type": "http.response.body", "body": refused(refusal.exchange, refusal.error)})
