@@ -25,8 +25,8 @@ from benchmarks.engine.cases import DEMO
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, app, create_app
-from dovetail.gateway.recordings.capture import Captured, Captures
-from dovetail.gateway.recordings.folder import SUFFIX, RecordingLimits, RecordingOptions
+from dovetail.gateway.observe.capture import Captured, Captures
+from dovetail.gateway.observe.recording_folder import SUFFIX, RecordingLimits, RecordingOptions
 
 _TOOL = {
     "type": "function",

@@ -20,7 +20,7 @@ from dovetail.cli import main
 from dovetail.cli.recorded_jobs import recorded_jobs
 from dovetail.client.not_tested import NotTested
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.recordings.recording import RecordedPrompt, RecordedStep, Recording, Token
+from dovetail.gateway.observe.recording import RecordedPrompt, RecordedStep, Recording, Token
 from tests.bench.scripted import PROBE, Scripted, in_no_time
 from tests.bench.test_known_times import median, target
 from tests.verify.harness import gateway, served

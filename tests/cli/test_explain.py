@@ -18,7 +18,7 @@ from dovetail.cli.terminal import visible
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,
     RecordedError,

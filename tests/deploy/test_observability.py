@@ -20,8 +20,8 @@ import httpx
 import pytest
 import yaml
 
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.telemetry.request_report import APIS
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.observe.request_report import APIS
 from tests.demo_server import demo_server
 from tests.gateway.named_keys import bearer, named
 

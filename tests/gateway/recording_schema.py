@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from dovetail.gateway.recordings.recording import KIND, VERSION, Recording
+from dovetail.gateway.observe.recording import KIND, VERSION, Recording
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "recording.schema.json"
 

@@ -16,11 +16,11 @@ from dovetail.conversation import Message
 from dovetail.errors import EngineError
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.keys.api_key import ApiKey, KeyLimits, digest_of
-from dovetail.gateway.telemetry.destinations import Telemetry
-from dovetail.gateway.telemetry.request_report import APIS
-from dovetail.gateway.turn.admission import QueueLimits
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of
+from dovetail.gateway.limits.queue import QueueLimits
+from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.request_report import APIS
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 

@@ -15,8 +15,8 @@ from dovetail.conversation import Message
 from dovetail.errors import EngineBusy
 from dovetail.gateway import Settings
 from dovetail.gateway.http import event_stream
-from dovetail.gateway.turn import admission
-from dovetail.gateway.turn.admission import Admission, QueueLimits
+from dovetail.gateway.limits import queue as admission
+from dovetail.gateway.limits.queue import Admission, QueueLimits
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 

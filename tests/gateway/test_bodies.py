@@ -19,7 +19,7 @@ from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, PayloadTooLarge
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.http.bodies import Bodies
+from dovetail.gateway.limits.bodies import Bodies
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 
@@ -169,7 +169,7 @@ async def test_the_bytes_of_a_body_are_dropped_once_it_is_read(
         pass
 
     taken: list[weakref.ref[Bytes]] = []
-    monkeypatch.setattr("dovetail.gateway.http.bodies.Body.take", lambda body: noted(body, taken))
+    monkeypatch.setattr("dovetail.gateway.limits.bodies.Body.take", lambda body: noted(body, taken))
 
     def noted(body: Any, taken: list[weakref.ref[Bytes]]) -> Bytes:
         data, body._data = Bytes(body._data), b""

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from dovetail.completion import MetricSample
 from dovetail.conversation import Message
 from dovetail.gate import Reason
-from dovetail.gateway.telemetry.metrics import Metrics
-from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES
+from dovetail.gateway.observe.metrics import Metrics
+from dovetail.gateway.observe.request_report import APIS, OUTCOMES
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
 

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from dovetail.conversation import Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.recordings import capture
-from dovetail.gateway.recordings import folder as recording_folder
-from dovetail.gateway.recordings.captured_bodies import MOST_BODY, CapturedBodies, CapturedBody
-from dovetail.gateway.recordings.folder import RecordingOptions, When
-from dovetail.gateway.recordings.recording import decode
-from dovetail.gateway.telemetry.request_report import APIS
+from dovetail.gateway.observe import capture, recording_folder
+from dovetail.gateway.observe.captured_bodies import MOST_BODY, CapturedBodies, CapturedBody
+from dovetail.gateway.observe.recording import decode
+from dovetail.gateway.observe.recording_folder import RecordingOptions, When
+from dovetail.gateway.observe.request_report import APIS
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_access_log import REQUESTS

@@ -9,10 +9,10 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError
-from dovetail.gateway.recordings import capture
-from dovetail.gateway.recordings.grammar_replay import GrammarReplay, MaskBudget
-from dovetail.gateway.recordings.recording import Recording
-from dovetail.gateway.recordings.redaction import redacted
+from dovetail.gateway.observe import capture
+from dovetail.gateway.observe.grammar_replay import GrammarReplay, MaskBudget
+from dovetail.gateway.observe.recording import Recording
+from dovetail.gateway.observe.redaction import redacted
 from dovetail.gateway.records.record import model_digest
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Tokenizer

@@ -26,13 +26,12 @@ from dovetail.errors import EngineError, InvalidRequest
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning, fold
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.recordings import capture, captured_bodies
-from dovetail.gateway.recordings import folder as recording_folder
-from dovetail.gateway.recordings.capture import Capture, Captures, encoded
-from dovetail.gateway.recordings.folder import SUFFIX, RecordingFolder, RecordingLimits, RecordingOptions
-from dovetail.gateway.recordings.recording import KIND, VERSION, RecordedStep, Recording, decode, joined
-from dovetail.gateway.recordings.redaction import redacted
-from dovetail.gateway.telemetry.request_report import APIS, RequestReport
+from dovetail.gateway.observe import capture, captured_bodies, recording_folder
+from dovetail.gateway.observe.capture import Capture, Captures, encoded
+from dovetail.gateway.observe.recording import KIND, VERSION, RecordedStep, Recording, decode, joined
+from dovetail.gateway.observe.recording_folder import SUFFIX, RecordingFolder, RecordingLimits, RecordingOptions
+from dovetail.gateway.observe.redaction import redacted
+from dovetail.gateway.observe.request_report import APIS, RequestReport
 from dovetail.tokens import Tokenizer
 from tests.gateway.recording_schema import SCHEMA_FILE, recording_schema
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of

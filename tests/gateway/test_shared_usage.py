@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import RateLimited
-from dovetail.gateway.keys.accounts import Account, Keyring
-from dovetail.gateway.keys.shared_usage import SharedUsage
+from dovetail.gateway.limits.accounts import Account, Keyring
+from dovetail.gateway.limits.shared_usage import SharedUsage
 from tests.gateway.named_keys import Clock, named
 
 LIMITS = {"requests_per_minute": 12, "tokens_per_minute": 600, "concurrent_requests": 3}

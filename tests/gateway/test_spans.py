@@ -22,9 +22,9 @@ from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, EngineError
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.telemetry.destinations import Telemetry
-from dovetail.gateway.telemetry.request_report import APIS
-from dovetail.gateway.telemetry.spans import SpanTracer
+from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.request_report import APIS
+from dovetail.gateway.observe.spans import SpanTracer
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_access_log import REQUESTS, SECRET, TRACEPARENT, WORDS
@@ -258,7 +258,7 @@ def test_nothing_of_opentelemetry_is_imported_without_traces() -> None:
     script = """
 import sys
 import dovetail.gateway.app, dovetail.cli.serve, dovetail.cli.telemetry
-assert "dovetail.gateway.telemetry.trace" in sys.modules
+assert "dovetail.gateway.turn.trace" in sys.modules
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.gateway.telemetry.trace import Trace, incoming_context
+from dovetail.gateway.turn.trace import Trace, incoming_context
 
 VALID = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

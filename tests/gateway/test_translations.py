@@ -13,14 +13,14 @@ from dovetail.errors import ContextExceeded
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
-from dovetail.gateway.http.bodies import Bodies
-from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.endpoint import Endpoint
 from dovetail.gateway.http.middleware import RequestMiddleware
 from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.telemetry.destinations import Telemetry
-from dovetail.gateway.telemetry.metrics import Metrics
-from dovetail.gateway.turn.admission import Admission
+from dovetail.gateway.limits.bodies import Bodies
+from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Admission
+from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request

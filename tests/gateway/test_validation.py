@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
-from dovetail.gateway.telemetry.metrics import Metrics
-from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.observe.metrics import Metrics
+from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, ValidatedCall
 from dovetail.grammar.schemas.check import Checker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.gateway.telemetry.worker_metrics import merged
+from dovetail.gateway.observe.worker_metrics import merged
 
 
 def page(requests: int) -> bytes:

@@ -10,8 +10,7 @@ import msgspec
 
 from dovetail.conversation import Call
 from dovetail.events import CallEnd, CallStart, Content, Defect
-from dovetail.gateway.recordings.folder import SUFFIX
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,
     RecordedMessage,
@@ -20,6 +19,7 @@ from dovetail.gateway.recordings.recording import (
     Recording,
     Token,
 )
+from dovetail.gateway.observe.recording_folder import SUFFIX
 
 FIRST_NS = 1_700_000_000_000_000_000
 

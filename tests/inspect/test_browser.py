@@ -23,8 +23,7 @@ import pytest
 
 from dovetail.conversation import Call
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning
-from dovetail.gateway.recordings.folder import RecordingOptions
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,
     RecordedError,
@@ -36,6 +35,7 @@ from dovetail.gateway.recordings.recording import (
     Recording,
     Token,
 )
+from dovetail.gateway.observe.recording_folder import RecordingOptions
 from tests.demo_server import demo_server
 from tests.inspect.files import recording, step, with_call, write
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest, UnknownRecording
-from dovetail.gateway.recordings.folder import SUFFIX
-from dovetail.gateway.recordings.recording import RecordedError
+from dovetail.gateway.observe.recording import RecordedError
+from dovetail.gateway.observe.recording_folder import SUFFIX
 from dovetail.inspect import listing
 from dovetail.inspect.listing import Recordings
 from tests.inspect.files import recording, step, with_call, write

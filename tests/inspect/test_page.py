@@ -17,9 +17,9 @@ import pytest
 
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.keys.api_key import ApiKey, digest_of
-from dovetail.gateway.recordings.folder import RecordingOptions
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.api_key import ApiKey, digest_of
+from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.records.record import model_digest
 from dovetail.inspect import page_files, routes
 from dovetail.inspect.listing import Recordings

@@ -10,8 +10,8 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallStart, Defect
-from dovetail.gateway.recordings.recording import Recording
-from dovetail.gateway.recordings.redaction import redacted
+from dovetail.gateway.observe.recording import Recording
+from dovetail.gateway.observe.redaction import redacted
 from dovetail.inspect.misfits import misfits
 from dovetail.inspect.verdict import verdict
 from dovetail.tokens import Tokenizer

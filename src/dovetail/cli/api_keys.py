@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from dovetail.cli.key_file import read_keys, reloaded_on_hangup
 from dovetail.errors import PlanError
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.keys.shared_usage import SharedUsage
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.shared_usage import SharedUsage
 from dovetail.plan import Plan
 
 #: The environment variable with the key of the server's clients, for a server without a file of its key.

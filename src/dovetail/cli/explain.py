@@ -21,7 +21,7 @@ from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallEnd, CallStart, Defect, Event
-from dovetail.gateway.recordings.recording import RecordedPrompt, RecordedStep, Recording, Token, decode
+from dovetail.gateway.observe.recording import RecordedPrompt, RecordedStep, Recording, Token, decode
 from dovetail.inspect.asked_recording import Asker, api_of
 from dovetail.inspect.recording_diff import Difference, differences
 from dovetail.inspect.verdict import Finding, verdict

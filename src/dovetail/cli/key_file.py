@@ -25,8 +25,8 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import PlanError
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.keys.api_key import PREFIX, ApiKey, KeyLimits, Scope, digest_of
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.api_key import PREFIX, ApiKey, KeyLimits, Scope, digest_of
 from dovetail.plan.yaml_config import read_yaml
 
 _LOG = logging.getLogger("dovetail.serve")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.bench.workload import Job, Turn
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.recordings.recording import Recording, decode
+from dovetail.gateway.observe.recording import Recording, decode
 
 
 def recorded_jobs(folder: Path, count: int) -> list[Job]:

@@ -47,9 +47,9 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
 from dovetail.formats.history import listed_kinds
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.recordings.folder import RecordingLimits, RecordingOptions, When
+from dovetail.gateway.limits.queue import QueueLimits
+from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.response_store import StoreLimits
-from dovetail.gateway.turn.admission import QueueLimits
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files

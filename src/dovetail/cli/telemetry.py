@@ -16,13 +16,13 @@ from dovetail import __version__
 from dovetail.cli.line_writer import LineWriter
 from dovetail.cli.standard_streams import dropped_pieces
 from dovetail.errors import PlanError
-from dovetail.gateway.telemetry.destinations import Telemetry
+from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.plan import Plan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from dovetail.gateway.telemetry.spans import SpanTracer
+    from dovetail.gateway.observe.spans import SpanTracer
 
 _STDOUT = 1
 _TRACES_PATH = "/v1/traces"
@@ -122,7 +122,7 @@ def _tracer(endpoint: str) -> SpanTracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from dovetail.gateway.telemetry.spans import SpanTracer
+        from dovetail.gateway.observe.spans import SpanTracer
     except ImportError as error:
         raise PlanError("traces need OpenTelemetry: pip install 'dovetail[otel]'") from error
 

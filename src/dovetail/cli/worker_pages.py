@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from starlette.applications import Starlette
 
-from dovetail.gateway.telemetry.worker_metrics import merged
+from dovetail.gateway.observe.worker_metrics import merged
 
 #: Seconds in which a worker has to answer.
 _ANSWER_S = 1.0

@@ -20,22 +20,22 @@ from dovetail.gateway.apis.completion import RawCompletion
 from dovetail.gateway.apis.messages import CountTokens, Messages
 from dovetail.gateway.apis.responses.routes import responses_routes
 from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
-from dovetail.gateway.http.bodies import Bodies
-from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.endpoint import Endpoint, Exchange
 from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
 from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
 from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.keys.accounts import Keyring
-from dovetail.gateway.keys.key_metrics import KeyMetrics
-from dovetail.gateway.recordings.capture import Captures
+from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.bodies import Bodies
+from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.key_metrics import KeyMetrics
+from dovetail.gateway.limits.queue import Admission
+from dovetail.gateway.observe.capture import Captures
+from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.metrics import DroppedMessages, Metrics
+from dovetail.gateway.observe.request_report import Api
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.telemetry.destinations import Telemetry
-from dovetail.gateway.telemetry.metrics import DroppedMessages, Metrics
-from dovetail.gateway.telemetry.request_report import Api
-from dovetail.gateway.turn.admission import Admission
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 

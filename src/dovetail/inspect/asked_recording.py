@@ -19,7 +19,7 @@ from dovetail.client.transport import Reply, Transport
 from dovetail.errors import InvalidRequest
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
 from dovetail.gateway.apis.tokens import RenderedPrompt
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedError,
     RecordedMessage,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.recordings.recording import RecordedPrompt, Recording, Token
+from dovetail.gateway.observe.recording import RecordedPrompt, Recording, Token
 
 #: Tokens that are shown before the first one that differs.
 _CONTEXT = 8

@@ -22,7 +22,7 @@ import dovetail
 from dovetail.errors import EngineBusy, Forbidden, InvalidRequest
 from dovetail.gateway import MoreRoutes, Settings
 from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.recordings.recording import RecordedTokenizer
+from dovetail.gateway.observe.recording import RecordedTokenizer
 from dovetail.gateway.records.record import model_digest
 from dovetail.inspect.listing import Recordings
 from dovetail.inspect.page_files import PATH, page_paths, page_routes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.events import CallStart, Defect
-from dovetail.gateway.recordings.recording import Recording
+from dovetail.gateway.observe.recording import Recording
 
 #: Names of calls, and kinds of defects, that a line has at most, and the characters of a text.
 _MOST_NAMES = 8

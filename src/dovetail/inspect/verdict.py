@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dovetail.events import CallEnd, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.recordings.recording import RecordedOptions, RecordedStep, Recording
+from dovetail.gateway.observe.recording import RecordedOptions, RecordedStep, Recording
 from dovetail.inspect.misfits import misfits
 from dovetail.inspect.summary import drafts_of
 from dovetail.reading.defects import KINDS

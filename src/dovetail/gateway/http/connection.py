@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.limits.accounts import Account
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ from typing import Protocol
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.http.connection import JSON_HEADERS, account_of, client_of, while_connected
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.event_stream import ResponseStream, SendStep, streamed
 from dovetail.gateway.http.report_headers import repair_counts, turn_headers
 from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.keys.accounts import Account
-from dovetail.gateway.keys.key_limits import check_model, limited, metered
-from dovetail.gateway.recordings.capture import wanted
-from dovetail.gateway.telemetry.request_report import Api, RequestReport
+from dovetail.gateway.limits.accounts import Account
+from dovetail.gateway.limits.bodies import Body
+from dovetail.gateway.limits.key_limits import check_model, limited, metered
+from dovetail.gateway.observe.capture import wanted
+from dovetail.gateway.observe.request_report import Api, RequestReport
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn

@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dovetail.errors import DovetailError, EngineBusy, Forbidden, ForeignHost, RateLimited, Unauthorized
 from dovetail.gateway.http.connection import account_of, peer_of
 from dovetail.gateway.http.errors import error_response, in_messages_api, public_error
-from dovetail.gateway.keys.accounts import Account, Keyring
-from dovetail.gateway.keys.limit_headers import limit_headers
-from dovetail.gateway.telemetry.destinations import Telemetry
-from dovetail.gateway.telemetry.metrics import Metrics
-from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.http.pages import OPEN_PATHS
+from dovetail.gateway.limits.accounts import Account, Keyring
+from dovetail.gateway.limits.limit_headers import limit_headers
+from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.metrics import Metrics
+from dovetail.gateway.observe.request_report import RequestReport
 
 _LOG = logging.getLogger("dovetail.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -51,7 +52,9 @@ class RequestMiddleware:
             return
         # A slash at the end changes nothing. Starlette would redirect, to HTTP behind a proxy that speaks HTTPS.
         scope["path"] = scope["path"].rstrip("/") or "/"
-        report = self._report(scope)
+        # Pages that probes and scrapers read all day are not traced.
+        traced = scope["path"] not in OPEN_PATHS
+        report = self._report(scope, traced=traced)
         scope["report"], scope["request_id"] = report, report.id
         request_id = report.id
 
@@ -81,9 +84,9 @@ class RequestMiddleware:
                 await response(scope, receive, send_with_id)
         finally:
             report.ended = time.perf_counter()
-            self._telemetry.end(report)
+            self._telemetry.end(report, traced=traced)
 
-    def _report(self, scope: Scope) -> RequestReport:
+    def _report(self, scope: Scope, *, traced: bool) -> RequestReport:
         headers = Headers(scope=scope)
         client_id = headers.get("x-request-id", "")
         request_id = client_id if _REQUEST_ID.fullmatch(client_id) else uuid.uuid4().hex
@@ -93,7 +96,7 @@ class RequestMiddleware:
             id=request_id,
             peer=peer_of(scope),
             scheme=scope["scheme"],
-            trace=self._telemetry.begin(scope["path"], headers),
+            trace=self._telemetry.begin(headers, traced=traced),
         )
 
 

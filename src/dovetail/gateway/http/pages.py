@@ -14,12 +14,12 @@ from starlette.routing import BaseRoute, Route
 import dovetail
 from dovetail.completion import Engine
 from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.http.draining import Draining
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.not_found import described
-from dovetail.gateway.keys.key_limits import check_model, may_use
+from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.key_limits import check_model, may_use
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.telemetry.metrics import Metrics
 
 #: The pages that need no API key: they show no prompt and no answer.
 OPEN_PATHS = frozenset(("/", "/health", "/metrics", "/ping", "/ready", "/version"))

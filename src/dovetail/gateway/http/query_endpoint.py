@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.http.connection import JSON_HEADERS, account_of, while_connected
 from dovetail.gateway.http.errors import unknown_model
 from dovetail.gateway.http.report_headers import rendered_headers
 from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.keys.accounts import Account
-from dovetail.gateway.keys.key_limits import check_model
+from dovetail.gateway.limits.accounts import Account
+from dovetail.gateway.limits.bodies import Body
+from dovetail.gateway.limits.key_limits import check_model
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Rendered
 

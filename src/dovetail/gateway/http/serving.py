@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dovetail.gateway.http.bodies import Bodies
-from dovetail.gateway.http.draining import Draining
-from dovetail.gateway.recordings.capture import Captures
+from dovetail.gateway.limits.bodies import Bodies
+from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Admission
+from dovetail.gateway.observe.capture import Captures
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.telemetry.metrics import Metrics
-from dovetail.gateway.turn.admission import Admission
 from dovetail.gateway.turn.runner import TurnRunner
 
 

@@ -11,9 +11,9 @@ from dovetail.events import fold
 from dovetail.formats.base import Tools
 from dovetail.gateway.records import message_digest
 from dovetail.gateway.records.record import Open, Record, Sealer
-from dovetail.gateway.turn.stop_strings import SegmentStop
 from dovetail.reading import Reader
 from dovetail.tokens import Segment, Tokenizer
+from dovetail.tokens.segment_stop import SegmentStop
 
 #: Read after an answer, to see what it left open. Noncharacters, which no model writes.
 _PROBE = "\ufdd1\ufdee\ufdd1"

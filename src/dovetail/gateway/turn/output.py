@@ -12,10 +12,10 @@ from dovetail.errors import EngineError
 from dovetail.events import CallStart, Event
 from dovetail.gateway.turn.custom_inputs import CustomInputs
 from dovetail.gateway.turn.logprobs import ContentLogprob, ContentTokens, Speller
-from dovetail.gateway.turn.stop_strings import SegmentStop
 from dovetail.gateway.turn.validation import AnswerValidator, ValidatedCall
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Segment
+from dovetail.tokens.segment_stop import SegmentStop
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

@@ -25,8 +25,6 @@ from dovetail.gateway.records.answer_recorder import AnswerRecorder, AnswerStart
 from dovetail.gateway.records.history_records import recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.records.signatures import Signatures
-from dovetail.gateway.settings import Settings
-from dovetail.gateway.telemetry.trace import Trace
 from dovetail.gateway.turn.fixed_sampling import fixed
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.new_repairs import new_repairs
@@ -38,8 +36,10 @@ from dovetail.gateway.turn.streams import merge
 from dovetail.gateway.turn.timed_output import TimedOutputReader
 from dovetail.gateway.turn.tool_names import ToolNames
 from dovetail.gateway.turn.tools import DeclaredTools
+from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.truncation import truncated
 from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of, reader_of
+from dovetail.gateway.turn.turn_defaults import TurnDefaults
 from dovetail.gateway.turn.turn_grammar import check_can_follow, is_free, turn_grammar
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
@@ -64,13 +64,13 @@ _MAXIMUM = "This model's maximum context length is {} tokens"
 class TurnRunner:
     """Runs turns for one model: its format, its tokenizer, and the engine that completes its prompts."""
 
-    def __init__(self, engine: Engine, fmt: Format, tokenizer: Tokenizer, settings: Settings) -> None:
+    def __init__(self, engine: Engine, fmt: Format, tokenizer: Tokenizer, defaults: TurnDefaults) -> None:
         self._engine = engine
         self._format = fmt
         self._tokenizer = tokenizer
-        self._settings = settings
+        self._defaults = defaults
         self._speller = Speller(tokenizer)
-        self._signatures = Signatures(settings.record_key)
+        self._signatures = Signatures(defaults.record_key)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -96,10 +96,10 @@ class TurnRunner:
         with _deep_nesting_refused(), request.field_names.in_errors():
             names = ToolNames.of(request.tools, request.messages)
             request = names.in_request(request)
-            if request.extension.gate is False and not self._settings.gate_override:
+            if request.extension.gate is False and not self._defaults.gate_override:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
-            if self._settings.fixed_sampling is not None:
-                request = fixed(request, self._settings.fixed_sampling)
+            if self._defaults.fixed_sampling is not None:
+                request = fixed(request, self._defaults.fixed_sampling)
             request = truncated(request, self._has_room) if request.truncate else request
             return self._prepare(request, names, recorded)
 
@@ -133,7 +133,7 @@ class TurnRunner:
         """The prompt of `request`, with the tokens of its recorded answers, and all repairs."""
         records, reports = recorded_answers(request.messages, request.tools, self._sealer)
         answers = {i: spelling(record, self._tokenizer) for i, record in records.items()}
-        off = request.extension.repairs_off(self._settings.no_repair)
+        off = request.extension.repairs_off(self._defaults.no_repair)
         written = written_prompt(request, self._format, answers, off)
         return written._replace(repairs=[*written.repairs, *reports])
 
@@ -174,7 +174,7 @@ class TurnRunner:
         self._check_tokens(request, max_tokens)
         # From the prompt and not from the request: a template may ignore the switch, or an answer may be continued.
         left_open = self._format.left_open(prompt)
-        strict = request.extension.strict or self._settings.strict
+        strict = request.extension.strict or self._defaults.strict
         with request.trace.stage("compile"), declared.request_fields():
             if any(map(is_custom, declared.tools)):  # no other tool has a grammar of its own
                 check_together(check_tools(declared.tools))
@@ -192,7 +192,7 @@ class TurnRunner:
             self._tokenizer,
             left_open=left_open,
             enforces=enforces,
-            default=self._settings.reasoning_budget,
+            default=self._defaults.reasoning_budget,
         )
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
@@ -319,7 +319,7 @@ class TurnRunner:
             )
         most = min(room, request.most_tokens or room)
         if request.max_tokens is None:
-            return min(most, self._settings.default_max_tokens or most)
+            return min(most, self._defaults.default_max_tokens or most)
         if request.max_tokens > room and not request.fit_max_tokens:
             field = request.max_tokens_field
             raise ContextExceeded(
@@ -388,7 +388,7 @@ class TurnRunner:
     @functools.cached_property
     def _sealer(self) -> Sealer:
         model = model_digest(self._format.name, self._tokenizer)
-        return Sealer(self._settings.record_key, model, self._tokenizer.vocab_size)
+        return Sealer(self._defaults.record_key, model, self._tokenizer.vocab_size)
 
     @functools.cached_property
     def _end_ids(self) -> frozenset[int]:

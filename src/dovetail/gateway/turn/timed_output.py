@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dovetail.events import Event
-from dovetail.gateway.telemetry.trace import Trace
 from dovetail.gateway.turn.logprobs import ContentLogprob
 from dovetail.gateway.turn.output import OutputReader
+from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.validation import ValidatedCall
 
 

@@ -13,8 +13,8 @@ from dovetail.custom_tools import choice_as_function
 from dovetail.formats.history import KINDS
 from dovetail.formats.tool_choice import Strict
 from dovetail.gateway.records.signatures import SignedReasoning
-from dovetail.gateway.telemetry.trace import Trace
 from dovetail.gateway.turn.field_names import FieldNames
+from dovetail.gateway.turn.trace import Trace
 
 #: Template options that are request fields too, with the name of that field.
 FIELD_OF_OPTION = {

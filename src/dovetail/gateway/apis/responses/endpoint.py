@@ -9,13 +9,13 @@ from starlette.types import Scope, Send
 from dovetail.errors import ContextExceeded
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange, refused
 from dovetail.gateway.apis.responses.stored import store_of
-from dovetail.gateway.http.bodies import Body
 from dovetail.gateway.http.endpoint import Endpoint, Exchange
 from dovetail.gateway.http.event_stream import EVENT_STREAM_HEADERS
 from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.limits.accounts import Account
+from dovetail.gateway.limits.bodies import Body
+from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.response_store import ResponseStore
-from dovetail.gateway.telemetry.request_report import RequestReport
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.turn import Turn
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from dovetail.errors import InvalidRequest, UnknownResponse
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.limits.accounts import Account
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, owner_named
 
 _MAX_ITEMS = 100

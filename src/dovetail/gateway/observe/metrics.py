@@ -20,9 +20,9 @@ from starlette.requests import ClientDisconnect
 from dovetail.completion import MetricSample
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
-from dovetail.gateway.telemetry.engine_gauges import EngineGauges
-from dovetail.gateway.telemetry.histograms import HistogramsByApi
-from dovetail.gateway.telemetry.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
+from dovetail.gateway.observe.engine_gauges import EngineGauges
+from dovetail.gateway.observe.histograms import HistogramsByApi
+from dovetail.gateway.observe.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn

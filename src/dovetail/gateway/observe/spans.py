@@ -18,8 +18,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dovetail.completion import Sampling
-from dovetail.gateway.telemetry.request_report import RequestReport
-from dovetail.gateway.telemetry.trace import Stage, StageName, Trace
+from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.turn.trace import Stage, StageName, Trace
 
 _W3C = TraceContextTextMapPropagator()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from dovetail.gateway.keys.accounts import Account
+from dovetail.gateway.limits.accounts import Account
 
 
 def limit_headers(account: Account, *, anthropic: bool) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from dovetail.completion import Sampling
-from dovetail.gateway.telemetry.trace import Trace
+from dovetail.gateway.turn.trace import Trace
 
 #: The APIs that complete something, as metrics and access lines name them.
 Api = Literal["chat", "responses", "messages", "completions"]

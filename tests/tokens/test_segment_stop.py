@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.gateway.turn.stop_strings import SegmentStop
 from dovetail.tokens import Segment
+from dovetail.tokens.segment_stop import SegmentStop
 
 TEXT = st.text("ab<>", max_size=6)
 SEGMENTS = st.lists(st.builds(Segment, TEXT, st.just(False)) | st.just(Segment("<a>", True)), max_size=8)

@@ -13,7 +13,7 @@ import msgspec
 
 from dovetail.conversation import Call
 from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedLogprob,
     RecordedMessage,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.gateway.telemetry.request_report import RequestReport
+from dovetail.gateway.observe.request_report import RequestReport
 
 #: A path or a model's name is the client's own text.
 _LONGEST = 200

@@ -8,10 +8,9 @@ from typing import Protocol
 
 import msgspec
 
-from dovetail.gateway.http.pages import OPEN_PATHS
-from dovetail.gateway.telemetry.access_log import access_line
-from dovetail.gateway.telemetry.request_report import RequestReport
-from dovetail.gateway.telemetry.trace import Trace, incoming_context
+from dovetail.gateway.observe.access_log import access_line
+from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.turn.trace import Trace, incoming_context
 
 
 class Tracer(Protocol):
@@ -37,12 +36,9 @@ class Telemetry(msgspec.Struct, frozen=True):
     tracer: Tracer | None = None
     dropped: Callable[[], int] = int
 
-    def begin(self, path: str, headers: Mapping[str, str]) -> Trace:
-        """The trace of a request. One that is not traced here has the context that it came with, for the engine.
-
-        Pages that probes and scrapers read all day are not traced.
-        """
-        if self.tracer is None or path in OPEN_PATHS:
+    def begin(self, headers: Mapping[str, str], *, traced: bool) -> Trace:
+        """The trace of a request. One that is not `traced` here has the context that it came with, for the engine."""
+        if self.tracer is None or not traced:
             return Trace(incoming_context(headers))
         return self.tracer.begin(headers)
 
@@ -51,9 +47,9 @@ class Telemetry(msgspec.Struct, frozen=True):
         if self.tracer is not None:
             await asyncio.to_thread(self.tracer.close)
 
-    def end(self, report: RequestReport) -> None:
-        """Report a request that has ended."""
-        if self.tracer is not None and report.path not in OPEN_PATHS:
+    def end(self, report: RequestReport, *, traced: bool) -> None:
+        """Report a request that has ended. `traced`: as for `begin`."""
+        if self.tracer is not None and traced:
             self.tracer.end(report)
         if self.write_line is not None:
             self.write_line(access_line(report))

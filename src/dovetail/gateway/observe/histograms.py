@@ -13,7 +13,7 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from dovetail.gateway.telemetry.request_report import APIS, Api
+from dovetail.gateway.observe.request_report import APIS, Api
 
 
 class Histogram:

@@ -18,10 +18,9 @@ from starlette.requests import ClientDisconnect
 from dovetail.conversation import Call
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.events import Event, fold
-from dovetail.gateway.recordings.captured_bodies import CapturedBodies, CapturedBody
-from dovetail.gateway.recordings.folder import RecordingFolder, RecordingOptions
-from dovetail.gateway.recordings.grammar_replay import Allowed, GrammarReplay, MaskBudget
-from dovetail.gateway.recordings.recording import (
+from dovetail.gateway.observe.captured_bodies import CapturedBodies, CapturedBody
+from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
+from dovetail.gateway.observe.recording import (
     NOTHING,
     PromptSegment,
     RecordedCall,
@@ -38,9 +37,10 @@ from dovetail.gateway.recordings.recording import (
     Token,
     joined,
 )
-from dovetail.gateway.recordings.redaction import redacted
+from dovetail.gateway.observe.recording_folder import RecordingFolder, RecordingOptions
+from dovetail.gateway.observe.redaction import redacted
+from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.record import model_digest
-from dovetail.gateway.telemetry.request_report import RequestReport
 from dovetail.gateway.turn.logprobs import ContentLogprob
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step

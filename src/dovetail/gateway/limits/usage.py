@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from dovetail.gateway.keys.rate_limits import Meter
+from dovetail.gateway.limits.rate_limits import Meter
 
 
 class Usage:

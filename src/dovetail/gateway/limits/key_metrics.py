@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dovetail.gateway.keys.accounts import Keyring
+from dovetail.gateway.limits.accounts import Keyring
 
 
 class KeyMetrics:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from types import TracebackType
 
-from dovetail.gateway.keys.usage import Usage
+from dovetail.gateway.limits.usage import Usage
 
 _DIGEST_BYTES = 16
 #: Of both meters: what is spent, and when that was.

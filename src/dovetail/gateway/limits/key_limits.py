@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import msgspec
 
 from dovetail.errors import Forbidden, InvalidRequest
-from dovetail.gateway.keys.accounts import Account, Reservation
-from dovetail.gateway.keys.api_key import KeyLimits
+from dovetail.gateway.limits.accounts import Account, Reservation
+from dovetail.gateway.limits.api_key import KeyLimits
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
 from dovetail.errors import RateLimited
-from dovetail.gateway.keys.api_key import ApiKey, KeyLimits, digest_of
-from dovetail.gateway.keys.usage import OwnUsage, Usage, UsageBook
+from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of
+from dovetail.gateway.limits.usage import OwnUsage, Usage, UsageBook
 
 Clock = Callable[[], float]
 #: The limits that a request can meet with status 429.
