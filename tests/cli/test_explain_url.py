@@ -18,9 +18,9 @@ from starlette.routing import Route
 from dovetail.conversation import Call, Message
 from dovetail.formats.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
+from dovetail.gateway.observe import recording_folder
 from dovetail.gateway.observe.recording import decode
 from dovetail.gateway.observe.recording_folder import RecordingOptions
-from dovetail.gateway.recordings import folder as recording_folder
 from dovetail.inspect import asked_recording
 from dovetail.inspect.asked_recording import api_of
 from dovetail.inspect.routes import inspect_routes

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.conversation import Message
 from dovetail.gateway.http import event_stream
-from dovetail.gateway.http.event_stream import send_stream
+from dovetail.gateway.http.event_stream import streamed
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared, serving
 
@@ -67,17 +67,9 @@ class _Empty:
 async def test_an_empty_ping_leaves_the_event_loop_free(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "PING_SECONDS", 0.001)
 
-    async def steps() -> Any:
-        await asyncio.Event().wait()
-        yield
-
     async def send(message: Any) -> None:
         raise AssertionError("there is nothing to send")
 
-    stream = asyncio.create_task(send_stream(_Empty(), prepared(tok), steps(), send, "id"))
-    for _ in range(20):  # each takes one turn of the event loop, between pings
-        await asyncio.sleep(0.001)
-    assert not stream.done()
-    stream.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stream
+    async with streamed(_Empty(), prepared(tok), send, "id"):
+        for _ in range(20):  # each takes one turn of the event loop, between pings
+            await asyncio.sleep(0.001)
