@@ -8,7 +8,7 @@ import pytest
 
 import dovetail
 from benchmarks.rendering import injection
-from dovetail.formats.template import pattern
+from dovetail.formats.derived.template import pattern
 
 pytestmark = pytest.mark.slow
 

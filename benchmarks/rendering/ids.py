@@ -15,7 +15,7 @@ from typing import Any
 import dovetail
 from benchmarks.rendering import conversation
 from benchmarks.rendering.worker import Job
-from dovetail.formats.template import Template, pattern
+from dovetail.formats.derived.template import Template, pattern
 from dovetail.tokens import Prompt, Tokenizer
 
 

@@ -21,7 +21,7 @@ import dovetail
 from benchmarks.rendering.families import with_objects
 from benchmarks.rendering.peers import ask
 from benchmarks.tables import Sheet
-from dovetail.formats.template import Template, pattern
+from dovetail.formats.derived.template import Template, pattern
 from dovetail.tokens import Tokenizer
 from dovetail.tokens.tiktoken_ranks import KIMI_PATTERN
 

@@ -25,7 +25,7 @@ def native(job: Job) -> Render:
 
 
 def jinja(job: Job) -> Render:
-    from dovetail.formats.template import Template, pattern
+    from dovetail.formats.derived.template import Template, pattern
 
     template = Template(job["template"], {"bos_token": job["bos"]})
     options = job["options"]

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from dovetail.conversation import Call, Message
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import recording_folder
 from dovetail.gateway.observe.recording import decode

@@ -17,7 +17,7 @@ import pytest
 
 import dovetail as package
 from dovetail.cli.main import main
-from dovetail.formats.history import KINDS
+from dovetail.formats.prompts.history import KINDS
 
 FMT = package.format("kimi_k25")
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

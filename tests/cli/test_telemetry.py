@@ -23,7 +23,7 @@ from dovetail.cli.line_writer import LineWriter
 from dovetail.cli.telemetry import JsonHandler, configure_logging, standard_output, telemetry, traces_endpoint
 from dovetail.conversation import Message
 from dovetail.errors import PlanError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import resolve
 from dovetail.tokens import Tokenizer

@@ -6,9 +6,9 @@ import functools
 import re
 from pathlib import Path
 
-from dovetail.formats.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.template import Template
 from dovetail.formats.registry import FAMILIES
-from dovetail.formats.template import Template
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 _TAGS = (

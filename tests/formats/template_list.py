@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.formats.differencing import NAME as DERIVED
+from dovetail.formats.derived.differencing import NAME as DERIVED
 from tests.formats import chat_templates
 
 _HEAD = """\

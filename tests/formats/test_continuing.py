@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats import continuing
-from dovetail.formats.history import HistoryRules
-from dovetail.formats.kimi_k2 import KimiK25
-from dovetail.formats.template import Template, pattern
+from dovetail.formats.derived.template import Template, pattern
+from dovetail.formats.families.kimi_k2 import KimiK25
+from dovetail.formats.prompts import continuing
+from dovetail.formats.prompts.history import HistoryRules
 from dovetail.tokens import Prompt
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
 from tests.reading.families import RENDERING

@@ -10,7 +10,7 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats.declared import DeclaredFormat, JsonCalls, TagCalls
+from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls, TagCalls
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.tokens import Prompt
 from tests.reading import families

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from dovetail.conversation import Call, Message
-from dovetail.formats import differencing, proof
-from dovetail.formats.declared import Declaration, JsonCalls, TagCalls
-from dovetail.formats.jinja import JinjaFormat, jinja
-from dovetail.formats.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.declared.declared import Declaration, JsonCalls, TagCalls
+from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.derived import differencing, proof
+from dovetail.formats.derived.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.sample_answers import SampleAnswers
+from dovetail.formats.derived.template import Template
 from dovetail.formats.registry import FAMILIES
-from dovetail.formats.sample_answers import SampleAnswers
-from dovetail.formats.template import Template
 from dovetail.grammar import Concat, ControlToken, FreeText, Maybe
 from dovetail.tokens import Prompt, Segment
 from tests.examples import slow_but

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats import harmony_types
+from dovetail.formats.families import harmony_types
 from dovetail.tokens import Prompt
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
 from tests.reading.families import controls, tokenizer_of

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import KINDS, REASONING_FIELDS, HistoryRules, listed_kinds, repair
+from dovetail.formats.prompts.history import KINDS, REASONING_FIELDS, HistoryRules, listed_kinds, repair
 
 ANY = HistoryRules()
 KIMI = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)

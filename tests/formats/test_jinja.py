@@ -21,12 +21,12 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.formats.base import Format, as_sent
-from dovetail.formats.hermes import Hermes
-from dovetail.formats.history import REASONING_FIELDS, HistoryRules, repair
-from dovetail.formats.jinja import JinjaFormat, jinja
-from dovetail.formats.limits import Limits
+from dovetail.formats.derived.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.limits import Limits
+from dovetail.formats.derived.template import Template, pattern
+from dovetail.formats.families.hermes import Hermes
+from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, repair
 from dovetail.formats.registry import FAMILIES
-from dovetail.formats.template import Template, pattern
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Tokenizer
 from tests.examples import seeds

@@ -11,8 +11,8 @@ import pytest
 import dovetail
 from dovetail.conversation import Call, Message, check_response_format, check_tools
 from dovetail.errors import InvalidRequest
-from dovetail.formats.declared import markup
-from dovetail.formats.tool_choice import requires_call, resolve_tool_choice
+from dovetail.formats.answers.tool_choice import requires_call, resolve_tool_choice
+from dovetail.formats.declared.declared import markup
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt
 from tests.grammar.test_matcher import allows

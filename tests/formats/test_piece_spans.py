@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formats import piece_spans
-from dovetail.formats.piece_spans import Position
+from dovetail.formats.prompts import piece_spans
+from dovetail.formats.prompts.piece_spans import Position
 from dovetail.tokens import CUT, TokenSpan
 
 TEXT = st.text("ab", max_size=3)

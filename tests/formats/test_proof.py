@@ -6,8 +6,8 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.events import Defect
-from dovetail.formats import proof, sample_answers
-from dovetail.formats.call_envelope import ARGUMENTS, KEY, VALUE
+from dovetail.formats.answers.call_envelope import ARGUMENTS, KEY, VALUE
+from dovetail.formats.derived import proof, sample_answers
 from tests.formats.test_differencing import CONTROLS, LISTED, derived
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.formats import flat_schemas as schemas
+from dovetail.formats.answers import flat_schemas as schemas
+from dovetail.formats.answers.flat_schemas import NotSimpleError
 from dovetail.formats.base import Format
-from dovetail.formats.flat_schemas import NotSimpleError
 from dovetail.grammar import Concat, ExactText, FreeText, Node, TextUntil
 from dovetail.grammar.schemas.references import References
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dovetail.errors import RenderError
-from dovetail.formats.answer_frames import Frames
 from dovetail.formats.base import Format
-from dovetail.formats.splicing import Incomplete, Spelling, Splice
+from dovetail.formats.prompts.answer_frames import Frames
+from dovetail.formats.prompts.splicing import Incomplete, Spelling, Splice
 from dovetail.tokens import Prompt, TokenSpan
 from tests.formats import chat_templates, conversations
 from tests.formats.conversations import assistant, result, user
@@ -245,7 +245,7 @@ def test_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     for message in (calling("now"), calling("now", first=1), calling("then"), calling("then")):
         known.of(message, OPENING, "user", "tool", reasoned=False)
     assert len(rendered) == 8  # three more frames of two prompts each: the last two calls are the same
-    monkeypatch.setattr("dovetail.formats.answer_frames._MOST_FRAMES", 1)
+    monkeypatch.setattr("dovetail.formats.prompts.answer_frames._MOST_FRAMES", 1)
     assert known.of(assistant(None), OPENING, "user", "user", reasoned=False) is None
 
 

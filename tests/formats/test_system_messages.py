@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import RenderError
 from dovetail.formats.base import Format
+from dovetail.formats.prompts.system_messages import Place, placed
 from dovetail.formats.registry import FAMILIES
-from dovetail.formats.system_messages import Place, placed
 from tests.examples import seeds
 from tests.formats import chat_templates
 

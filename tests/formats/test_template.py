@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import CheckpointError, RenderError
-from dovetail.formats.template import Template, pattern
+from dovetail.formats.derived.template import Template, pattern
 from dovetail.tokens import Prompt, Segment
 from tests.formats.conversations import calling, result, system, user
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.conversation import Call, Message
-from dovetail.formats.jinja import JinjaFormat
+from dovetail.formats.derived.jinja import JinjaFormat
 from tests.formats import chat_templates
 from tests.reading import families
 from tests.reading.families import meaning

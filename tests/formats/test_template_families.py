@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.formats.jinja import JinjaFormat
+from dovetail.formats.derived.jinja import JinjaFormat
 from dovetail.tokens import Segment
 from tests.formats import chat_templates
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formats.traced import Mixture, Traced, alternating, joined
+from dovetail.formats.derived.traced import Mixture, Traced, alternating, joined
 
 texts = st.text(alphabet="ab <|>\n", max_size=8)
 runs = st.lists(st.tuples(texts, st.booleans()), max_size=5)

@@ -58,7 +58,7 @@ def test_the_prompt_is_that_of_the_repaired_history(name: str) -> None:
     turn = fmt.turn(history, TOOLS)
     assert turn.prompt == fmt.render(repaired, TOOLS)
     assert list(turn.repairs) == repairs
-    assert fmt.turn(history, TOOLS, no_repair=dovetail.formats.history.KINDS).repairs == ()
+    assert fmt.turn(history, TOOLS, no_repair=dovetail.formats.prompts.history.KINDS).repairs == ()
 
 
 def test_text_that_looks_like_a_call_is_none_without_tools() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats import harmony_types, typescript
+from dovetail.formats import typescript
+from dovetail.formats.families import harmony_types
 
 
 def field(schema: Any) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dovetail.errors import SchemaRefused
-from dovetail.formats import value_grammar
-from dovetail.formats.python_values import PYTHON
+from dovetail.formats.answers import value_grammar
+from dovetail.formats.declared.python_values import PYTHON
 from dovetail.grammar import Choice, Concat, Loosened, Regex, RuleRef
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import ReasoningBlock
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.tokens import Prompt
 
 

@@ -16,7 +16,7 @@ import uvicorn
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
 from dovetail.conversation import Message
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import decode

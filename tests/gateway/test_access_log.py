@@ -14,7 +14,7 @@ import pytest
 
 from dovetail.conversation import Message
 from dovetail.errors import EngineError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.accounts import Keyring
 from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
 from dovetail.events import fold
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.records.message_digest import of_answer
 from dovetail.gateway.records.record import Record, Sealer, model_digest

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, PayloadTooLarge
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.tokens import Tokenizer

@@ -12,8 +12,8 @@ import pytest
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
 from dovetail.events import CallStart
-from dovetail.formats.hermes import Hermes
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.hermes import Hermes
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Prompt, Tokenizer

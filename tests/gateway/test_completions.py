@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dovetail.completion import EngineInfo
 from dovetail.errors import EngineError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server

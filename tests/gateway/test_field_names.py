@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.field_names import FieldNames
 
 NAMES = FieldNames(

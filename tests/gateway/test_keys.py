@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.conversation import Message
 from dovetail.errors import EngineError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.accounts import Keyring
 from dovetail.gateway.limits.api_key import PREFIX, digest_of, new_key

@@ -13,7 +13,7 @@ import pytest
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.turn import Turn
 from dovetail.tokens import Tokenizer

@@ -12,7 +12,7 @@ from anthropic.types import ModelInfo
 
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.messages import Messages
 from dovetail.gateway.http import event_stream

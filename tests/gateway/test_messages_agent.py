@@ -13,8 +13,8 @@ import pytest
 
 from dovetail.conversation import Call, Message
 from dovetail.formats.base import Format
-from dovetail.formats.deepseek_dsml import DeepSeekV32
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.deepseek_dsml import DeepSeekV32
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.tokens import Tokenizer
 from tests.gateway.anthropic_sdk import accumulated, sse

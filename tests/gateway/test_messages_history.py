@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import DovetailError, InvalidRequest
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.messages import prompt_request, turn_request
 from dovetail.gateway.apis.messages_request import decode_count_tokens, decode_messages

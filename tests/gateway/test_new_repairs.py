@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.new_repairs import new_repairs
 
 ROLES = st.sampled_from(["system", "user", "assistant", "tool"])

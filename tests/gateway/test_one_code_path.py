@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallStart, Event
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis import chat_response
 from dovetail.gateway.apis.chat_request import ChatRequest

@@ -15,9 +15,9 @@ from dovetail.completion import EngineInfo
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.events import fold
-from dovetail.formats.answer_grammar import AnswerGrammar
-from dovetail.formats.history import KINDS
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.families.kimi_k2 import KimiK25
+from dovetail.formats.prompts.history import KINDS
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.prompt import render_prompt
 from dovetail.gateway.turn.runner import TurnRunner

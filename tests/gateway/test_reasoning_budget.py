@@ -11,7 +11,7 @@ import pytest
 from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k2 import KimiK2, KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK2, KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis import messages
 from dovetail.gateway.apis.messages_request import decode_messages

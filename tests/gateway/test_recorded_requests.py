@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.conversation import Message
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import capture, recording_folder
 from dovetail.gateway.observe.captured_bodies import MOST_BODY, CapturedBodies, CapturedBody

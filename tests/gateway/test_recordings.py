@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, InvalidRequest
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning, fold
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import capture, captured_bodies, recording_folder
 from dovetail.gateway.observe.capture import Capture, Captures, encoded

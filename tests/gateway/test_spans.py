@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, EngineError
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.request_report import APIS

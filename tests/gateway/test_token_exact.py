@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from dovetail.conversation import Call, Message
-from dovetail.formats.history import HistoryRules
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
+from dovetail.formats.prompts.history import HistoryRules
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer

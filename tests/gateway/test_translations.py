@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from dovetail.errors import ContextExceeded
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
 from dovetail.gateway.http.endpoint import Endpoint

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.formats.gemma4 import Gemma4
+from dovetail.formats.families.gemma4 import Gemma4
 from dovetail.grammar.matcher import compile
 from tests.examples import examples
 from tests.grammar.test_matcher import allows, tool

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.custom_tools import InputGrammar
 from dovetail.errors import SchemaRefused
-from dovetail.formats.input_grammar import ClientGrammar
+from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.grammar import Grammar
 from dovetail.grammar.inputs import matching, regex_text, spelling
 from dovetail.grammar.inputs.language import InputGrammarError, language

@@ -11,7 +11,7 @@ import pytest
 from dovetail.conversation import Call, Message
 from dovetail.custom_tools import InputGrammar
 from dovetail.events import fold
-from dovetail.formats.input_grammar import ClientGrammar
+from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.grammar import Grammar
 from dovetail.grammar.inputs import check, spelling
 from dovetail.grammar.inputs.check import InputChecker

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.errors import SchemaRefused
-from dovetail.formats import flat_schemas as schemas
-from dovetail.formats.flat_schemas import NotSimpleError
+from dovetail.formats.answers import flat_schemas as schemas
+from dovetail.formats.answers.flat_schemas import NotSimpleError
 from dovetail.grammar import Grammar
 from dovetail.grammar.matcher import compile
 from dovetail.grammar.schemas.keywords import kind_of

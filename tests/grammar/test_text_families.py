@@ -20,7 +20,7 @@ import dovetail
 from dovetail.completion import Constraint
 from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats import plain_text
+from dovetail.formats.answers import plain_text
 from dovetail.grammar.matcher import compile
 from tests.conftest import SHARED
 from tests.examples import proof_but

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.accounts import Keyring
 from dovetail.gateway.limits.api_key import ApiKey, digest_of

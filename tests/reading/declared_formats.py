@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail.formats.base import ReasoningBlock
-from dovetail.formats.declared import DeclaredFormat, TagCalls
-from dovetail.formats.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
+from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
 
 
 class Named(DeclaredFormat):

@@ -19,7 +19,7 @@ import dovetail
 from dovetail.conversation import Call, Message
 from dovetail.events import Event
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k3 import KimiK3Reader
+from dovetail.formats.families.kimi_k3 import KimiK3Reader
 from dovetail.formats.registry import FAMILIES
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.tags import TagReader

@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_kind_that_is_listed_is_used() -> None:
-    rooms = [*(ROOT / "src/dovetail/reading").glob("*.py"), *(ROOT / "src/dovetail/formats").glob("*.py")]
+    rooms = [*(ROOT / "src/dovetail/reading").glob("*.py"), *(ROOT / "src/dovetail/formats").rglob("*.py")]
     source = "".join(room.read_text(encoding="utf-8") for room in rooms if room.name != "defects.py")
     assert [kind for kind in KINDS if f'"{kind}"' not in source] == []
 
 
 def test_every_kind_that_is_used_is_listed() -> None:
     for folder in ("reading", "formats"):
-        for room in (ROOT / "src/dovetail" / folder).glob("*.py"):
+        for room in (ROOT / "src/dovetail" / folder).rglob("*.py"):
             used = re.findall(r'_(?:defect|abandon)\((?:[^"()]*, )?"([a-z_]+)"', room.read_text(encoding="utf-8"))
             assert set(used) <= KINDS.keys(), room.name
 

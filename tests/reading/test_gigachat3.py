@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.formats.jinja import jinja
-from dovetail.formats.proof import Verdict
-from dovetail.formats.template import Template
+from dovetail.formats.derived.jinja import jinja
+from dovetail.formats.derived.proof import Verdict
+from dovetail.formats.derived.template import Template
 from dovetail.tokens import Segment
 from tests.formats import chat_templates
 from tests.reading.families import TOOLS, stream

@@ -8,7 +8,7 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Call, Message
-from dovetail.formats.declared import DeclaredFormat, TagCalls
+from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from tests.reading.families import TOOLS, stream, tokenizer_of
 
 CITY = '<function name="get_weather"><param name="city">'

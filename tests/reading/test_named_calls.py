@@ -7,8 +7,8 @@ import functools
 import pytest
 
 from dovetail.formats.base import ReasoningBlock
-from dovetail.formats.declared import DeclaredFormat
-from dovetail.formats.named_calls import KeyedCalls, NamedCalls
+from dovetail.formats.declared.declared import DeclaredFormat
+from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
 from tests.reading import whole
 from tests.reading.families import TOOLS, format_of
 from tests.reading.whole import calls, kinds

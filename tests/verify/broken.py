@@ -10,7 +10,7 @@ from dovetail.client.transport import Reply
 from dovetail.completion import Completion
 from dovetail.conversation import Message
 from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning
-from dovetail.formats.kimi_k2 import KimiK2, KimiK25, KimiReader
+from dovetail.formats.families.kimi_k2 import KimiK2, KimiK25, KimiReader
 from dovetail.tokens import Prompt, Segment, raw_prompt
 from dovetail.verify.outcome import Step
 from tests.verify.harness import AppTransport, gateway

@@ -13,7 +13,7 @@ import uvicorn
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.client.transport import Reply, Transport
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.verify.bundle import Bundles
 from dovetail.verify.journal import Header, Journal, digest

@@ -16,7 +16,7 @@ import dovetail
 from dovetail.completion import Completion, Constraint, EngineInfo, MetricSample, TokenBatch
 from dovetail.conversation import Call, Message
 from dovetail.formats.base import Format
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.tokens import Tokenizer
 
 TARGET = Path(dovetail.__file__).parent / "data" / "demo" / "target"

@@ -20,7 +20,7 @@ from dovetail.completion import Completion
 from dovetail.conversation import Call, Message
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 from dovetail.formats.base import Format
-from dovetail.formats.deepseek_v3 import DeepSeekV31
+from dovetail.formats.families.deepseek_v3 import DeepSeekV31
 from dovetail.tokens import Tokenizer
 from dovetail.verify.language import Language
 from dovetail.verify.suites import Protocol

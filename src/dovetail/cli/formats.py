@@ -20,10 +20,10 @@ from dovetail.cli.files import read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
 from dovetail.conversation import Call, Message
 from dovetail.formats.base import Format
-from dovetail.formats.jinja import JinjaFormat, jinja
-from dovetail.formats.layout_parts import SLOTS
+from dovetail.formats.derived.jinja import JinjaFormat, jinja
+from dovetail.formats.derived.layout_parts import SLOTS
+from dovetail.formats.derived.template import Template
 from dovetail.formats.registry import FAMILIES
-from dovetail.formats.template import Template
 
 _SAMPLE = Message(calls=(Call("functions.get_weather:0", "get_weather", '{"city": "Paris"}'),))
 #: What looks like a control token in a template without a tokenizer.

@@ -16,9 +16,9 @@ from dovetail.cli.terminal import PROBLEM, visible
 from dovetail.conversation import Tool, check_tool_types, check_tools
 from dovetail.custom_tools import DEFINITION, input_grammar, is_custom
 from dovetail.errors import InvalidRequest
+from dovetail.formats.answers.input_grammar import ClientGrammar
+from dovetail.formats.answers.tool_choice import usable
 from dovetail.formats.base import Format
-from dovetail.formats.input_grammar import ClientGrammar
-from dovetail.formats.tool_choice import usable
 from dovetail.grammar import Grammar
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.lint import ToolLint, lint

@@ -15,9 +15,9 @@ from dovetail.checkpoints.tokenizer_files import TokenizerFiles
 from dovetail.cli.files import read_text
 from dovetail.cli.terminal import CONTROL, visible
 from dovetail.errors import InvalidRequest
-from dovetail.formats import continuing
 from dovetail.formats.base import Format, Messages
-from dovetail.formats.template import Template, pattern
+from dovetail.formats.derived.template import Template, pattern
+from dovetail.formats.prompts import continuing
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Prompt, Segment
 

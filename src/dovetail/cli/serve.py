@@ -45,7 +45,7 @@ from dovetail.cli.workers import Workers
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
-from dovetail.formats.history import listed_kinds
+from dovetail.formats.prompts.history import listed_kinds
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When

@@ -17,10 +17,10 @@ from dovetail.conversation import Message, check_renderable, deepest
 from dovetail.custom_tools import as_functions, with_functions
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
 from dovetail.events import fold
-from dovetail.formats import continuing, history
-from dovetail.formats.answer_grammar import AnswerGrammar
-from dovetail.formats.history import HistoryRules, Repair
-from dovetail.formats.tool_choice import Strict, requires_call
+from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.answers.tool_choice import Strict, requires_call
+from dovetail.formats.prompts import continuing, history
+from dovetail.formats.prompts.history import HistoryRules, Repair
 from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers

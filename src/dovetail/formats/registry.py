@@ -6,38 +6,38 @@ from pathlib import Path
 
 from dovetail.errors import PlanError
 from dovetail.formats.base import Format
-from dovetail.formats.command_a import Command4, CommandA
-from dovetail.formats.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
-from dovetail.formats.deepseek_v3 import DeepSeekV3, DeepSeekV31
-from dovetail.formats.ernie45 import Ernie45
-from dovetail.formats.functionary import Functionary
-from dovetail.formats.gemma4 import FunctionGemma, Gemma4
-from dovetail.formats.gigachat3 import GigaChat3
-from dovetail.formats.glm import Glm45, Glm47
-from dovetail.formats.granite import Granite
-from dovetail.formats.harmony import Harmony
-from dovetail.formats.hermes import Hermes, Qwen3
-from dovetail.formats.hunyuan import Hunyuan
-from dovetail.formats.internlm import InternLM
-from dovetail.formats.jamba import Jamba
-from dovetail.formats.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
-from dovetail.formats.kimi_k3 import KimiK3
-from dovetail.formats.lfm2 import Lfm2
-from dovetail.formats.llama3_json import Llama3Json
-from dovetail.formats.mimo import MiMo
-from dovetail.formats.minicpm5 import MiniCPM5
-from dovetail.formats.minimax_m2 import MiniMaxM2
-from dovetail.formats.minimax_m3 import MiniMaxM3
-from dovetail.formats.mistral import Mistral
-from dovetail.formats.muse import Muse
-from dovetail.formats.nemotron_v3 import NemotronV3
-from dovetail.formats.phi4_mini import Phi4Mini
-from dovetail.formats.pythonic import Pythonic
-from dovetail.formats.qwen3_coder import Qwen3Coder
-from dovetail.formats.seed_oss import SeedOss
-from dovetail.formats.solar_open import SolarOpen
-from dovetail.formats.step3p5 import Step3p5
-from dovetail.formats.xlam import Xlam
+from dovetail.formats.families.command_a import Command4, CommandA
+from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
+from dovetail.formats.families.deepseek_v3 import DeepSeekV3, DeepSeekV31
+from dovetail.formats.families.ernie45 import Ernie45
+from dovetail.formats.families.functionary import Functionary
+from dovetail.formats.families.gemma4 import FunctionGemma, Gemma4
+from dovetail.formats.families.gigachat3 import GigaChat3
+from dovetail.formats.families.glm import Glm45, Glm47
+from dovetail.formats.families.granite import Granite
+from dovetail.formats.families.harmony import Harmony
+from dovetail.formats.families.hermes import Hermes, Qwen3
+from dovetail.formats.families.hunyuan import Hunyuan
+from dovetail.formats.families.internlm import InternLM
+from dovetail.formats.families.jamba import Jamba
+from dovetail.formats.families.kimi_k2 import KimiK2, KimiK2Thinking, KimiK25
+from dovetail.formats.families.kimi_k3 import KimiK3
+from dovetail.formats.families.lfm2 import Lfm2
+from dovetail.formats.families.llama3_json import Llama3Json
+from dovetail.formats.families.mimo import MiMo
+from dovetail.formats.families.minicpm5 import MiniCPM5
+from dovetail.formats.families.minimax_m2 import MiniMaxM2
+from dovetail.formats.families.minimax_m3 import MiniMaxM3
+from dovetail.formats.families.mistral import Mistral
+from dovetail.formats.families.muse import Muse
+from dovetail.formats.families.nemotron_v3 import NemotronV3
+from dovetail.formats.families.phi4_mini import Phi4Mini
+from dovetail.formats.families.pythonic import Pythonic
+from dovetail.formats.families.qwen3_coder import Qwen3Coder
+from dovetail.formats.families.seed_oss import SeedOss
+from dovetail.formats.families.solar_open import SolarOpen
+from dovetail.formats.families.step3p5 import Step3p5
+from dovetail.formats.families.xlam import Xlam
 
 #: The formats that need no checkpoint, by name.
 FAMILIES: dict[str, type[Format]] = {
@@ -103,7 +103,7 @@ def format(name_or_path: str | Path) -> Format:
     path = Path(name_or_path)
     if path.is_dir():
         # Imports the template engine when there is a template to compare with.
-        from dovetail.formats.detection import detect
+        from dovetail.formats.derived.detection import detect
 
         return detect(path, FAMILIES)
     if path.is_file():

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from dovetail.conversation import Message, check_response_format
 from dovetail.errors import InvalidRequest
 from dovetail.events import fold
-from dovetail.formats.history import Repair
-from dovetail.formats.tool_choice import Strict
+from dovetail.formats.answers.tool_choice import Strict
+from dovetail.formats.prompts.history import Repair
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node
 from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer

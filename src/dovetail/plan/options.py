@@ -19,7 +19,7 @@ from msgspec import Meta
 from dovetail.checkpoints import fixed_sampling, hub
 from dovetail.checkpoints.methods import Method
 from dovetail.errors import DovetailError, InvalidRequest, PlanError
-from dovetail.formats.history import listed_kinds
+from dovetail.formats.prompts.history import listed_kinds
 from dovetail.plan.methods import LOOKUPS
 from dovetail.plan.option import Option
 from dovetail.plan.renames import translated

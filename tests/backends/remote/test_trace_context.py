@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.spans import SpanTracer

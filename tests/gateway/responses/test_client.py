@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from dovetail.conversation import Call, Message
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dovetail.conversation import Call, Message
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.official import check_event, check_order, events_of

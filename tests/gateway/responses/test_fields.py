@@ -15,7 +15,7 @@ import pytest
 from dovetail.completion import Sampling
 from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.http import event_stream

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dovetail.completion import TokenBatch
 from dovetail.errors import EngineError
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning, fold
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.turn.output import OutputReader, Step

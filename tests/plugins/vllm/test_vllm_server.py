@@ -21,7 +21,7 @@ import pytest
 
 import dovetail
 from dovetail.conversation import Message
-from dovetail.formats.kimi_k2 import KimiK25
+from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.tokens import Detokenizer
 from tests.plugins.vllm.conftest import ROOT, cache_in, environment
 from training.corpus import sample

@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.conversation import check_json
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import checked_kinds
+from dovetail.formats.prompts.history import checked_kinds
 from dovetail.gateway.turn.turn_request import THINKING_OPTIONS, Extension
 
 Request = TypeVar("Request", bound=msgspec.Struct)

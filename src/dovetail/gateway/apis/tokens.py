@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.apis.chat import turn_request
 from dovetail.gateway.apis.chat_request import ChatRequest, check, decode
 from dovetail.gateway.apis.completion_request import RawExtension

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dovetail.events import Defect
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.turn import Rendered, Turn
 
 #: Longest list of fields in a header, in characters, because proxies limit the length of a header.

@@ -12,8 +12,8 @@ from typing import Any
 
 from dovetail.custom_tools import with_functions
 from dovetail.formats.base import Tools
-from dovetail.formats.history import Repair
-from dovetail.formats.splicing import Spelling
+from dovetail.formats.prompts.history import Repair
+from dovetail.formats.prompts.splicing import Spelling
 from dovetail.gateway.records import message_digest
 from dovetail.gateway.records.record import KINDS, Record, RecordRefused, Sealer
 from dovetail.tokens import Tokenizer

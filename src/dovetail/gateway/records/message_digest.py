@@ -14,7 +14,7 @@ from typing import Any
 
 from dovetail.conversation import Call, Message
 from dovetail.formats.base import Tools, parameters_by_name
-from dovetail.formats.history import REASONING_FIELDS
+from dovetail.formats.prompts.history import REASONING_FIELDS
 
 #: Bytes of a digest. A record's tag protects it; a client that searches for a collision harms its own prompt only.
 SIZE = 8

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 
 _DOMAIN = b"dovetail thinking\0"  # the key signs other things too
 _BYTES = 16  # half of SHA-256, the least that RFC 2104 recommends

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from dovetail.errors import DovetailError
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 
 #: Where a path may be cut: before an index, a dot, or the "#" of a JSON pointer.
 _STEP = re.compile(r"[.\[#]")

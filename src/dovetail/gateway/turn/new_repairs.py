@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dovetail.formats.answers.tool_choice import requires_call
 from dovetail.formats.base import Format
-from dovetail.formats.tool_choice import requires_call
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.grammar.bounded_reasoning import BoundedReasoning
 from dovetail.grammar.matcher import Matcher

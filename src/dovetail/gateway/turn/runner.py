@@ -20,7 +20,7 @@ from dovetail.conversation import check_tools
 from dovetail.custom_tools import is_custom
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats.base import Format
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answer_recorder import AnswerRecorder, AnswerStart
 from dovetail.gateway.records.history_records import recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest

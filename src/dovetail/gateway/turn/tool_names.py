@@ -15,7 +15,7 @@ import msgspec
 from dovetail.conversation import check_tools
 from dovetail.custom_tools import is_custom
 from dovetail.events import CallStart
-from dovetail.formats.tool_choice import resolve_tool_choice
+from dovetail.formats.answers.tool_choice import resolve_tool_choice
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn_request import TurnRequest
 

@@ -12,8 +12,8 @@ from dovetail.conversation import Tool, check_tools
 from dovetail.custom_tools import declared as declared_part
 from dovetail.custom_tools import is_custom
 from dovetail.errors import DovetailError, InvalidRequest, SchemaRefused
+from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.base import Format
-from dovetail.formats.tool_choice import Strict
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 _TOOL_INDEX = re.compile(r"tools\[(\d+)\]")

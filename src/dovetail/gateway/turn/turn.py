@@ -10,7 +10,7 @@ import msgspec
 from dovetail.completion import Completion, Sampling
 from dovetail.custom_tools import is_custom
 from dovetail.formats.base import Format
-from dovetail.formats.history import Repair
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answer_recorder import AnswerRecorder
 from dovetail.gateway.records.signatures import Signatures
 from dovetail.gateway.turn.tool_names import ToolNames

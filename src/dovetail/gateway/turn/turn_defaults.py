@@ -7,7 +7,7 @@ import secrets
 import msgspec
 
 from dovetail.checkpoints.fixed_sampling import FixedSampling
-from dovetail.formats.tool_choice import Strict
+from dovetail.formats.answers.tool_choice import Strict
 
 
 class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):

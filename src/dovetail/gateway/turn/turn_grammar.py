@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.errors import InvalidRequest
+from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.base import Format
-from dovetail.formats.tool_choice import Strict
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node
 

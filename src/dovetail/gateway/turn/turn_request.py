@@ -10,8 +10,8 @@ import msgspec
 from dovetail.completion import Sampling
 from dovetail.conversation import check_response_format
 from dovetail.custom_tools import choice_as_function
-from dovetail.formats.history import KINDS
-from dovetail.formats.tool_choice import Strict
+from dovetail.formats.answers.tool_choice import Strict
+from dovetail.formats.prompts.history import KINDS
 from dovetail.gateway.records.signatures import SignedReasoning
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.trace import Trace

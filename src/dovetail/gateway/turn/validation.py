@@ -15,7 +15,7 @@ from dovetail.conversation import Tool, check_response_format, check_tools
 from dovetail.custom_tools import DEFINITION
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
-from dovetail.formats.tool_choice import usable
+from dovetail.formats.answers.tool_choice import usable
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.grammar.inputs.check import InputChecker
 from dovetail.grammar.schemas.check import Checker, Fault, Kind, RegexBudget, checker

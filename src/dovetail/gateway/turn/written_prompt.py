@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dovetail.errors import DovetailError
-from dovetail.formats import piece_spans
-from dovetail.formats.answer_frames import Frames
 from dovetail.formats.base import Format, Messages
-from dovetail.formats.history import Repair
-from dovetail.formats.splicing import Incomplete, Spelling, Splice
+from dovetail.formats.prompts import piece_spans
+from dovetail.formats.prompts.answer_frames import Frames
+from dovetail.formats.prompts.history import Repair
+from dovetail.formats.prompts.splicing import Incomplete, Spelling, Splice
 from dovetail.gateway.turn.prompt import fitted, render_prompt
 from dovetail.gateway.turn.turn_request import FIELD_OF_OPTION, TurnRequest
 from dovetail.tokens import Prompt

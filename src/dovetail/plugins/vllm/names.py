@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dovetail.errors import PlanError
-from dovetail.formats.history import listed_kinds
+from dovetail.formats.prompts.history import listed_kinds
 from dovetail.formats.registry import FAMILIES, NAMES
 
 PREFIX = "dovetail_"

@@ -12,7 +12,7 @@ import msgspec
 from dovetail.client.endpoint import Exchange, Target
 from dovetail.client.not_tested import NotTested
 from dovetail.client.statistics import wilson
-from dovetail.formats.tool_choice import requires_call
+from dovetail.formats.answers.tool_choice import requires_call
 from dovetail.verify.language import Language
 from dovetail.verify.outcome import Failure, Outcome, Step
 

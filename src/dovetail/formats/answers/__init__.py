@@ -1,0 +1,1 @@
+"""What a model may answer: the grammar of each family's answers."""

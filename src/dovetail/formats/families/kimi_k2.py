@@ -1,0 +1,233 @@
+"""The Kimi K2 family's language: `kimi_k2`, `kimi_k2_thinking` and `kimi_k25` (K2.5, K2.6).
+
+A turn is `<|im_user|>NAME<|im_middle|>TEXT<|im_end|>`. Calls are in a section after the text. Each has an id
+`functions.NAME:IDX`, where IDX counts over the whole conversation. Source: Moonshot's chat template and tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dovetail.conversation import Message
+from dovetail.formats import typescript
+from dovetail.formats.answers.answer_grammar import AnswerGrammar
+from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools
+from dovetail.formats.declarations import sorted_deeply
+from dovetail.formats.families import kimi_k2_prompt
+from dovetail.formats.families.kimi_k2_prompt import (
+    ARGUMENTS,
+    CALL,
+    CALL_END,
+    END,
+    SECTION,
+    SECTION_END,
+    THINK,
+    THINK_END,
+)
+from dovetail.formats.prompts.history import HistoryRules
+from dovetail.grammar import Concat, ExactText, Index, Node
+from dovetail.reading import CallReader, ReaderOptions, Script
+from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.tokens import Prompt, Tokenizer
+
+PREFIX = "functions."
+_INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
+
+
+class KimiReader(CallReader):
+    """Reads `reasoning</think>content` and a section of calls, and forgives the faults of real models."""
+
+    controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
+    openers = (SECTION, CALL)
+    inner = (SECTION_END, ARGUMENTS, CALL_END)
+    begin_of_text = ("[BOS]",)
+    ends = (END,)
+
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._free: dict[str, int] = {}  # by name: the lowest index that may be free
+        super().__init__(options, tokenizer)
+
+    def _section(self, opener: str) -> Script[None]:
+        if opener == CALL:
+            self._defect("missing_section")
+            self._unread()
+        opened = opener == SECTION
+        while True:
+            marker = yield from self._between(PREFIX, *self.controls)
+            if marker == CALL:
+                yield from self._call()
+            elif marker == PREFIX:
+                self._defect("missing_call_start")
+                self._unread()
+                yield from self._call()
+            elif marker == SECTION_END:
+                return
+            elif marker in (ARGUMENTS, CALL_END):
+                self._stray_marker(marker)
+            elif marker == SECTION:
+                if opened:
+                    self._stray_marker(SECTION)
+                opened = True
+            else:
+                if marker in (None, END):
+                    self._defect("missing_section_end")
+                self._unread()
+                return
+
+    def _call(self) -> Script[None]:
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
+        if marker not in ("{", ARGUMENTS, CALL_END):
+            self._unread()
+            self._abandon(header, {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments"))
+            return
+        if not self._open_kimi_call(header):
+            if marker == "{":
+                self._unread()
+            return
+        if marker == "{":
+            self._defect("glued_arguments", self._id)
+            self._unread()
+        while marker == ARGUMENTS and (yield from self._next_is(ARGUMENTS)):
+            self._stray_marker(ARGUMENTS)
+        if marker != CALL_END:
+            marker = yield from self._json_arguments(SECTION, SECTION_END, CALL, CALL_END, END)
+        self._close_call(marker, CALL_END)
+        if marker not in (None, CALL_END):
+            self._unread()
+
+    def _open_kimi_call(self, header: str) -> bool:
+        """Start the call that the header names; False if it names none, and then the header is content."""
+        name, index = self._name_and_index(header.strip())
+        name = self._meant(name)
+        if not name:
+            self._abandon(header, "missing_name")
+            return False
+        number = self._index + 1 if index is None else index
+        call_id = f"functions.{name}:{number}"
+        if call_id in self._ids:
+            if index is not None:
+                self._defect("duplicate_id", call_id)
+            # An index that was taken once is not tried again, so that the cost of a call does not grow.
+            number = max(number, self._free.get(name, 0))
+            while (call_id := f"functions.{name}:{number}") in self._ids:
+                number += 1
+            self._free[name] = number + 1
+        self._open_call(name, call_id)
+        return True
+
+    def _name_and_index(self, header: str) -> tuple[str, int | None]:
+        indexed = _INDEXED.fullmatch(header)
+        name, index = (indexed[1], int(indexed[2])) if indexed else (header, None)
+        if index is None and header.isdecimal() and len(self._options.tools) == 1:
+            self._defect("missing_name", header)
+            return next(iter(self._options.tools)), int(header[:9])
+        if indexed is None:
+            self._defect("missing_index", header)
+        if name.startswith(PREFIX) and name not in self._options.tools:
+            name = name.removeprefix(PREFIX)
+        elif header:
+            self._defect("missing_prefix", header)
+        return name, index
+
+
+class KimiAnswers(AnswerGrammar):
+    def call_id(self, name: str) -> Node:
+        return Concat((ExactText(f"functions.{name}:"), Index()))
+
+
+class KimiK2(Format):
+    """K2: the model does not reason."""
+
+    name = "kimi_k2"
+    vllm_parsers = EngineParsers("kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2")
+    trtllm_parsers: EngineParsers | None = EngineParsers("kimi_k2")
+    reasoning: ReasoningBlock = "none"
+    history_rules = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
+    end_of_turn = (END,)
+    reader_type = KimiReader
+    shown_order: Callable[[Any], Any] = staticmethod(sorted_deeply)
+    _answers = KimiAnswers
+
+    def _render(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
+    ) -> Prompt:
+        pieces = kimi_k2_prompt.tools_as_json(tools)
+        begins_itself = bool(messages) and messages[0]["role"] != "system"
+        if begins_itself:
+            pieces += kimi_k2_prompt.DEFAULT_SYSTEM
+        first = len(pieces)
+        kimi_k2_prompt.add_turns(pieces, messages, None, kimi_k2_prompt.add_text_parts)
+        if begins_itself:
+            pieces[first] = "\n"  # the template writes a line break after its own system message, and only there
+        if open_turn:
+            pieces += kimi_k2_prompt.OPENING
+        return Prompt.alternating(pieces)
+
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        pieces: list[str] = []
+        if thinking and (self.reasoning == "opened" or message.reasoning):
+            if self.reasoning != "opened":
+                pieces += ("", THINK)
+            pieces += (message.reasoning, THINK_END)
+        if message.calls:
+            pieces += (message.content, SECTION)
+            for call in message.calls:
+                pieces += kimi_k2_prompt.in_calls(call.id, call.arguments)
+            pieces += kimi_k2_prompt.AFTER_CALLS
+        else:
+            pieces += (message.content, END)
+        return Prompt.alternating(pieces)
+
+
+class KimiK2Thinking(KimiK2):
+    """K2-Thinking: the model writes `<think>` itself, so that a prompt cannot turn reasoning off."""
+
+    name = "kimi_k2_thinking"
+    vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    trtllm_parsers = None
+    reasoning: ReasoningBlock = "written"
+
+    def _render(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
+    ) -> Prompt:
+        pieces = kimi_k2_prompt.tools_as_json(tools)
+        if not messages or messages[0]["role"] != "system":
+            pieces += kimi_k2_prompt.DEFAULT_SYSTEM
+        reasoned = kimi_k2_prompt.after_last_answer(messages)
+        kimi_k2_prompt.add_turns(pieces, messages, reasoned, kimi_k2_prompt.add_text_parts)
+        if open_turn:
+            pieces += kimi_k2_prompt.OPENING
+        return Prompt.alternating(pieces)
+
+
+class KimiK25(KimiK2):
+    """K2.5 and K2.6: the prompt opens the reasoning, and tools are declared as TypeScript."""
+
+    name = "kimi_k25"
+    vllm_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    sglang_parsers = EngineParsers("kimi_k2", "kimi_k2")
+    trtllm_parsers = EngineParsers("kimi_k2", "kimi_k25")
+    reasoning: ReasoningBlock = "opened"
+    shown_order = staticmethod(typescript.shown_order)
+
+    def _render(
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]], thinking: bool, open_turn: bool, **options: Any
+    ) -> Prompt:
+        pieces = kimi_k2_prompt.tools_as_typescript(tools)
+        reasoned = kimi_k2_prompt.after_last_answer(messages) if thinking else len(messages)
+        kimi_k2_prompt.add_turns(pieces, messages, reasoned, kimi_k2_prompt.add_media_parts)
+        if open_turn:
+            pieces += (*kimi_k2_prompt.OPENING, "", THINK)
+            if not thinking:
+                pieces += ("", THINK_END)
+        return Prompt.alternating(pieces)
+
+    def template_variables(self, tools: Tools) -> Mapping[str, Any]:
+        try:
+            return {"tools_ts_str": typescript.declare(tools or ())}
+        except typescript.Undeclarable:
+            return {}

@@ -1,0 +1,78 @@
+"""MiniCPM5's calls: `minicpm5`, one after another. A parameter's type comes from its tool's schema.
+
+    <function name="search"><param name="query">words</param><param name="text"><![CDATA[a < b]]></param></function>
+
+`<function`, `</function>`, `<param` and `</param>` are control tokens. A string with `<`, `&` or a newline stands in
+CDATA, whose end is the `]]>` before `</param>`. Source: the model's chat template, vLLM #43175. (The template prints
+values as Python does. We write JSON, and read both.)
+"""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.formats.base import EngineParsers
+from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
+from dovetail.reading import Script
+from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.calls import MOST_SPACE
+from dovetail.reading.tags import TagReader
+from dovetail.reading.values import STRING
+
+CDATA, CDATA_END = "<![CDATA[", "]]>"
+_NEEDS_CDATA = re.compile(r"[<&\n]")
+
+
+class MiniCPM5Reader(TagReader):
+    quotes = (CDATA, CDATA_END)
+
+    def _parameter_value(self, key: str, types: frozenset[str] | None = None, begun: str = "") -> Script[None]:
+        if not begun:
+            begun = yield from self._skip(WHITESPACE, MOST_SPACE)
+            if (yield from self._next_is(CDATA)) is not None:
+                yield from self._cdata(key)
+                return
+        yield from super()._parameter_value(key, types, begun)
+
+    def _cdata(self, key: str) -> Script[None]:
+        """Read a value in CDATA. Newlines around it mean nothing."""
+        ends = tuple(CDATA_END + newline + self.parameter_end for newline in ("", "\n"))
+        outside, self._value_end = self._value_end, self.in_alphabet(ends[0])
+        marker = yield from self._value(
+            self._parameters.open(key, STRING), *ends, *self.value_stops, weigh=self._weigh_stop_in_cdata
+        )
+        self._value_end = outside
+        if marker is None:
+            return
+        self._parameters.close()
+        if marker not in ends:
+            self._defect("missing_parameter_end", key)
+            if marker != self.parameter_end:
+                self._unread()
+
+    def _weigh_stop_in_cdata(self, text: str, at: int) -> int | None:
+        return -1 if text[self._at] == CDATA_END[0] else self._weigh_stop(text, at)
+
+
+class MiniCPM5Calls(TagCalls):
+    def _value(self, value: str, is_string: bool) -> str:
+        return f"{CDATA}{value}{CDATA_END}" if is_string and _NEEDS_CDATA.search(value) else value
+
+
+class MiniCPM5(DeclaredFormat):
+    name = "minicpm5"
+    vllm_parsers = EngineParsers("minicpm5", "qwen3")
+    sglang_parsers = EngineParsers("minicpm5", "qwen3")
+    controls = ("<think>", "</think>", "<function", "</function>", "<param", "</param>")
+    begin_of_text = ("<|im_start|>",)
+    end_of_turn = ("<|im_end|>",)
+    reasoning_block = "<think>\n{reasoning}\n</think>\n\n"
+    newlines_in_prompt = True
+    calls = MiniCPM5Calls(
+        section="{call}",
+        call='<function name="{name}">{parameters}</function>',
+        parameter='<param name="{key}">{value}</param>',
+        between="\n",
+        after_content="\n",
+    )
+    script = MiniCPM5Reader

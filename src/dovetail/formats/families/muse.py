@@ -1,0 +1,216 @@
+"""Muse Glimmer's calls: `muse`, tags in messages to the tools.
+
+     to=get_weather<|message|><atem:function_calls>
+    <atem:invoke name="get_weather">
+    <atem:parameter name="city">Paris</atem:parameter>
+    </atem:invoke>
+    </atem:function_calls><|eot|>
+
+The prompt ends in `<|start|>assistant`, inside a header. Reasoning is a message to `self`, content one to `user`, and
+`<|eom|><|start|>assistant` stands between two messages. The tags are text. Source: the model's chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from dovetail.conversation import Message, Tool
+from dovetail.events import Content, Reasoning
+from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS
+from dovetail.formats.base import ReasoningBlock
+from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
+from dovetail.formats.declared.declared_answers import DeclaredAnswers
+from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node, Repeat
+from dovetail.reading import Script
+from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE
+from dovetail.reading.tags import TagReader
+from dovetail.tokens import Prompt, Segment
+
+Kind: TypeAlias = type[Content] | type[Reasoning]
+
+START, MESSAGE, NEXT, END = "<|start|>", "<|message|>", "<|eom|>", "<|eot|>"
+ROLE, TO = "assistant", " to="
+#: The recipients of reasoning and of content.
+SELF, USER = "self", "user"
+_SECTION, _INVOKE = "<atem:function_calls>", '<atem:invoke name="'
+
+
+class MuseReader(TagReader):
+    """Reads messages by their recipients. In all but those to `self`, tags are calls, whoever the recipient is.
+
+    If the prompt left reasoning open, text before the first header is reasoning.
+    """
+
+    unmarked = r"^\s*to="  # the prompt has begun the first header
+
+    def _read(self) -> Script[None]:
+        marker: str | None = START
+        if self._options.thinking:
+            marker = yield from self._text(Reasoning)
+        while marker is not None:
+            marker = yield from self._message(marker)
+
+    def _message(self, before: str) -> Script[str | None]:
+        """Read a message after the marker `before`. Returns the marker after it; None at the end of the output."""
+        space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        while (marker := (yield from self._next_is(START, NEXT, END))) is not None:
+            if before == START or marker != START:
+                self._stray_marker(marker)
+            before = START if marker == START else before
+            space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        if not (yield from self._peek()):
+            return None
+        role = yield from self._next_is(ROLE)
+        if role is not None:
+            space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        if (yield from self._next_is("to=")) is None:
+            if (yield from self._next_is(MESSAGE)) is None:
+                self._defect("text_outside_message")
+                if role or space:
+                    self._events.append(Content((role or "") + space))
+            else:
+                self._defect("missing_channel")
+            return (yield from self._text(Content))
+        if before != START:
+            self._defect("missing_start")
+        recipient, marker = yield from self._read_up_to(LONGEST_HEADER, MESSAGE, "\n", "<", "{", *self.ends)
+        name = recipient.strip()
+        if marker != MESSAGE:
+            if marker:
+                self._unread()
+            if self._tool(name) not in self._options.tools:
+                self._abandon(f"to={recipient}", "missing_message" if marker != "" else "endless_header")
+                return (yield from self._text(Content))
+            self._defect("missing_message", name)
+            yield from self._skip(WHITESPACE, MOST_SPACE)
+        elif self._tool(name) not in self._options.tools and not (name.isprintable() and " " not in name):
+            self._abandon(f"to={recipient}", "unknown_channel")
+            name = USER
+        while (yield from self._next_is(MESSAGE)) is not None:
+            self._stray_marker(MESSAGE)
+        return (yield from self._text(Reasoning if name == SELF else Content, name))
+
+    def _text(self, kind: Kind, recipient: str = USER) -> Script[str | None]:
+        """Read a message's text, and the calls in it. Returns as `_message` does."""
+        stops, before = self.ends, self._index
+        if kind is Content and self._options.calls:
+            stops = (*stops, *self.text_openers)
+        if recipient not in (SELF, USER):
+            yield from self._call_to(recipient)
+            stops = (*stops, self.section_end, self.call_end) if self._options.calls else stops
+        marker = yield from self._prose(kind, *stops)
+        while marker is not None and marker not in self.ends:
+            if marker not in self.openers:
+                self._stray_marker(marker)
+            else:
+                if recipient == USER:
+                    self._defect("missing_call_start")
+                yield from self._section(marker)
+            marker = yield from self._prose(kind, *stops)
+        if recipient in self._options.tools and self._options.calls and self._index == before:
+            self._defect("call_without_arguments", recipient)
+        if marker == START:
+            self._defect("missing_message_end")
+        return marker
+
+    def _call_to(self, recipient: str) -> Script[None]:
+        """Read a call whose arguments are a JSON object without tags, if one comes next."""
+        if not self._options.calls:
+            self._defect("call_not_allowed", recipient)
+        elif self._options.tools and self._tool(recipient) not in self._options.tools:
+            self._defect("unknown_channel", recipient)
+        elif (yield from self._peek()) == "{":
+            self._open_call(recipient)
+            self._defect("json_arguments", self._id)
+            marker = yield from self._json_arguments(*self.ends)
+            self._close_call(marker, *self.ends, None)
+            if marker is not None:
+                self._unread()
+
+
+class MuseAnswers(DeclaredAnswers):
+    def answer(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        calls, content = self.calls(tools, parallel), _message(USER, self.content())
+        answer = calls if required else Choice((Concat((Maybe(Concat((*content, *_NEXT))), calls)), Concat(content)))
+        return Grammar(Concat((*self.reasoning(thinking), answer)))
+
+    def content_only(self, thinking: bool) -> Grammar:
+        return Grammar(Concat((*self.reasoning(thinking), *_message(USER, FreeText()))))
+
+    def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        message = Concat(_message(USER, content)) if content else None
+        return Grammar(Concat((*self.reasoning(thinking), Choice(tuple(node for node in (calls, message) if node)))))
+
+    def reasoning(self, thinking: bool) -> tuple[Node, ...]:
+        return (Maybe(Concat((*_message(SELF, FreeText()), *_NEXT))),) if thinking else ()
+
+    def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        called = []
+        for index, tool in tools.items():
+            section = self._envelope.section([self.slots(index, tool)], parallel=False)
+            called.append(Concat(_message(tool.name, section)))
+        call = Choice(tuple(called))
+        return Concat((call, Repeat(Concat((*_NEXT, call)), 0))) if parallel else call
+
+    def after_calls(self) -> Node:
+        return Concat((*_NEXT, *_message(USER, TEXT_AFTER_CALLS)))
+
+
+_NEXT = ControlToken(NEXT), ControlToken(START), ExactText(ROLE)
+
+
+def _message(recipient: str, *nodes: Node) -> tuple[Node, ...]:
+    """A message without its end."""
+    return ExactText(TO + recipient), ControlToken(MESSAGE), *nodes
+
+
+class Muse(DeclaredFormat):
+    name = "muse"
+    reasoning: ReasoningBlock = "written"
+    controls = (START, MESSAGE)
+    end_of_turn = (END,)
+    other_ends = (NEXT, START)
+    calls = TagCalls(
+        section=_SECTION + "\n{call}</atem:function_calls>",
+        call=_INVOKE + '{name}">\n{parameters}</atem:invoke>\n',
+        parameter='<atem:parameter name="{key}">{value}</atem:parameter>\n',
+    )
+    script = MuseReader
+    _answers = MuseAnswers
+
+    def left_open(self, prompt: Prompt) -> bool:
+        """Whether `prompt` ends inside a message to `self`."""
+        header = prompt.pieces[: len(prompt.pieces) // 2 * 2][-3:]
+        return header == [START, f"{ROLE}{TO}{SELF}", MESSAGE]
+
+    @property
+    def reasoning_tags(self) -> None:
+        """None: reasoning is a message."""
+
+    @property
+    def _reasoning_ends(self) -> tuple[str, str]:
+        return TO + SELF + MESSAGE, NEXT
+
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        return Prompt([*self._messages(message, thinking), Segment(END, True)])
+
+    def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
+        yield self.write(message, thinking=thinking)
+
+    def _messages(self, message: Message, thinking: bool) -> Iterator[Segment]:
+        messages: list[tuple[str, Sequence[Segment]]] = []
+        if thinking and message.reasoning:
+            messages.append((SELF, [Segment(message.reasoning, False)]))
+        if message.content or not message.calls:
+            messages.append((USER, [Segment(message.content, False)]))
+        for call in message.calls:
+            section = self.calls.segments([call], self.reader_type.controls, after_content=False)
+            messages.append((call.name, [*section]))
+        for i, (recipient, segments) in enumerate(messages):
+            if i:
+                yield from (Segment(NEXT, True), Segment(START, True), Segment(ROLE, False))
+            yield from (Segment(TO + recipient, False), Segment(MESSAGE, True), *segments)

@@ -1,0 +1,305 @@
+"""Calls as a list of Python calls, as Llama 4 and others write them: `pythonic`.
+
+    [get_weather(city="Paris"), get_time()]
+
+The list is the whole output, or is between `<|python_start|>` and `<|python_end|>`, with text around these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from dovetail.conversation import Call, Message, Tool
+from dovetail.custom_tools import INPUT
+from dovetail.errors import InvalidRequest
+from dovetail.events import Content, Reasoning
+from dovetail.formats.answers import plain_text, value_grammar
+from dovetail.formats.answers.input_grammar import ClientGrammar
+from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
+from dovetail.formats.declared import python_values
+from dovetail.formats.declared.declared import parameters
+from dovetail.formats.declared.python_values import PYTHON
+from dovetail.grammar import (
+    Choice,
+    Concat,
+    ExactText,
+    Grammar,
+    JsonSchema,
+    Maybe,
+    Node,
+    Regex,
+    Repeat,
+    RuleRef,
+    Rules,
+)
+from dovetail.grammar.patterns import quoted
+from dovetail.reading import Script
+from dovetail.reading.calls import MOST_SPACE
+from dovetail.reading.python_literals import SPACE, PythonReader
+from dovetail.tokens import Prompt, Segment
+
+CALLS, CALLS_END, TAG = "<|python_start|>", "<|python_end|>", "<|python_tag|>"
+TURN_ENDS = ("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>")
+THINK, THINK_END = "<think>", "</think>"
+
+#: The most characters of a name, and one more.
+_LONGEST_NAME = 128 + 1
+_GAP = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
+_NAME = re.compile(r"[^\W\d][\w.-]*")
+#: The characters that end a name. A call's name ends at `(`.
+_AFTER_NAME = tuple("( \t\r\n\f,:;=!?'\"`*/\\|<>[]{})&%$#@^~+")
+_SPACE = re.compile(rf"[{SPACE}]{{0,{MOST_SPACE}}}")
+_SPACED = re.compile(_SPACE.pattern + r"\(")
+_KEYWORD = re.compile(r"[^\W\d]\w*")
+
+
+class PythonicReader(PythonReader):
+    """Reads lists of calls. A list begins with `[`, a name and `(`.
+
+    Any name opens a list at the beginning of the output, after a marker and after another list. Elsewhere in text, only
+    the name of one of the request's tools does.
+    """
+
+    unmarked = r"\["
+    layout = r",\s*[\])]"  # Python allows a comma after the last item
+    controls: ClassVar[tuple[str, ...]] = (CALLS, CALLS_END, TAG, *TURN_ENDS)
+    begin_of_text: ClassVar[tuple[str, ...]] = ("<|begin_of_text|>",)
+    ends: tuple[str, ...] = (CALLS_END, *TURN_ENDS)
+    #: The markers around a list, and one that comes before a list and has no counterpart after it.
+    around_calls = (CALLS, CALLS_END)
+    tag = TAG
+
+    def _read(self) -> Script[None]:
+        place: type[Reasoning] | type[Content] = Reasoning if self._options.thinking else Content
+        opener, closer = self.around_calls
+        markers = (opener, *filter(None, (self.tag,)), THINK, THINK_END, *self.ends)
+        # In text, no more than the longest tool name is buffered to see whether a list begins.
+        longest = self._longest_name + 1
+        marked = False  # whether the marker before a list is open
+        begins = True  # whether any name opens a list here
+        expected = False  # whether a list has to come, after its marker
+        while True:
+            if begins and place is Content:
+                while (yield from self._first_list(expected)):
+                    expected = False
+                expected = False
+            may_be_called = self._options.calls and not self._options.structured
+            in_text = place is Content and may_be_called and self._options.tools
+            marker = yield from self._prose(place, *markers, *("[",) * bool(in_text))
+            begins = marker != "["
+            if marker is None:
+                return
+            if marker == "[":
+                begins = yield from self._list(longest, self._options.tools.__contains__)
+            elif marker in (THINK, THINK_END):
+                if marker == THINK_END and place is Content:
+                    self._stray_marker(marker)
+                place = Reasoning if marker == THINK else Content
+            elif marker in (opener, self.tag):
+                if not self._options.calls:
+                    self._defect("call_not_allowed", marker)
+                elif place is Reasoning:
+                    self._defect("reasoning_not_closed")
+                place, marked, expected = Content, marker == opener, self._options.calls
+            else:
+                if marker == closer and not marked:
+                    self._stray_marker(marker)
+                place, marked = Content, False
+
+    def _first_list(self, expected: bool) -> Script[bool]:
+        """Read a list and the whitespace before it, which is markup; False if no list comes."""
+        space = yield from self._skip(SPACE, MOST_SPACE)
+        may_be_called = self._options.calls and (expected or not self._options.structured)
+        bracket = may_be_called and (yield from self._next_is("["))
+        if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space, expected)):
+            return True
+        following = yield from self._peek()
+        if expected and not following and self._cut_off:
+            self._defect("truncated_call")
+        elif expected:
+            empty = not bracket and following in ("", *self.controls)
+            self._defect("empty_section" if empty else "unreadable_call")
+        after_calls = self._index >= 0 and following in ("", *self.ends)
+        if space and not bracket and not after_calls:
+            self._events.append(Content(space))
+        return False
+
+    def _list(
+        self, longest: int, is_name: Callable[[str], object], space: str = "", expected: bool = False
+    ) -> Script[bool]:
+        """Read the list of calls after a `[`; False if it is no list but text."""
+        inside = yield from self._skip(SPACE, MOST_SPACE)
+        name, stop = yield from self._read_up_to(longest, *_AFTER_NAME, *self.controls)
+        if expected:
+            stop = yield from self._after_name(name, stop)
+        if stop != "(" or not is_name(name):
+            self._unread()
+            self._events.append(Content(f"{space}[{inside}{name}"))
+            return False
+        while name:
+            name = self._open_call(name)
+            yield from self._call(name)
+            name = yield from self._next_call()
+        return True
+
+    def _after_name(self, name: str, stop: str | None) -> Script[str | None]:
+        """`stop`, or the bracket that comes after it and more whitespace if `name` is a tool's."""
+        if stop and stop in SPACE and name in self._options.tools:
+            self._unread()
+            if (match := (yield from self._look(_SPACED, _SPACE))) is not None:
+                self._at = match.end()
+                return "("
+            return (yield from self._next_is(stop))
+        return stop
+
+    def _next_call(self) -> Script[str]:
+        """Read the name of the list's next call and its `(`; "" if the list is over."""
+        yield from self._skip(SPACE)
+        comma = (yield from self._next_is(",")) or ""
+        yield from self._skip(SPACE)
+        if (yield from self._next_is("]")):
+            return ""
+        name, stop = yield from self._read_up_to(_LONGEST_NAME, *_AFTER_NAME, *self.controls)
+        stop = yield from self._after_name(name, stop)
+        if stop == "(" and _NAME.fullmatch(name):
+            if not comma:
+                self._defect("missing_comma", name)
+            return name
+        self._unread()
+        self._abandon(comma + name, "truncated_call" if name and stop is None else "missing_section_end")
+        return ""
+
+    def _call(self, name: str) -> Script[None]:
+        outcome = yield from self._python_arguments(name)
+        if outcome == "ended":
+            self._end_call()
+            return
+        self._flush()
+        following = yield from self._peek()
+        if not following:
+            self._truncated_call()
+        elif outcome == "between" and following in ("]", *self.ends):
+            self._defect("missing_call_end", self._id)
+            self._write("}")
+            self._end_call()
+        else:
+            if following not in self.ends:
+                yield from self._raw_arguments()
+            self._defect("invalid_arguments", self._id)
+
+
+class PythonicAnswers(plain_text.PlainTextAnswers):
+    format: Pythonic
+
+    def call_marker(self) -> str:
+        return self.format.reader_type.around_calls[0]
+
+    def answer(
+        self, tools: Mapping[int, Tool], required: bool, thinking: bool, parallel: bool, others: Sequence[str]
+    ) -> Grammar:
+        text = self._text([*(tool.name for tool in tools.values()), *others])
+        calls = self.calls(tools, parallel)
+        opener, closer = self.format.reader_type.around_calls
+        listed: Node = Concat((self.mark(opener), calls, Maybe(self.mark(closer))))
+        if not self.format.always_marked:
+            listed = Choice((Concat((Maybe(self.mark(TAG)), calls)), listed))
+        answer = (listed,) if required else (Maybe(text), Maybe(listed))
+        return Grammar(Concat((*self.reasoning(thinking), *answer)))
+
+    def calls(self, tools: Mapping[int, Tool], parallel: bool) -> Node:
+        rules = PYTHON.anything()
+        called: list[Node] = []
+        for index, tool in tools.items():
+            if not _NAME.fullmatch(tool.name):
+                where = f"tools[{index}].{'custom' if tool.custom else 'function'}.name"
+                raise InvalidRequest(f"{where} {tool.name!r} cannot be the name of a Python function", param=where)
+            arguments = self.arguments(index, tool)
+            if isinstance(arguments, JsonSchema):
+                arguments, own_rules = value_grammar.arguments(arguments.schema, arguments.origin, f"t{index}_", PYTHON)
+                rules |= own_rules
+            opening = Regex(rf"{_GAP}{quoted(tool.name)}\({_GAP}")
+            called.append(Concat((opening, arguments, Regex(rf"{_GAP}\)"))))
+        rules["call"] = Choice(tuple(called))
+        more = (Repeat(Concat((Regex(f"{_GAP},"), RuleRef("call"))), 0),) if parallel else ()
+        return Rules(Concat((ExactText("["), RuleRef("call"), *more, Regex(rf"{_GAP}\]"))), rules)
+
+    def calls_or_structured(self, calls: Node | None, content: Node | None, thinking: bool) -> Grammar:
+        closer = self.mark(self.format.reader_type.around_calls[1])
+        closed = None if calls is None else Concat((calls, Maybe(closer)))
+        return super().calls_or_structured(closed, content, thinking)
+
+    def after_calls(self) -> None:
+        """None: the list of calls is closed."""
+
+    def custom_input(self, grammar: ClientGrammar) -> Node:
+        gap = python_values.GAP
+        plain = Concat((Regex(f"{INPUT}{gap}={gap}"), python_values.string()))
+        return grammar.quoted(f'{INPUT}{gap}={gap}"', '"', plain)
+
+    def _text(self, names: Sequence[str]) -> Node:
+        """Content in which the reader finds no list of calls.
+
+        At the beginning, any name would open a list; after that, only one of `names`.
+        """
+        marks = self.marks()
+        stops = plain_text.stops(marks, "[")
+        tags = plain_text.pieces(marks, stops)
+        called = Regex(plain_text.after_blanks(stops, [f"{name}(" for name in names]))
+        first, later = (Concat((ExactText("["), Maybe(rest))) for rest in (_no_call(stops), called))
+        return plain_text.text((first, *tags, plain_text.words(stops)), (later, *tags))
+
+
+class Pythonic(Format):
+    """Llama 4, Llama 3.2 and others with templates for Python calls."""
+
+    name = "pythonic"
+    vllm_parsers = EngineParsers("pythonic")
+    sglang_parsers = EngineParsers("pythonic")
+    reasoning: ReasoningBlock = "none"
+    end_of_turn: tuple[str, ...] = TURN_ENDS
+    reader_type: type[PythonicReader] = PythonicReader
+    _answers = PythonicAnswers
+    #: Whether a list has markers around it even if it is the whole output.
+    always_marked = False
+    #: The quotes around strings that need no escapes.
+    quotes = '"'
+
+    def write(self, message: Message, *, thinking: bool = True) -> Prompt:
+        """Calls after content get markers, so that any name can be told from text."""
+        segments = []
+        if thinking and message.reasoning:
+            segments.append(Segment(f"{THINK}{message.reasoning}{THINK_END}", False))
+        segments.append(Segment(message.content, False))
+        if message.calls:
+            calls = ", ".join(f"{call.name}({_arguments(call, self.quotes)})" for call in message.calls)
+            listed = Segment(f"[{calls}]", False)
+            opener, closer = self.reader_type.around_calls
+            marked = message.content or self.always_marked
+            segments += [Segment(opener, True), listed, Segment(closer, True)] if marked else [listed]
+        return Prompt([*segments, Segment(self.end_of_turn[0], True)])
+
+
+def _no_call(stops: str) -> Regex:
+    """Text up to the next of `stops` that is not a name with a `(` after it."""
+    space = plain_text.BLANK
+    name = f"[^{plain_text.in_class(''.join(_AFTER_NAME) + stops)}]+"
+    after_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in "(" + stops))
+    no_name = plain_text.in_class("".join(stop for stop in _AFTER_NAME if stop not in SPACE + stops))
+    rest = f"[^{plain_text.in_class(stops)}]*"
+    text = f"{name}(?:[{after_name}]{rest})?|[{no_name}]{rest}"
+    return Regex(f"[{space}]*(?:{text})|[{space}]+")
+
+
+def _arguments(call: Call, quotes: str) -> str:
+    """A call's arguments in Python. A key that is no Python name is written as `**{"key": value}`."""
+    written = []
+    for key, value, is_string in parameters(call):
+        plain = is_string and value.isprintable() and "\\" not in value and quotes not in value
+        json_text = json.dumps(value, ensure_ascii=False) if is_string else value
+        python = f"{quotes}{value}{quotes}" if plain else python_values.python(json_text)
+        named = _KEYWORD.fullmatch(key)
+        written.append(f"{key}={python}" if named else f"**{{{json.dumps(key, ensure_ascii=False)}: {python}}}")
+    return ", ".join(written)
