@@ -259,7 +259,7 @@ class Conversation:
             self.model,
             rng,
             thinking=self.thinking,
-            left_open=turn.left_open,
+            left_open=turn.language.left_open,
             calls=bool(self.tools) and rng.random() < 0.65,
             number=self.calls if rng.random() < 0.8 else 0,
         )

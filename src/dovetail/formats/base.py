@@ -291,7 +291,7 @@ class Format(ABC):
         return Turn(
             self,
             prompt,
-            repairs=repairs,
+            tuple(repairs),
             tools=tools,
             tool_choice=tool_choice,
             thinking=thinking,

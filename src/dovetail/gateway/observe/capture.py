@@ -214,7 +214,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         times=_times(captured),
         stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
         left_out=tuple(left_out),
-        format=None if turn is None else turn.format.name,
+        format=None if turn is None else turn.language.format.name,
     )
 
 
@@ -245,7 +245,7 @@ def _options(turn: Turn) -> RecordedOptions:
         max_tokens=turn.max_tokens,
         sampling=sampling,
         stop=tuple(map(_clean, request.stop)),
-        tools=len(turn.tools),
+        tools=len(turn.language.tools or ()),
         structured=request.structured,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
@@ -257,7 +257,7 @@ def _options(turn: Turn) -> RecordedOptions:
 
 def _prompt(turn: Turn, tokenizer: Tokenizer) -> RecordedPrompt:
     segments = tuple(_segments(turn.prompt, tokenizer))
-    return RecordedPrompt(len(turn.prompt), turn.left_open, segments, turn.prompt)
+    return RecordedPrompt(len(turn.prompt), turn.language.left_open, segments, turn.prompt)
 
 
 def _segments(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[PromptSegment]:
