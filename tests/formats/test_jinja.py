@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.limits import Limits

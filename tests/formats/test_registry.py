@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.errors import CheckpointError, PlanError, RenderError
+from dovetail.errors import CheckpointError, RenderError, UnknownFormat
 from dovetail.formats.registry import FAMILIES, NAMES
 from tests.formats.conversations import TOOLS, user
 from tests.formats.test_differencing import CONTROLS, LISTED
@@ -49,18 +49,20 @@ def test_by_name() -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(PlanError, match=r"no format or checkpoint folder 'kimmi'; the formats are kimi_k2, .*, jinja"):
+    with pytest.raises(
+        UnknownFormat, match=r"no format or checkpoint folder 'kimmi'; the formats are kimi_k2, .*, jinja"
+    ):
         dovetail.format("kimmi")
 
 
 def test_jinja_needs_a_checkpoint() -> None:
-    with pytest.raises(PlanError, match="made of a chat template: give the folder"):
+    with pytest.raises(UnknownFormat, match="made of a chat template: give the folder"):
         dovetail.format("jinja")
 
 
 def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    with pytest.raises(PlanError, match="is a file: give the folder of its checkpoint"):
+    with pytest.raises(UnknownFormat, match="is a file: give the folder of its checkpoint"):
         dovetail.format(tmp_path / "chat_template.jinja")
 
 

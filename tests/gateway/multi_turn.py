@@ -19,9 +19,8 @@ from typing import Any
 
 import dovetail
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.base import Format
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings

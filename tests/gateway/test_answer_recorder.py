@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.records.message_digest import of_answer

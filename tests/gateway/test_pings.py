@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gateway.http import event_stream
 from dovetail.gateway.http.event_stream import streamed
 from dovetail.tokens import Tokenizer

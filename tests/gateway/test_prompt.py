@@ -11,9 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dovetail
 from dovetail.completion import EngineInfo
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.formats.prompts.history import KINDS

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.base import Format
 from dovetail.grammar import (
     Choice,

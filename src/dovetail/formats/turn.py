@@ -14,9 +14,9 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dovetail.conversation import Message, check_response_format
+from dovetail.conversation import check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.prompts.history import Repair
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node

@@ -40,7 +40,7 @@ _OF_TYPE = {
 _OPERATORS = frozenset("|()")
 
 
-def write(node: Node, control: Mapping[str, int]) -> str:
+def write(node: Node, control: Mapping[str, int | str]) -> str:
     """The EBNF of a `Rules` node. `control`: the ids of all the tokenizer's control tokens.
 
     Raises `ValueError` for any other node, for a node that rules cannot contain, and for a control token without an id.
@@ -56,16 +56,23 @@ def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"#/{keyword}" for keyword in schema if keyword != "type")
 
 
-def _expression(node: Node, control: Mapping[str, int]) -> str:
+def _token(token: int | str) -> str:
+    """A token in EBNF, where xgrammar knows tokens by their ids only. Raises `ValueError` for a literal."""
+    if isinstance(token, str):
+        raise ValueError(f"this grammar needs the id of {token!r}: give the tokenizer's `control`")
+    return str(token)
+
+
+def _expression(node: Node, control: Mapping[str, int | str]) -> str:
     match node:
         case ExactText(text):
             return json.dumps(text, ensure_ascii=False)
         case ControlToken(literal):
             if literal not in control:
                 raise ValueError(f"the control token {literal!r} has no id")
-            return f"Token({control[literal]})"
+            return f"Token({_token(control[literal])})"
         case FreeText() | TextUntil(end="", without=()):
-            return f"(ExcludeToken({', '.join(map(str, sorted(control.values())))}))*"
+            return f"(ExcludeToken({', '.join(map(_token, sorted(control.values())))}))*"
         case TextUntil(end, without):
             return f"({_of_regex(patterns.without(without))} {json.dumps(end, ensure_ascii=False)})"
         case OtherName(known):

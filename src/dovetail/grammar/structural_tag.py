@@ -45,15 +45,15 @@ _SPACE = {"max_whitespace_cnt": 33}
 _NOTHING = {"type": "grammar", "grammar": 'root ::= root "x"\n'}
 
 
-def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
-    """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens.
+def write(root: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
+    """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens, or their literals.
 
     Raises `ValueError` for a control token without an id.
     """
     return {"type": "structural_tag", "format": _sequence(_optional(_all_tokens(control)), _format(root, control))}
 
 
-def _all_tokens(control: Mapping[str, int]) -> dict[str, Any]:
+def _all_tokens(control: Mapping[str, int | str]) -> dict[str, Any]:
     """A format that never matches and lists all control tokens in a fixed order. Every tag begins with it.
 
     xgrammar 0.2.8 caches the masks of grammar parts by their shape, in which a token is a number in the order of first
@@ -69,7 +69,7 @@ def unenforced(schema: Any) -> Iterator[str]:
     yield from tag_schema.spell(schema).unenforced
 
 
-def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
+def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
     match node:
         case ExactText(text):
             return {"type": "const_string", "value": text}

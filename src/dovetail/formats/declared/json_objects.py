@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Call
 from dovetail.errors import RenderError
+from dovetail.events import Call
 from dovetail.formats.answers import call_envelope
 from dovetail.tokens import Segment
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats import typescript
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from dovetail.conversation import Call
 from dovetail.errors import DovetailError, InvalidRequest
-from dovetail.events import Event, fold
+from dovetail.events import Call, Event, fold
 from dovetail.gateway.observe.captured_bodies import CapturedBodies, CapturedBody
 from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import (

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dovetail.conversation import Message
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.base import Tools
 from dovetail.gateway.records import message_digest
 from dovetail.gateway.records.record import Open, Record, Sealer

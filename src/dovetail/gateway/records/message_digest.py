@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.formats.prompts.history import REASONING_FIELDS
 
