@@ -308,6 +308,7 @@ def test_a_template_that_shows_no_calls_reports_those_that_it_drops() -> None:
     assert not chat_templates.of_source(refusing).history_rules.hides_calls  # a refusal is an error
 
 
+@pytest.mark.slow
 def test_published_templates_that_show_no_calls_or_no_results(shared_data: Path) -> None:
     hiding = {}
     for path in chat_templates.paths(shared_data):

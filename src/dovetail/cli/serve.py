@@ -46,6 +46,7 @@ from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import listed_kinds
+from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
@@ -253,8 +254,8 @@ def _own_names(plan: Plan) -> frozenset[str] | None:
 
 def plan_format(plan: Plan) -> Format:
     """The plan's format. One that was detected is detected again, because it may be more than a name: a template."""
-    detected = plan.settings["format"].source == "default"
-    return dovetail.format(Path(plan.folders["target"]) if detected else plan.value("format"))
+    folder, setting = Path(plan.folders["target"]), plan.settings["format"]
+    return dovetail.format(folder) if setting.source == "default" else served_format(setting.value, folder)
 
 
 def embedded_app(

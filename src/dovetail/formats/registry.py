@@ -115,3 +115,18 @@ def format(name_or_path: str | Path) -> Format:
             f"the format {JINJA} is made of a chat template: give the folder of the checkpoint that has it"
         )
     raise UnknownFormat(f"no format or checkpoint folder {str(name_or_path)!r}; the formats are {', '.join(NAMES)}")
+
+
+def served_format(name: str | Path, folder: Path) -> Format:
+    """The format called `name` for the checkpoint in `folder`.
+
+    A family without prompts of its own gets them from the checkpoint's chat template. Raises `UnknownFormat` if there
+    is no such format, and `PlanError` or `CheckpointError` if the checkpoint has no template whose calls the family
+    reads.
+    """
+    named = format(name)
+    if named.is_native:
+        return named
+    from dovetail.formats.derived.detection import with_template
+
+    return with_template(named.name, folder, FAMILIES)
