@@ -328,7 +328,7 @@ def test_only_answers_with_headers_cannot_be_continued_under_a_grammar(name: str
 def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer, name: str) -> None:
     """Also a tool whose name is a word of the conversation."""
     tools = [named(name)]
-    with pytest.raises(InvalidRequest, match="do not show tools") as refused:
+    with pytest.raises(InvalidRequest, match="does not show tools") as refused:
         prepared(tok, HidesTools(), tools=tools)
     assert refused.value.param == "tools"
     assert prepared(tok, HidesTools(), tools=tools, tool_choice="none").prompt
