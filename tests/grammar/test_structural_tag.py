@@ -564,7 +564,7 @@ def test_a_visible_control_token_passes_for_its_text() -> None:
         ({}, r'"\u00e9"', False, True),
         ({}, r'"\/"', False, True),
         ({}, '"\x7f"', False, True),
-        (_INTEGER, "-0", True, False),
+        ({"items": _INTEGER}, "[-0]", True, False),
         ({"type": "string", "pattern": "^a.b$"}, '"b"', False, True),
         ({"type": "string", "pattern": "^[a-z]{0,101}$"}, '"A"', False, True),
         ({"type": "string", "maxLength": 1}, '"aa"', False, True),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from dovetail.grammar import patterns
+from dovetail.grammar import numbers, patterns
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -34,8 +34,8 @@ from dovetail.grammar.nodes import (
 
 _OF_TYPE = {
     "string": r'"(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"',
-    "integer": "-?(?:0|[1-9][0-9]*)",
-    "number": r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?",
+    "integer": numbers.INTEGER,
+    "number": numbers.NUMBER,
 }
 _OPERATORS = frozenset("|()")
 

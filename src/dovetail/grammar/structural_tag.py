@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dovetail.grammar import ebnf, patterns, tag_schema
+from dovetail.grammar import ebnf, numbers, patterns, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -86,7 +86,10 @@ def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
         case OtherName(known):
             return {"type": "regex", "pattern": patterns.other_names(known)}
         case JsonSchema(schema):
-            return {"type": "json_schema", "json_schema": tag_schema.spell(schema).schema} | _SPACE
+            spelled = tag_schema.spell(schema)
+            if not spelled.unenforced and (regex := numbers.of_schema(spelled.schema)) is not None:
+                return {"type": "regex", "pattern": regex}
+            return {"type": "json_schema", "json_schema": spelled.schema} | _SPACE
         case Regex(regex):
             return {"type": "regex", "pattern": regex}
         case Rules() | RuleRef():

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.grammar import Choice, Concat, Maybe, Node, Regex, Repeat, RuleRef
+from dovetail.grammar import Choice, Concat, Maybe, Node, Regex, Repeat, RuleRef, numbers
 
-INTEGER = Regex("-?(?:0|[1-9][0-9]*)")
-NUMBER = Regex(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
+INTEGER, NUMBER = Regex(numbers.INTEGER), Regex(numbers.NUMBER)
 #: Any JSON value: a rule of `Syntax.anything`.
 ANY = RuleRef("any")
 
