@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import SchemaRefused
-from dovetail.formats import value_syntax
+from dovetail.formats.declared import value_syntax
 from dovetail.grammar import Grammar, JsonSchema, Regex, RuleRef, Rules, numbers
 from dovetail.grammar.lark_schema import spell
 from dovetail.grammar.matcher import vocabulary

@@ -100,7 +100,7 @@ def _examples() -> list[tuple[str, str]]:
 
 def test_every_command_of_ours_has_the_list() -> None:
     examples = _examples()
-    assert {"docs/vllm.md", "docs/recipes.md"} <= {page for page, _ in examples}
+    assert "docs/vllm.md" in {page for page, _ in examples}
     for page, command in examples:
         words = shlex.split(command)
         value = {flag: words[place + 1] for place, flag in enumerate(words[:-1]) if flag.startswith("--")}
