@@ -22,7 +22,7 @@ _CONNECTIONS = 64
 async def metrics_served(
     app: ASGIApp, listener: socket.socket, limits: ConnectionLimits, tls: ssl.SSLContext | None
 ) -> AsyncIterator[None]:
-    """Answer with `app` what comes to `listener`, with the deadlines of `limits`. Workers may share the listener."""
+    """Answer with `app` what comes to `listener`, with the deadlines of `limits`."""
     few = msgspec.structs.replace(limits, connections=_CONNECTIONS)
     server = _Server(uvicorn_config(app, few, tls))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -40,8 +40,6 @@ from dovetail.cli.standard_streams import in_background
 from dovetail.cli.telemetry import configure_logging, logs_json, telemetry
 from dovetail.cli.terminal import PROBLEM, address_of, curl
 from dovetail.cli.tls import tls_context
-from dovetail.cli.worker_pages import WorkerPages
-from dovetail.cli.workers import Workers
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
@@ -77,29 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
                 loading = LoadingBar(console)
                 app, engine = embedded_app(plan, keys, loading)
                 asyncio.run(serve_app(app, engine, listener, console, loading, keys=keys, options=options))
-            elif (count := plan.value("workers") or 1) > 1:
-                with WorkerPages.folder() as folder:
-                    work = functools.partial(_work, plan, keys, options, folder)
-                    raise SystemExit(Workers(count, listener, work).run())
             else:
                 asyncio.run(cancelled_by_signals(_serve_external(plan, keys, listener, console, options)))
-
-
-def _work(
-    plan: Plan,
-    keys: ClientKeys,
-    options: ServerOptions,
-    folder: str,
-    channel: socket.socket,
-    number: int,
-    prints: bool,
-) -> None:
-    """Be worker `number`, which gets its connections over `channel`. `prints`: whether it says that it is ready."""
-    keys.begin_worker(number)
-    count = plan.value("workers")
-    options = worker_options(options, WorkerPages(folder, number, count), channel)
-    console = Console(highlight=False, stderr=logs_json(plan), quiet=not prints)
-    asyncio.run(cancelled_by_signals(_serve_external(plan, keys, None, console, options)))
 
 
 def check_servable(plan: Plan) -> None:
@@ -121,11 +98,6 @@ def check_servable(plan: Plan) -> None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
         raise CheckpointError(f"{target} is incomplete: it holds no weights")
-    if (plan.value("workers") or 1) > 1 and engine in ("embedded", "vllm"):
-        raise PlanError(
-            f"workers is {plan.value('workers')}, and the engine is {engine}: several processes can only share an "
-            "engine that runs already; start it by itself, and give its URL as --engine"
-        )
     if plan.value("reasoning_budget") is not None and engine != "embedded":
         raise PlanError(f"reasoning_budget needs the embedded engine: nothing ends reasoning in the engine {engine}")
     if plan.value("format") is None:
@@ -237,13 +209,6 @@ def server_options(plan: Plan) -> ServerOptions:
     return ServerOptions(connections=ConnectionLimits(**options), tls=tls, **grace)
 
 
-def worker_options(options: ServerOptions, pages: WorkerPages, channel: socket.socket) -> ServerOptions:
-    """`options` of one worker. Workers share the connections that there may be."""
-    limits = options.connections
-    share = msgspec.structs.replace(limits, connections=max(1, limits.connections // pages.count))
-    return msgspec.structs.replace(options, connections=share, channel=channel, pages=pages)
-
-
 def _own_names(plan: Plan) -> frozenset[str] | None:
     """The names by which clients may call a server on loopback; None: any, because others have to reach it."""
     host = plan.value("host")
@@ -268,7 +233,7 @@ def embedded_app(
 
 
 def _serve_external(
-    plan: Plan, keys: ClientKeys, listener: socket.socket | None, console: Console, options: ServerOptions
+    plan: Plan, keys: ClientKeys, listener: socket.socket, console: Console, options: ServerOptions
 ) -> Coroutine[Any, Any, None]:
     """Serve with an engine in other processes. The engine is made at once, before the event loop runs."""
     # Imports an HTTP client, which the embedded engine does not need.

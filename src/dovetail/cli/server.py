@@ -25,9 +25,7 @@ from dovetail.cli import unix_socket
 from dovetail.cli.api_keys import ClientKeys
 from dovetail.cli.connections import ConnectionLimits
 from dovetail.cli.metrics_server import metrics_served
-from dovetail.cli.uvicorn_config import ACCEPTS, BACKLOG, uvicorn_config
-from dovetail.cli.worker_pages import WorkerPages
-from dovetail.cli.workers import READY
+from dovetail.cli.uvicorn_config import BACKLOG, uvicorn_config
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
 from dovetail.gateway.limits.draining import Draining
@@ -138,7 +136,7 @@ def _remove_signal_handlers() -> None:
 async def serve_app(
     app: Starlette,
     engine: Engine,
-    listener: socket.socket | None,
+    listener: socket.socket,
     console: Console,
     loading: contextlib.AbstractContextManager[object],
     check: Callable[[], Awaitable[None]] | None = None,
@@ -160,8 +158,6 @@ async def serve_app(
             await stack.enter_async_context(app.router.lifespan_context(app))
         if check is not None:
             await check()
-        if options.pages is not None:
-            await stack.enter_async_context(options.pages.served(app))
         if options.metrics is not None:
             served = metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
             await stack.enter_async_context(served)
@@ -171,7 +167,7 @@ async def serve_app(
         gave_up: asyncio.Future[EngineError] | None = getattr(engine, "gave_up", None)
         if gave_up is not None:
             gave_up.add_done_callback(lambda _: server.stop())
-        await server.serve(sockets=[] if listener is None else [listener])
+        await server.serve(sockets=[listener])
         if gave_up is not None and gave_up.done():
             raise gave_up.result()
 
@@ -180,15 +176,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the server treats its connections, and its end.
 
     `grace_s`: how many seconds running answers have to end after a signal. `tls`: what connections speak, None for
-    plain HTTP. `channel`: from where a worker gets its connections (`cli.workers`), in place of a listener. `pages`: of
-    the metrics of all workers. `metrics`: the listener of the port that /metrics has to itself.
+    plain HTTP. `metrics`: the listener of the port that /metrics has to itself.
     """
 
     connections: ConnectionLimits = ConnectionLimits()
     grace_s: float = 30.0
     tls: ssl.SSLContext | None = None
-    channel: socket.socket | None = None
-    pages: WorkerPages | None = None
     metrics: socket.socket | None = None
 
 
@@ -203,8 +196,6 @@ class GracefulServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, engine: Engine, draining: Draining, options: ServerOptions) -> None:
         super().__init__(uvicorn_config(app, options.connections, options.tls))
-        self._channel = options.channel
-        self._handshakes: set[asyncio.Task[Any]] = set()
         self._engine = engine
         self._draining = draining
         self._grace_s = options.grace_s
@@ -227,40 +218,6 @@ class GracefulServer(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
-        if self._channel is not None:
-            self._channel.setblocking(False)
-            asyncio.get_running_loop().add_reader(self._channel, self._take_connections, self._channel)
-            self._channel.send(READY)
-
-    def _take_connections(self, channel: socket.socket) -> None:
-        """Serve the connections that the parent has accepted. Without a parent, stop."""
-        for _ in range(ACCEPTS):
-            try:
-                word, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                word = b""
-            if not word:
-                asyncio.get_running_loop().remove_reader(channel)
-                self.stop()
-                return
-            for descriptor in descriptors:
-                task = asyncio.ensure_future(self._serve_connection(socket.socket(fileno=descriptor)))
-                self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
-
-    async def _serve_connection(self, connection: socket.socket) -> None:
-        config = self.config
-
-        def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-
-        connection.setblocking(False)
-        with contextlib.suppress(OSError):  # of a client that does not speak TLS, or has gone
-            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=config.ssl)
 
     def stop(self) -> None:
         """Begin to stop; the second call does not wait for running answers."""

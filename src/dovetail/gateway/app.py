@@ -23,7 +23,7 @@ from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
 from dovetail.gateway.http.endpoint import Endpoint, Exchange
 from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
 from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
-from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
+from dovetail.gateway.http.pages import OPEN_PATHS, Pages
 from dovetail.gateway.http.query_endpoint import QueryEndpoint
 from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.limits.accounts import Keyring
@@ -122,7 +122,6 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.draining = serving.draining
-    app.state.metrics_of_all, app.state.metrics_text = own_metrics, metrics.text
     if settings.metrics_apart:
         apart = new_app(routes=pages.metrics_routes)
         apart.state, app.state.metrics_app = app.state, apart

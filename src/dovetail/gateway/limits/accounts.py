@@ -9,18 +9,17 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Literal
 
 from dovetail.errors import RateLimited
 from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of
-from dovetail.gateway.limits.usage import OwnUsage, Usage, UsageBook
+from dovetail.gateway.limits.rate_limits import Meter
 
 Clock = Callable[[], float]
 #: The limits that a request can meet with status 429.
 Limit = Literal["requests", "tokens", "concurrent"]
 
-_OWN_USAGE = OwnUsage()
 _RUNNING_RETRY_S = 1.0  # nobody knows when one of the running requests ends
 
 
@@ -28,11 +27,11 @@ class Account:
     """What the holder of one key has used. Used on one event loop.
 
     `key`: the key as the file has it now; a reload replaces it, also for requests that run.
-    `running`: the requests that run in this process. `responses`: how many there were, by status. `refusals`: how many
+    `running`: the requests that run. `responses`: how many there were, by status. `refusals`: how many
     requests met which limit. `prompt_tokens`, `completion_tokens`: the tokens that were used.
     """
 
-    def __init__(self, key: ApiKey, clock: Clock, usage: AbstractContextManager[Usage] | None = None) -> None:
+    def __init__(self, key: ApiKey, clock: Clock) -> None:
         self.key = key
         self.running = 0
         self.responses: Counter[int] = Counter()
@@ -40,7 +39,8 @@ class Account:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self._clock = clock
-        self._usage = usage or Usage()
+        self._requests = Meter()
+        self._tokens = Meter()
 
     @property
     def name(self) -> str:
@@ -54,41 +54,31 @@ class Account:
 
     def meters(self) -> list[tuple[str, int, int, float]]:
         """Of each limit a minute that the key has: its unit, the limit, what remains, and in how many seconds all."""
-        limits = self.limits
-        with self._usage as usage:
-            now = self._clock()
-            return [
-                (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
-                for unit, limit, meter in (
-                    ("requests", limits.requests_per_minute, usage.requests),
-                    ("tokens", limits.tokens_per_minute, usage.tokens),
-                )
-                if limit is not None
-            ]
+        limits, now = self.limits, self._clock()
+        return [
+            (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
+            for unit, limit, meter in (
+                ("requests", limits.requests_per_minute, self._requests),
+                ("tokens", limits.tokens_per_minute, self._tokens),
+            )
+            if limit is not None
+        ]
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """Count a request while it runs. Raises `RateLimited`."""
-        self._begin()
+        limits, now = self.limits, self._clock()
+        if limits.concurrent_requests is not None and self.running >= limits.concurrent_requests:
+            raise self._refusal("concurrent", f"{self.running} requests run at a time", _RUNNING_RETRY_S)
+        if (most := limits.requests_per_minute) is not None:
+            if (wait := self._requests.wait(1, most, now)) > 0:
+                raise self._refusal("requests", f"{most} requests a minute", wait)
+            self._requests.spend(1, most, now)
         self.running += 1
         try:
             yield
         finally:
             self.running -= 1
-            with self._usage as usage:
-                usage.running -= 1
-
-    def _begin(self) -> None:
-        limits = self.limits
-        with self._usage as usage:
-            now = self._clock()
-            if limits.concurrent_requests is not None and usage.running >= limits.concurrent_requests:
-                raise self._refusal("concurrent", f"{usage.running} requests run at a time", _RUNNING_RETRY_S)
-            if (most := limits.requests_per_minute) is not None:
-                if (wait := usage.requests.wait(1, most, now)) > 0:
-                    raise self._refusal("requests", f"{most} requests a minute", wait)
-                usage.requests.spend(1, most, now)
-            usage.running += 1
 
     @contextmanager
     def reserved(self, tokens: int) -> Iterator[Reservation]:
@@ -100,18 +90,16 @@ class Account:
         try:
             yield reservation
         finally:
-            with self._usage as usage:
-                usage.tokens.reserve(-reservation.left)
+            self._tokens.reserve(-reservation.left)
 
     def _reserve(self, tokens: int) -> Reservation:
         reserved = 0
-        with self._usage as usage:
-            if (most := self.limits.tokens_per_minute) is not None:
-                reserved = min(tokens, most)
-                if (wait := usage.tokens.wait(reserved, most, self._clock())) > 0:
-                    reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
-                    raise self._refusal("tokens", reason, wait)
-            usage.tokens.reserve(reserved)
+        if (most := self.limits.tokens_per_minute) is not None:
+            reserved = min(tokens, most)
+            if (wait := self._tokens.wait(reserved, most, self._clock())) > 0:
+                reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
+                raise self._refusal("tokens", reason, wait)
+        self._tokens.reserve(reserved)
         return Reservation(self, reserved)
 
     def _refusal(self, limit: Limit, reason: str, wait: float) -> RateLimited:
@@ -124,10 +112,9 @@ class Account:
     def _use(self, prompt: int, completion: int, reserved: int) -> None:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
-        with self._usage as usage:
-            usage.tokens.reserve(-reserved)
-            if (most := self.limits.tokens_per_minute) is not None:
-                usage.tokens.spend(prompt + completion, most, self._clock())
+        self._tokens.reserve(-reserved)
+        if (most := self.limits.tokens_per_minute) is not None:
+            self._tokens.spend(prompt + completion, most, self._clock())
 
 
 class Reservation:
@@ -145,15 +132,14 @@ class Reservation:
 
 
 class Keyring:
-    """The accounts of the keys that a file names. `clock` is in seconds and never goes back. `book` has what they use.
+    """The accounts of the keys that a file names. `clock` is in seconds and never goes back.
 
     `guards_metrics`: whether /metrics needs a key, because there is or was one for it.
     """
 
-    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic, book: UsageBook = _OWN_USAGE) -> None:
+    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
         self.guards_metrics = False
         self._clock = clock
-        self._book = book
         self._secret = secrets.token_bytes(32)
         self._accounts: dict[bytes, Account] = {}
         self.replace(keys)
@@ -166,7 +152,7 @@ class Keyring:
         earlier = {account.name: account for account in self.accounts}
         accounts: dict[bytes, Account] = {}
         for key in keys:
-            account = earlier.get(key.name) or Account(key, self._clock, self._book.usage(key.name))
+            account = earlier.get(key.name) or Account(key, self._clock)
             account.key = key
             accounts[self._blinded(key.digest)] = account
             self.guards_metrics |= key.scope == "metrics"
