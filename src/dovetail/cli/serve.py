@@ -22,10 +22,11 @@ from starlette.applications import Starlette
 import dovetail
 from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
-from dovetail.cli import line_writer, plan_report
+from dovetail.cli import plan_report
 from dovetail.cli.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
 from dovetail.cli.connections import ConnectionLimits
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
+from dovetail.cli.logs import logging_in_background, logs_json
 from dovetail.cli.plan import resolved
 from dovetail.cli.record_key import record_key
 from dovetail.cli.server import (
@@ -36,8 +37,7 @@ from dovetail.cli.server import (
     listening_for_metrics,
     serve_app,
 )
-from dovetail.cli.standard_streams import in_background
-from dovetail.cli.telemetry import configure_logging, logs_json, telemetry
+from dovetail.cli.telemetry import telemetry
 from dovetail.cli.terminal import PROBLEM, address_of, curl
 from dovetail.cli.tls import tls_context
 from dovetail.completion import Engine
@@ -59,12 +59,10 @@ _SECONDS_OF_A_DAY = 24 * 3600
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # A pipe that nobody reads would stop the server at the next message.
-    with in_background(), interruptible(), contextlib.ExitStack() as stack:
+    with interruptible(), contextlib.ExitStack() as stack:
         plan = resolved(arguments)
         console = Console(highlight=False, stderr=logs_json(plan))
-        configure_logging(plan)
-        stack.callback(line_writer.close_all)
+        stack.enter_context(logging_in_background(json=logs_json(plan)))
         check_servable(plan)
         keys = client_keys(plan)
         options = server_options(plan)

@@ -25,6 +25,7 @@ def uvicorn_config(app: ASGIApp, limits: ConnectionLimits, tls: ssl.SSLContext |
         lifespan="off",
         access_log=False,
         proxy_headers=False,  # nothing here looks at the client's address
+        log_config=None,  # its records go where all others go (`cli.logs`)
         log_level="error",  # `Connections` logs the warnings, in one line a second
         backlog=ACCEPTS,  # `GracefulServer.startup` sets that of the socket
         timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ from dovetail.gateway.limits.key_metrics import KeyMetrics
 from dovetail.gateway.limits.queue import Admission
 from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.destinations import Telemetry
-from dovetail.gateway.observe.metrics import DroppedMessages, Metrics
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
@@ -74,7 +74,6 @@ def create_app(
         None if settings.recordings is None else Captures(settings.recordings, tokenizer),
     )
     metrics.queue(serving.admission.gauges)
-    metrics.register(DroppedMessages(telemetry.dropped))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

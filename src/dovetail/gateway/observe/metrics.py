@@ -254,14 +254,3 @@ class RequestMetrics(Observer):
         metrics._totals.end(report)
         metrics._requests.labels(self._api, outcome).inc()
         metrics._duration[self._api].observe(report.ended - report.arrived)
-
-
-class DroppedMessages:
-    """Counts what could not be written to the log; `dropped` returns the number so far."""
-
-    def __init__(self, dropped: Callable[[], int]) -> None:
-        self._dropped = dropped
-
-    def collect(self) -> Iterable[Metric]:
-        text = "Messages and access lines that nobody read from standard output or error"
-        yield CounterMetricFamily("dovetail_dropped_messages", text, value=self._dropped())
