@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -23,14 +23,19 @@ from starlette.types import ASGIApp
 
 from dovetail.cli import unix_socket
 from dovetail.cli.api_keys import ClientKeys
-from dovetail.cli.connections import ConnectionLimits
-from dovetail.cli.metrics_server import metrics_served
-from dovetail.cli.uvicorn_config import BACKLOG, uvicorn_config
+from dovetail.cli.connections import ConnectionLimits, Connections
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
 from dovetail.gateway.limits.draining import Draining
 from dovetail.plan import Plan
 
+#: Connections that wait to be accepted, as in nginx.
+_BACKLOG = 511
+#: Connections that are accepted before closed ones are really closed. asyncio accepts as many as its backlog at a time,
+#: and logs each for which there is no file left.
+_ACCEPTS = 16
+#: Connections to the port that /metrics has to itself.
+_METRICS_CONNECTIONS = 64
 _LAST_EVENT_S = 3  # how long clients may then take to receive the error that ends their answers
 _LOOK_S = 0.05  # between two looks whether all requests are answered
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -52,7 +57,7 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
         if port and any(_answers(family, address) for family, *_, address in addresses):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise PlanError(
@@ -65,7 +70,7 @@ def listening(plan: Plan) -> contextlib.AbstractContextManager[socket.socket]:
     """The plan's listening socket, until the context ends. Raises `PlanError`."""
     path, mode = plan.value("uds"), plan.value("uds_mode")
     if path is not None:
-        return unix_socket.listening(path, unix_socket.DEFAULT_MODE if mode is None else int(mode, 8), BACKLOG)
+        return unix_socket.listening(path, unix_socket.DEFAULT_MODE if mode is None else int(mode, 8), _BACKLOG)
     if mode is not None:
         raise PlanError("uds_mode is set without a Unix socket: set --uds too")
     return listen(plan.value("host"), plan.value("port"))
@@ -159,7 +164,7 @@ async def serve_app(
         if check is not None:
             await check()
         if options.metrics is not None:
-            served = metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
+            served = _metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
             await stack.enter_async_context(served)
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
         server = GracefulServer(app, engine, app.state.draining, options)
@@ -195,7 +200,7 @@ class GracefulServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, engine: Engine, draining: Draining, options: ServerOptions) -> None:
-        super().__init__(uvicorn_config(app, options.connections, options.tls))
+        super().__init__(_uvicorn_config(app, options.connections, options.tls))
         self._engine = engine
         self._draining = draining
         self._grace_s = options.grace_s
@@ -217,7 +222,7 @@ class GracefulServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(BACKLOG)
+            listener.listen(_BACKLOG)
 
     def stop(self) -> None:
         """Begin to stop; the second call does not wait for running answers."""
@@ -246,3 +251,45 @@ class GracefulServer(uvicorn.Server):
                 break
         self._at_once.clear()
         return not self.server_state.tasks
+
+
+@contextlib.asynccontextmanager
+async def _metrics_served(
+    app: ASGIApp, listener: socket.socket, limits: ConnectionLimits, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    """`--metrics-port`: answer with `app` what comes to `listener`, with the deadlines of `limits`."""
+    few = msgspec.structs.replace(limits, connections=_METRICS_CONNECTIONS)
+    server = _MetricsServer(_uvicorn_config(app, few, tls))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _MetricsServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none: they are for the server of the API."""
+        yield
+
+
+def _uvicorn_config(app: ASGIApp, limits: ConnectionLimits, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    """uvicorn's configuration: `app` behind connections with `limits`. `tls`: what they speak, None for plain HTTP."""
+    config = uvicorn.Config(
+        app,
+        http=Connections(limits).protocol(),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,  # nothing here looks at the client's address
+        log_config=None,  # its records go where all others go (`cli.logs`)
+        log_level="error",  # `Connections` logs the warnings, in one line a second
+        backlog=_ACCEPTS,  # `GracefulServer.startup` sets that of the socket
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    config.ssl = tls
+    return config
