@@ -13,7 +13,6 @@ from rich.text import Text
 from dovetail.backends import vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
 from dovetail.backends.vllm.download import downloaded_bytes
-from dovetail.cli.api_keys import read_key
 from dovetail.cli.server_checks import check_grammar_backend, check_server, until_passed
 from dovetail.cli.startup_progress import StartupProgress, errors_ignored
 from dovetail.cli.terminal import PROBLEM
@@ -23,6 +22,7 @@ from dovetail.formats.base import Format
 from dovetail.plan import Plan
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.engines import missing_files
+from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
 
 #: A text that repeats itself, so that lookup has something to draft, and that fits into most limits.

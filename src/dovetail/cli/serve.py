@@ -23,23 +23,9 @@ import dovetail
 from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
 from dovetail.cli import plan_report
-from dovetail.cli.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
-from dovetail.cli.connections import ConnectionLimits
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
-from dovetail.cli.logs import logging_in_background, logs_json
 from dovetail.cli.plan import resolved
-from dovetail.cli.record_key import record_key
-from dovetail.cli.server import (
-    ServerOptions,
-    cancelled_by_signals,
-    interruptible,
-    listening,
-    listening_for_metrics,
-    serve_app,
-)
-from dovetail.cli.telemetry import telemetry
 from dovetail.cli.terminal import PROBLEM, address_of, curl
-from dovetail.cli.tls import tls_context
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
@@ -53,6 +39,20 @@ from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
+from dovetail.server.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
+from dovetail.server.connections import ConnectionLimits
+from dovetail.server.logs import logging_in_background, logs_json
+from dovetail.server.record_key import record_key
+from dovetail.server.server import (
+    ServerOptions,
+    cancelled_by_signals,
+    interruptible,
+    listening,
+    listening_for_metrics,
+    serve_app,
+)
+from dovetail.server.telemetry import telemetry
+from dovetail.server.tls import tls_context
 from dovetail.tokens import Tokenizer
 
 _SECONDS_OF_A_DAY = 24 * 3600

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dovetail import __version__
-from dovetail.cli.logs import logs_json, write_access_line
 from dovetail.errors import PlanError
 from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.plan import Plan
+from dovetail.server.logs import logs_json, write_access_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

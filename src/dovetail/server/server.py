@@ -21,13 +21,13 @@ from rich.console import Console
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from dovetail.cli import unix_socket
-from dovetail.cli.api_keys import ClientKeys
-from dovetail.cli.connections import ConnectionLimits, Connections
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
 from dovetail.gateway.limits.draining import Draining
 from dovetail.plan import Plan
+from dovetail.server import unix_socket
+from dovetail.server.api_keys import ClientKeys
+from dovetail.server.connections import ConnectionLimits, Connections
 
 #: Connections that wait to be accepted, as in nginx.
 _BACKLOG = 511
@@ -284,7 +284,7 @@ def _uvicorn_config(app: ASGIApp, limits: ConnectionLimits, tls: ssl.SSLContext 
         lifespan="off",
         access_log=False,
         proxy_headers=False,  # nothing here looks at the client's address
-        log_config=None,  # its records go where all others go (`cli.logs`)
+        log_config=None,  # its records go where all others go (`server.logs`)
         log_level="error",  # `Connections` logs the warnings, in one line a second
         backlog=_ACCEPTS,  # `GracefulServer.startup` sets that of the socket
         timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]

@@ -19,12 +19,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from dovetail.cli.telemetry import telemetry, traces_endpoint
 from dovetail.errors import PlanError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import resolve
+from dovetail.server.telemetry import telemetry, traces_endpoint
 from dovetail.tokens import Tokenizer
 from tests.cli.test_serve import free_port, serving
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
@@ -161,7 +161,7 @@ def test_the_standard_variables_are_enough(
 def test_a_collector_that_never_answers_stops_nobody(
     small_tokenizer: Tokenizer, pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.telemetry._LAST_SPANS_S", 0.1)
+    monkeypatch.setattr("dovetail.server.telemetry._LAST_SPANS_S", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "32")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
@@ -176,7 +176,7 @@ def test_a_collector_that_never_answers_stops_nobody(
 def test_a_collector_that_is_gone_stops_nobody(
     small_tokenizer: Tokenizer, pair: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.telemetry._LAST_SPANS_S", 0.1)
+    monkeypatch.setattr("dovetail.server.telemetry._LAST_SPANS_S", 0.1)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     tried = threading.Event()

@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dovetail.cli import logs
-from dovetail.cli.logs import logging_in_background, logs_json, write_access_line
-from dovetail.cli.telemetry import telemetry
 from dovetail.plan import resolve
+from dovetail.server import logs
+from dovetail.server.logs import logging_in_background, logs_json, write_access_line
+from dovetail.server.telemetry import telemetry
 from tests.cli.test_serve import free_port
 from tests.cli.test_standard_streams import BODY, fill, ready
 
@@ -124,7 +124,7 @@ def test_a_stalled_reader_does_not_keep_the_process_alive() -> None:
     """Neither at the end of the context, nor when the interpreter ends."""
     script = """
 import logging, os
-from dovetail.cli import logs
+from dovetail.server import logs
 logs._LAST_RECORDS_S = 0.1
 with logs.logging_in_background(json=False, descriptor=os.pipe()[1]):
     for _ in range(20_000):

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.cli.key_file import read_keys, reloaded_on_hangup
 from dovetail.errors import PlanError
 from dovetail.gateway.limits.accounts import Keyring
 from dovetail.plan import Plan
+from dovetail.server.key_file import read_keys, reloaded_on_hangup
 
 #: The environment variable with the key of the server's clients, for a server without a file of its key.
 CLIENT_KEY = "DOVETAIL_API_KEY"
