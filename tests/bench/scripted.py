@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import selectors
 from collections.abc import Coroutine, Mapping
@@ -13,8 +12,6 @@ from dovetail.client.transport import Arrival, Reply
 
 #: Words and letters of a prompt are one token each, and so is the rest together.
 REST = 10
-#: The most tokens of the requests by which a client finds out what the server takes.
-PROBE = 4
 
 
 class _Skip(selectors.DefaultSelector):
@@ -48,9 +45,8 @@ class Scripted:
 
     `burst`: tokens of each delta. `stop`: the tokens of an answer, if it ends early. `usage`: every, end or none.
     `refuses`: fields of requests that are refused. `drafts`: it is Dovetail, and drafting makes a token take half as
-    long. `arguments`: of each call. `slow`: seconds that the first request of all takes longer. `stall`: from when and
-    until when no request begins. `serial`: it answers one request at a time. `counters`: it counts drafts in /metrics
-    as vLLM does, and not in its answers.
+    long. `arguments`: of each call. `slow`: seconds that the first request of all takes longer. `counters`: it counts
+    drafts in /metrics as vLLM does, and not in its answers.
     """
 
     def __init__(self, **script: Any) -> None:
@@ -59,10 +55,8 @@ class Scripted:
         self.usage, self.refuses = "every", ("dovetail",)
         self.drafts, self.tokenizes, self.context = False, True, 100_000
         self.arguments, self.slow, self.status = '{"city": "Paris"}', 0.0, 200
-        self.stall, self.serial, self.counters = (0.0, 0.0), False, False
+        self.counters = False
         self.__dict__.update(script)
-        self.turn = asyncio.Lock()
-        self.sent: list[float] = []
         self.prompts: list[str] = []
         self.bodies: list[Mapping[str, Any]] = []
         self.at_once = self.most_at_once = 0
@@ -96,8 +90,7 @@ class Scripted:
         self.most_at_once = max(self.most_at_once, self.at_once)
         sent = now()
         try:
-            async with self.turn if self.serial else contextlib.nullcontext():
-                return await self._stream(request, count, now, sent)
+            return await self._stream(request, count, now, sent)
         finally:
             self.at_once -= 1
 
@@ -131,10 +124,6 @@ class Scripted:
         drafting = self.drafts and request.get("dovetail", {}).get("draft_tokens") != 0
         token = self.token / 2 if drafting else self.token
         slow, self.slow = self.slow if request["max_tokens"] > 4 else 0.0, self.slow * (request["max_tokens"] <= 4)
-        if request["max_tokens"] != PROBE:
-            self.sent.append(sent)
-        if self.stall[0] <= sent < self.stall[1]:
-            await asyncio.sleep(self.stall[1] - sent)
         await asyncio.sleep(self.first + slow)
         for at in range(0, tokens, self.burst):
             if at:

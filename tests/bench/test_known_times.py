@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.bench.figures import Cell
-from dovetail.bench.plan import Kind, Plan, parse_matrix, parse_service_level
+from dovetail.bench.plan import Kind, Plan, parse_matrix
 from dovetail.bench.result import Header, ResumeFile
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
@@ -86,22 +86,6 @@ def test_prompts_may_share_their_beginning() -> None:
     timed = [body["messages"][0]["content"] for body in server.bodies if body.get("ignore_eos")][-5:]
     beginnings = {text.split(".")[0] for text in timed}
     assert len(set(timed)) == 5 and len({text[:400] for text in beginnings}) == 1
-
-
-@pytest.mark.parametrize(
-    ("limits", "share"),
-    [("ttft:50.1", 1.0), ("ttft:49", 0.0), ("tpot:10.1,e2el:350.1", 1.0), ("tpot:9", 0.0), ("e2el:349", 0.0)],
-)
-def test_goodput_counts_the_requests_within_the_limits(limits: str, share: float) -> None:
-    (cell,) = measured(plan(concurrencies=(2,), service_level=parse_service_level(limits)), Scripted())
-    assert cell.goodput is not None and cell.goodput.share == share
-    assert cell.goodput.requests_per_second == pytest.approx(share * 2 / 0.35)
-
-
-@pytest.mark.parametrize("wrong", ["", "ttft", "ttft:", "ttft:-1", "ttft:x", "p99:3", "ttft:1;tpot:2", "ttft:٣"])
-def test_limits_are_times_with_names(wrong: str) -> None:
-    with pytest.raises(InvalidRequest, match="--goodput"):
-        parse_service_level(wrong)
 
 
 def test_drafting_on_and_off_are_paired() -> None:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import msgspec
 
-from dovetail.bench.plan import Kind, ServiceLevel, Speculation
+from dovetail.bench.plan import Kind, Speculation
 from dovetail.bench.timing import Drafting, Sample, TextKind
 from dovetail.client.statistics import Interval, Pair, bootstrap, percentiles
 
@@ -59,13 +59,6 @@ class KindTokens(msgspec.Struct, frozen=True):
     tokens_per_delta: float
 
 
-class Goodput(msgspec.Struct, frozen=True):
-    """The requests within the service level: their share, and how many a second."""
-
-    share: float
-    requests_per_second: float
-
-
 class WarmUp(msgspec.Struct, frozen=True):
     """Medians of the requests before the timed ones, which are in no other figure."""
 
@@ -110,7 +103,6 @@ class Cell(msgspec.Struct, frozen=True):
     warm_up: WarmUp | None = None
     first_delta_estimated: bool = False
     late_first_deltas: int = 0
-    goodput: Goodput | None = None
     tokens_by_kind: dict[TextKind, KindTokens] = {}
 
     @property
@@ -141,7 +133,6 @@ def measured(
     warm_up: Wave,
     waves: Sequence[Wave],
     calls: Calls,
-    level: ServiceLevel | None = None,
     counted: Sequence[Sequence[int]] = (),
 ) -> Cell:
     """`empty` with the figures of its timed waves.
@@ -150,7 +141,7 @@ def measured(
     """
     every = [sample for wave in waves for sample in wave]
     prompts = [sample.prompt_tokens for sample in every]
-    acceptance = accepted([sample.drafting for sample in every if sample.drafting is not None]) or _counted(counted)
+    acceptance = _accepted([sample.drafting for sample in every if sample.drafting is not None]) or _counted(counted)
     return msgspec.structs.replace(
         empty,
         requests=len(every),
@@ -171,7 +162,6 @@ def measured(
         warm_up=_warm_up(warm_up),
         first_delta_estimated=any(sample.estimated for sample in every),
         late_first_deltas=sum(map(_is_late, every)),
-        goodput=None if level is None else _goodput(waves, level),
         tokens_by_kind=_by_kind(every),
     )
 
@@ -195,11 +185,8 @@ def _is_late(sample: Sample) -> bool:
 
 
 def _times(waves: Sequence[Wave], values: Callable[[Sample], list[float]]) -> Times | None:
-    return times([[value for sample in wave for value in values(sample)] for wave in waves])
-
-
-def times(groups: Sequence[Sequence[float]]) -> Times | None:
-    """Percentiles of all values, with intervals for which whole groups are drawn; None without values."""
+    """Percentiles of all values, with intervals for which whole waves are drawn; None without values."""
+    groups = [[value for sample in wave for value in values(sample)] for wave in waves]
     n = sum(map(len, groups))
     if n == 0:
         return None
@@ -214,20 +201,6 @@ def _by_kind(samples: Sequence[Sample]) -> dict[TextKind, KindTokens]:
         deltas, tokens = (sum(each) for each in zip(*counts, strict=True))
         found[kind] = KindTokens(deltas, tokens / deltas)
     return found
-
-
-def _goodput(waves: Sequence[Wave], level: ServiceLevel) -> Goodput:
-    """The next wave is sent when all answers of the one before have ended, so a wave lasts as long as its longest."""
-    good = sum(is_good(sample, level) for wave in waves for sample in wave)
-    seconds = sum(max(sample.end for sample in wave) for wave in waves)
-    return Goodput(good / sum(map(len, waves)), good / seconds)
-
-
-def is_good(sample: Sample, level: ServiceLevel, late: float = 0.0) -> bool:
-    """Whether a request kept all limits. `late`: seconds from when it was due to when it was sent."""
-    taken = sample.first + late, sample.time_per_token, sample.end + late
-    limits = level.ttft, level.tpot, level.e2el
-    return all(time is None or limit is None or 1000 * time <= limit for time, limit in zip(taken, limits, strict=True))
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -246,7 +219,7 @@ def _decode_of_all(waves: Sequence[Wave]) -> float | None:
     return tokens / time if time else None
 
 
-def accepted(drafting: Sequence[Drafting]) -> Acceptance | None:
+def _accepted(drafting: Sequence[Drafting]) -> Acceptance | None:
     """The acceptance over several answers; None without steps."""
     steps = sum(each.steps for each in drafting)
     drafted = sum(each.drafted for each in drafting)

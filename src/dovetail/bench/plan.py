@@ -19,18 +19,10 @@ _MOST_TOKENS = 10_000_000
 _MOST_CONCURRENT = 1024
 
 
-class ServiceLevel(msgspec.Struct, frozen=True):
-    """The longest times of a request that is good, in ms: to its first token, for each token after that, in all."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-
-
 class Plan(msgspec.Struct, frozen=True):
     """`tokens`: of each answer. `requests`: the fewest timed requests of a cell. `seed`: of the prompts' own words.
 
-    `shared_prefix`: whether all prompts of a length have the same beginning. `service_level`: for the goodput.
+    `shared_prefix`: whether all prompts of a length have the same beginning.
     """
 
     contexts: tuple[int, ...]
@@ -40,7 +32,6 @@ class Plan(msgspec.Struct, frozen=True):
     requests: int
     seed: int
     shared_prefix: bool = False
-    service_level: ServiceLevel | None = None
 
     def waves(self, concurrency: int) -> int:
         """Timed waves of a cell, at least two, so that there is a spread. One more wave before them is dropped."""
@@ -62,17 +53,6 @@ def parse_matrix(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if len(parts) != 2:
         raise InvalidRequest(f'--matrix must be contexts x concurrencies, as in "1k,8k x 1,4", not {text!r:.80}')
     return _numbers(parts[0], "context", _MOST_TOKENS), _numbers(parts[1], "concurrency", _MOST_CONCURRENT)
-
-
-def parse_service_level(text: str) -> ServiceLevel:
-    """The limits of "ttft:500,tpot:50,e2el:5000". Raises `InvalidRequest`."""
-    limits: dict[str, float] = {}
-    for word in text.split(","):
-        name, _, number = word.strip().partition(":")
-        if name not in ServiceLevel.__struct_fields__ or not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", number, re.ASCII):
-            raise InvalidRequest(f"--goodput takes ttft:MS, tpot:MS and e2el:MS with commas between, not {word!r:.40}")
-        limits[name] = float(number)
-    return ServiceLevel(**limits)
 
 
 def _numbers(text: str, name: str, most: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ _WORDS = (
     "part place case week company system program question work number night point home water room mother area money "
     "story fact month lot right study book eye job word business issue side kind head house service friend father"
 ).split()
-TASK: Mapping[Kind, str] = {
+_TASK: Mapping[Kind, str] = {
     "prose": "Write as long a text as you can about these words.",
     "calls": "Please get the weather for city Paris.",
 }
@@ -38,30 +38,14 @@ class Shape(msgspec.Struct, frozen=True):
 
 def request(kind: Kind, shape: Shape, own: str) -> dict[str, Any]:
     """The messages and tools of one request. `own`: text from which its own words are drawn."""
-    own_words = words(own, _OWN)
+    own_words = " ".join(random.Random(own).choices(_WORDS, k=_OWN))
     common = " ".join(_WORDS[i * 7 % len(_WORDS)] for i in range(shape.words)) + " a" * shape.letters
     text = f"{common}. {own_words}" if shape.shared else f"{own_words}. {common}"
-    content = f"{text}\n{TASK[kind]}"
+    content = f"{text}\n{_TASK[kind]}"
     messages = [{"role": "user", "content": content}]
     if kind == "prose":
         return {"messages": messages}
     return {"messages": messages, "tools": [TOOL], "tool_choice": "required"}
-
-
-def words(own: str, count: int) -> str:
-    """So many words, drawn from the text `own`."""
-    return " ".join(random.Random(own).choices(_WORDS, k=count))
-
-
-async def tokens_per_word(count: Count) -> float:
-    """How many tokens a word has on average. Raises `NotTested`."""
-    empty, sample = [
-        await count({"messages": [{"role": "user", "content": text}]})
-        for text in (TASK["prose"], f"{TASK['prose']} {words('sample', 400)}")
-    ]
-    if sample <= empty:
-        raise NotTested("by its count, longer prompts have no more tokens")
-    return (sample - empty) / 400
 
 
 async def fitted(kind: Kind, context: int, own: str, count: Count, start: Shape) -> Shape:

@@ -1,9 +1,7 @@
-"""The table of a run, on a terminal and as CSV."""
+"""The table of a run, on a terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 from itertools import groupby
 
 from rich.console import Console
@@ -14,16 +12,6 @@ from dovetail.bench.figures import Cell, Times
 from dovetail.bench.result import Result
 
 _COLUMNS = ("context", "x", "kind", "drafts", "decode", "95 %", "all", "prefill", "TTFT", "TPOT", "a step")
-_CSV_FIGURES = (
-    "decode_tokens_per_second",
-    "decode_tokens_per_second_all",
-    "prefill_tokens_per_second",
-    "ttft_ms",
-    "tpot_ms",
-    "gap_ms",
-    "end_to_end_ms",
-    "acceptance_length",
-)
 
 
 def show(result: Result, console: Console) -> None:
@@ -41,19 +29,6 @@ def show(result: Result, console: Console) -> None:
     console.print(f"client: {result.client.cpu_share:.0%} of a core", style="yellow" if _busy(result) else "")
     if _busy(result):
         console.print("The client used more than half a core: its own work may be in the times.", style="yellow")
-
-
-def as_csv(result: Result) -> str:
-    """A line for each cell, with the medians that the table has, below a line of names."""
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("endpoint", *_COLUMNS[:4], *_CSV_FIGURES, "wrong calls", "because"))
-    for cell in result.cells:
-        place = (cell.endpoint, cell.context, cell.concurrency, cell.kind, cell.speculation)
-        figures = (getattr(cell, name) for name in _CSV_FIGURES)
-        medians = (figure.p50 if isinstance(figure, Times) else figure for figure in figures)
-        rows.writerow((*place, *medians, cell.calls.wrong, cell.because))
-    return text.getvalue()
 
 
 def _busy(result: Result) -> bool:
@@ -82,12 +57,6 @@ def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
             console.print(f"{place}: {share}: {escape(str(cell.calls.because))}", style="bold red", soft_wrap=True)
         if cell.late_answers is not None:
             console.print(f"{place}: {cell.late_answers}", style="yellow", soft_wrap=True)
-        if cell.goodput is not None:
-            console.print(
-                f"{place}: {cell.goodput.share:.0%} of requests are within the limits, "
-                f"{cell.goodput.requests_per_second:.3g} a second",
-                soft_wrap=True,
-            )
         if cell.cached_share is not None and cell.cached_share > 0.1:
             console.print(
                 f"{place}: {cell.cached_share:.0%} of the prompts' tokens came from a cache",

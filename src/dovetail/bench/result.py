@@ -13,8 +13,6 @@ from pathlib import Path
 import msgspec
 
 from dovetail.bench.figures import Cell, Ratio
-from dovetail.bench.knee import Knee
-from dovetail.bench.load import LoadFigures
 from dovetail.bench.plan import Plan
 from dovetail.client.run_file import RunFile
 
@@ -77,22 +75,6 @@ class Result(msgspec.Struct, frozen=True):
             f"{self.plan.tokens} tokens an answer; at least {self.plan.requests} requests a cell; "
             f"the client used {self.client.cpu_share:.0%} of a core"
         )
-
-
-class LoadResult(msgspec.Struct, frozen=True):
-    """The result of a run with `--workload`: its load, or with `--find-knee` every load that it tried, and the knee."""
-
-    command: tuple[str, ...]
-    version: str
-    machine: str
-    workload: str
-    seed: int
-    model: str | None
-    loads: tuple[LoadFigures, ...]
-    knee: Knee | None
-    client: Client
-    commit: str | None = None
-    versions: dict[str, str] = {}
 
 
 class Header(msgspec.Struct, frozen=True, tag="dovetail bench 1"):

@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.bench.calls import wrong
 from dovetail.bench.figures import Calls, Cell, Ratio, measured, ratio
-from dovetail.bench.plan import Kind, Plan, ServiceLevel, Speculation
+from dovetail.bench.plan import Kind, Plan, Speculation
 from dovetail.bench.prompts import tolerance
 from dovetail.bench.target import Target, Timed, timed
 from dovetail.client.not_tested import NotTested
@@ -29,12 +29,12 @@ class _Variant:
         self.counted: list[list[int]] = []
         self.reason: str | None = None
 
-    def cell(self, level: ServiceLevel | None) -> Cell:
+    def cell(self) -> Cell:
         if self.reason is not None:
             return msgspec.structs.replace(self.empty, because=self.reason)
         warm_up, *waves = [[timed.sample for timed in wave] for wave in self.waves]
         calls = _checked([timed for wave in self.waves for timed in wave]) if self.empty.kind == "calls" else Calls()
-        return measured(self.empty, warm_up, waves, calls, level, self.counted[1:])
+        return measured(self.empty, warm_up, waves, calls, self.counted[1:])
 
 
 def _checked(timed: Sequence[Timed]) -> Calls:
@@ -91,7 +91,7 @@ class Run:
         """Measure what is not measured yet. `finished` gets the cells of each place of the matrix."""
         for group in self._groups():
             await self._measure(group, progress)
-            cells = [variant.cell(self._plan.service_level) for variant in group]
+            cells = [variant.cell() for variant in group]
             keys = {_key(cell) for cell in cells}
             self.cells = [cell for cell in self.cells if _key(cell) not in keys] + cells
             finished(cells)

@@ -109,10 +109,6 @@ class Target:
         """vLLM's counters of draft tokens now; None if the endpoint has none."""
         return await reading(self._endpoint) if self._counts else None
 
-    async def tokens_per_word(self) -> float:
-        """How many tokens a word of a prompt has on average. Raises `NotTested`."""
-        return await prompts.tokens_per_word(self._count)
-
     async def _count(self, request: Mapping[str, Any]) -> int:
         if self._tokenizes:
             count = await self._tokenized(request)

@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import sys
 import time
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -16,12 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dovetail import __version__
 from dovetail.bench.html import html
-from dovetail.bench.plan import KINDS, Kind, Plan, new_seed, parse_matrix, parse_service_level
-from dovetail.bench.report import as_csv, show
+from dovetail.bench.plan import KINDS, Kind, Plan, new_seed, parse_matrix
+from dovetail.bench.report import show
 from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, machine, versions
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
-from dovetail.cli import bench_load
 from dovetail.cli.demo_endpoint import demo_endpoint
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.client.endpoint import Endpoint, Limits
@@ -31,14 +28,11 @@ from dovetail.errors import InvalidRequest
 #: The environment variables with the keys of the first and the second URL. A key is never sent to the other one.
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_2")
 _MATRIX, _DEMO_MATRIX = "1k,8k x 1,4", "256,1k x 1,4"
+_INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit codes: 0 every cell is measured and every call right; 1 a call was wrong; 2 a cell is empty; 130 stopped."""
-    if arguments.workload is not None:
-        return bench_load.run(arguments)
-    if arguments.png is not None and find_spec("matplotlib") is None:
-        raise InvalidRequest("--png needs matplotlib: pip install 'dovetail[bench]'")
     plan = _plan(arguments)
     if arguments.url is not None:
         return _run(arguments, plan, [base_of(url) for url in (arguments.url, arguments.url2) if url is not None])
@@ -86,9 +80,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     if arguments.tokens < 2:
         raise InvalidRequest("--tokens must be 2 or more: the speed is that of the tokens after the first")
     seed = new_seed() if arguments.seed is None else arguments.seed
-    level = None if arguments.goodput is None else parse_service_level(arguments.goodput)
     counts = arguments.tokens, arguments.requests
-    return Plan(contexts, concurrencies, tuple(kinds), *counts, seed, arguments.shared_prefix, level)
+    return Plan(contexts, concurrencies, tuple(kinds), *counts, seed, arguments.shared_prefix)
 
 
 async def _measure(measuring: Run, transports: list[HttpTransport], file: ResumeFile) -> None:
@@ -117,18 +110,14 @@ def _report(
     result = Result(
         command, __version__, machine(), plan, models, tuple(cells), tuple(ratios(cells)), client, commit(), versions()
     )
-    if arguments.csv is not None:
-        Path(arguments.csv).write_text(as_csv(result), encoding="utf-8")
     if arguments.html is not None:
         Path(arguments.html).write_text(html(result), encoding="utf-8", errors="replace")
-    if arguments.png is not None:
-        import_module("dovetail.bench.png").png(result, Path(arguments.png))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     else:
         show(result, Console(highlight=False))
     if stopped:
-        return bench_load.INTERRUPTED
+        return _INTERRUPTED
     if any(cell.because is not None for cell in cells):
         return 2
     return 1 if any(cell.calls.wrong for cell in cells) else 0

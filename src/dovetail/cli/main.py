@@ -350,26 +350,6 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument(
         "--shared-prefix", action="store_true", help="all prompts have the same beginning, for a cache to find"
     )
-    bench.add_argument(
-        "--goodput", metavar="LIMITS", help='count requests within limits in ms, such as "ttft:500,tpot:50,e2el:9000"'
-    )
-    work = bench.add_argument_group("work in place of a matrix")
-    work.add_argument(
-        "--workload",
-        metavar="NAME|FILE",
-        help="agentic, batch, chat or rag: jobs of one or several turns; a trace in Mooncake's or aiperf's form; or a "
-        "folder of `serve --record`",
-    )
-    work.add_argument("--jobs", metavar="N", type=_positive, default=32, help="how many (default: 32)")
-    arrival = work.add_mutually_exclusive_group()
-    arrival.add_argument("--concurrency", metavar="N", type=_positive, help="jobs at once (default: 4)")
-    arrival.add_argument("--rate", metavar="R", type=_ratio, help="jobs a second, at random times (Poisson)")
-    arrival.add_argument("--replay", metavar="X", type=_ratio, help="at the times of the trace, X times as fast")
-    work.add_argument("--scale", metavar="X", type=_ratio, default=1.0, help="X times the tokens (default: 1)")
-    work.add_argument("--pauses", metavar="X", type=_ratio, default=1.0, help="X times the pauses (default: 1)")
-    work.add_argument(
-        "--find-knee", action="store_true", help="search the highest rate that keeps --goodput in 95 of 100 requests"
-    )
     load = bench.add_argument_group("load")
     for option, kind, default, text in (
         ("--tokens", _positive, 128, "tokens of an answer"),
@@ -381,9 +361,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
         load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
     output = bench.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--csv", metavar="FILE", help="write the medians of each cell as CSV")
     output.add_argument("--html", metavar="FILE", help="write one HTML page: heat maps, ratios, curves")
-    output.add_argument("--png", metavar="FILE", help="write the heat maps as a picture (needs dovetail[bench])")
     output.add_argument(
         "--resume", metavar="FILE", help="write each measured cell; the same command goes on with a stopped run"
     )
