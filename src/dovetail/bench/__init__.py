@@ -8,4 +8,5 @@ calls.py     whether the calls that were timed are right
 runner.py    runs the cells, variants in turns
 figures.py   the samples of a cell as figures with intervals
 report.py    the table
+html.py      the page
 """

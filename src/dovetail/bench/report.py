@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.console import Console
@@ -49,20 +50,22 @@ def _endpoint(endpoint: str, cells: list[Cell], console: Console) -> None:
         if all(cell.acceptance is None for cell in cells):
             console.print("tokens a step are unknown: the endpoint reports no drafting", style="dim")
     for cell in cells:
-        place = f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
-        if cell.because is not None:
-            console.print(f"{place}: not measured, because {escape(cell.because)}", style="yellow", soft_wrap=True)
-        if cell.calls.wrong:
-            share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
-            console.print(f"{place}: {share}: {escape(str(cell.calls.because))}", style="bold red", soft_wrap=True)
-        if cell.late_answers is not None:
-            console.print(f"{place}: {cell.late_answers}", style="yellow", soft_wrap=True)
-        if cell.cached_share is not None and cell.cached_share > 0.1:
-            console.print(
-                f"{place}: {cell.cached_share:.0%} of the prompts' tokens came from a cache",
-                style="yellow",
-                soft_wrap=True,
-            )
+        for text, style in problems(cell):
+            console.print(escape(text), style=style, soft_wrap=True)
+
+
+def problems(cell: Cell) -> Iterator[tuple[str, str]]:
+    """What is wrong with a cell or its figures: sentences, and the style of each on a terminal."""
+    place = f"{cell.context} x {cell.concurrency} {cell.kind}, drafting {cell.speculation}"
+    if cell.because is not None:
+        yield f"{place}: not measured, because {cell.because}", "yellow"
+    if cell.calls.wrong:
+        share = f"{cell.calls.wrong} of {cell.calls.checked} answers with calls are wrong"
+        yield f"{place}: {share}: {cell.calls.because}", "bold red"
+    if cell.late_answers is not None:
+        yield f"{place}: {cell.late_answers}", "yellow"
+    if cell.cached_share is not None and cell.cached_share > 0.1:
+        yield f"{place}: {cell.cached_share:.0%} of the prompts' tokens came from a cache", "yellow"
 
 
 def _row(cell: Cell) -> tuple[str, ...]:
@@ -73,19 +76,19 @@ def _row(cell: Cell) -> tuple[str, ...]:
         str(cell.concurrency),
         cell.kind,
         cell.speculation,
-        _median(decode),
+        number(median(decode)),
         interval,
-        _number(cell.decode_tokens_per_second_all),
-        _median(cell.prefill_tokens_per_second),
-        _median(cell.ttft_ms),
-        _median(cell.tpot_ms),
-        _number(cell.acceptance_length),
+        number(cell.decode_tokens_per_second_all),
+        number(median(cell.prefill_tokens_per_second)),
+        number(median(cell.ttft_ms)),
+        number(median(cell.tpot_ms)),
+        number(cell.acceptance_length),
     )
 
 
-def _median(times: Times | None) -> str:
-    return _number(None if times is None else times.p50)
+def median(times: Times | None) -> float | None:
+    return None if times is None else times.p50
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.0f}"

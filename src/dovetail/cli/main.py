@@ -361,7 +361,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
         load.add_argument(option, metavar="N", type=kind, default=default, help=f"{text} (default: {default:g})")
     output = bench.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--html", metavar="FILE", help="write one HTML page: heat maps, ratios, curves")
+    output.add_argument("--html", metavar="FILE", help="write one HTML page: heat maps and ratios")
     output.add_argument(
         "--resume", metavar="FILE", help="write each measured cell; the same command goes on with a stopped run"
     )
