@@ -23,7 +23,8 @@ import pytest
 
 from dovetail.backends import vllm
 from dovetail.backends.remote import Server, Vocabulary
-from dovetail.backends.vllm import launching, program, restarts
+from dovetail.backends.vllm import launching, program
+from dovetail.backends.vllm.engine import MOST_CRASHES
 from dovetail.completion import Completion, Engine, Sampling, total
 from dovetail.errors import EngineBusy, EngineError, InvalidRequest, PlanError
 from tests.backends.vllm_program import LOADING, Run, alive, runs, write
@@ -95,7 +96,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "FIRST_S", 0.01)
+    monkeypatch.setattr("dovetail.backends.vllm.engine.FIRST_DELAY_S", 0.01)
 
 
 def test_it_starts_completes_and_leaves_no_process(tmp_path: Path) -> None:
@@ -351,10 +352,10 @@ def test_an_engine_that_dies_five_times_is_given_up(tmp_path: Path) -> None:
         assert engine.gave_up is not None
         error = await engine.gave_up
         assert error.private  # it quotes the log
-        assert error.message.startswith(f"vLLM died {restarts.MOST} times, the last time: vLLM ended while")
+        assert error.message.startswith(f"vLLM died {MOST_CRASHES} times, the last time: vLLM ended while")
 
     setup.run(test)
-    assert len(runs(tmp_path)) == restarts.MOST
+    assert len(runs(tmp_path)) == MOST_CRASHES
 
 
 def test_an_engine_that_cannot_be_restarted_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +370,7 @@ def test_an_engine_that_cannot_be_restarted_is_given_up(tmp_path: Path, monkeypa
             await ids(engine)
         assert engine.gave_up is not None
         assert (await engine.gave_up).message == (
-            f"vLLM died {restarts.MOST} times, the last time: vLLM cannot be started: Cannot allocate memory"
+            f"vLLM died {MOST_CRASHES} times, the last time: vLLM cannot be started: Cannot allocate memory"
         )
 
     setup.run(test)
@@ -479,10 +480,10 @@ def test_stop_kills_a_process_that_ignores_sigterm(tmp_path: Path, monkeypatch: 
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from dovetail.backends.vllm import restarts
+from dovetail.backends.vllm import engine
 from tests.backends.test_vllm_engine import Setup
 
-restarts.FIRST_S = 600
+engine.FIRST_DELAY_S = 600
 
 async def main():
     setup = Setup(Path(sys.argv[1]))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.backends.vllm import restarts
 from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
+from dovetail.backends.vllm.engine import CRASH_WINDOW_S, MOST_CRASHES, restart_delay
 from dovetail.backends.vllm.log import Progress, failure, last, progress
 
 LOGS = Path(__file__).parent / "vllm_logs"
@@ -177,12 +177,12 @@ def test_an_exit_code_in_words() -> None:
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
 def test_the_delay_doubles_until_the_engine_is_given_up(times: list[float]) -> None:
     crashes = sorted(times)
-    recent = [crash for crash in crashes if crash > crashes[-1] - restarts.WINDOW_S]
-    delay = restarts.delay(crashes)
-    assert (delay is None) == (len(recent) >= restarts.MOST)
+    recent = [crash for crash in crashes if crash > crashes[-1] - CRASH_WINDOW_S]
+    delay = restart_delay(crashes)
+    assert (delay is None) == (len(recent) >= MOST_CRASHES)
     if delay is not None:
         assert delay == 2 ** (len(recent) - 1)
 
 
 def test_an_engine_that_crashes_once_a_day_is_always_restarted() -> None:
-    assert restarts.delay([day * 86400.0 for day in range(100)]) == 1
+    assert restart_delay([day * 86400.0 for day in range(100)]) == 1

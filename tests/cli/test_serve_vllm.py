@@ -229,10 +229,10 @@ def test_a_crash_is_reported_and_shown_by_health(pair: Path, served: Served) -> 
 #: A server that restarts its engine at once.
 IMPATIENT = """
 import sys
-from dovetail.backends.vllm import restarts
+from dovetail.backends.vllm import engine
 from dovetail.cli.main import main
 
-restarts.FIRST_S = 0.01
+engine.FIRST_DELAY_S = 0.01
 sys.exit(main())
 """
 
@@ -256,10 +256,10 @@ def test_an_engine_that_keeps_crashing_ends_the_server(pair: Path, tmp_path: Pat
 #: A server that kills its engine early, with a console in ASCII.
 HASTY = """
 import sys
-from dovetail.backends.vllm import child, restarts
+from dovetail.backends.vllm import child, engine
 from dovetail.cli.main import main
 
-restarts.FIRST_S, child.GRACE_S = 0.01, 2.0
+engine.FIRST_DELAY_S, child.GRACE_S = 0.01, 2.0
 sys.stdout.reconfigure(encoding="ascii")
 sys.exit(main())
 """

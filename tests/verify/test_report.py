@@ -22,8 +22,7 @@ from dovetail.verify.journal import Header, Journal, digest
 from dovetail.verify.outcome import Failure, Outcome, Untested
 from dovetail.verify.report import html, junit, results, show
 from dovetail.verify.report.result import exit_code
-from dovetail.verify.runner import Plan
-from dovetail.verify.sample_size import announced
+from dovetail.verify.runner import Plan, announced
 from dovetail.verify.suites.base import Figure
 from dovetail.verify.suites.protocol import Protocol
 from dovetail.verify.suites.speculation import Speculation

@@ -13,8 +13,7 @@ from dovetail.bench.prompts import Shape
 from dovetail.bench.timing import Sample, sample
 from dovetail.client.answer import Answer, from_body, mapping
 from dovetail.client.draft_counters import Reading, reading
-from dovetail.client.endpoint import Endpoint, error_text, merged
-from dovetail.client.models import choose_model
+from dovetail.client.endpoint import Endpoint, choose_model, error_text, merged
 from dovetail.client.not_tested import NotTested
 from dovetail.client.stream import from_events
 from dovetail.client.transport import Arrival, TimedTransport

@@ -28,9 +28,8 @@ from dovetail.verify.outcome import STEPS, Outcome
 from dovetail.verify.probe import Companion
 from dovetail.verify.report import html, junit, results, show
 from dovetail.verify.report.result import exit_code
-from dovetail.verify.runner import Plan
+from dovetail.verify.runner import Plan, announced
 from dovetail.verify.runner import run as run_suites
-from dovetail.verify.sample_size import announced
 from dovetail.verify.suites import SUITES, Calls, Schema, Speculation, Suite
 from dovetail.verify.suites.base import Case
 from dovetail.verify.suites.bfcl import CATEGORIES, read_bfcl

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.client.draft_counters import reading
-from dovetail.client.endpoint import Endpoint, Exchange, Features, error_text
-from dovetail.client.models import choose_model
+from dovetail.client.endpoint import Endpoint, Exchange, Features, choose_model, error_text
 from dovetail.client.not_tested import NotTested
 from dovetail.verify.acceptance import of_answer
 

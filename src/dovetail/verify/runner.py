@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 
 from dovetail.client.endpoint import Endpoint, Target
 from dovetail.client.not_tested import NotTested
+from dovetail.client.statistics import visible_difference, wilson
 from dovetail.verify.blame import Rerun, blamed
 from dovetail.verify.bundle import Bundles
 from dovetail.verify.journal import Journal
@@ -18,6 +19,9 @@ from dovetail.verify.language import Language
 from dovetail.verify.outcome import Failure, Outcome, Untested
 from dovetail.verify.probe import Companion, probe
 from dovetail.verify.suites.base import Case, Checked, Finding, Suite
+
+#: The share of pairs in which two sound endpoints are taken to differ: that of a model that is asked twice.
+_DISAGREEMENT = 0.1
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -30,6 +34,20 @@ class Plan(msgspec.Struct, frozen=True):
     runs: int = 1
     concurrency: int = 4
     undrafted: Mapping[Endpoint, Companion] = MappingProxyType({})
+
+
+def announced(plan: Plan, endpoints: int) -> Iterator[str]:
+    """What the run can show: a line for each suite, before it begins."""
+    for suite in plan.suites:
+        cases = suite.cases()
+        n, clusters = len(cases) * plan.runs, len({case.cluster for case in cases})
+        if endpoints == 1:
+            most = 100 * (1 - wilson(clusters, clusters).low)
+            shown = f"if all pass, at most {most:.0f} % of conversations like these fail"
+        else:
+            visible = 100 * visible_difference(clusters, _DISAGREEMENT)
+            shown = f"a difference of {visible:.0f} points between the two is seen"
+        yield f"{suite.name}: {n} cases from {clusters} conversations; {shown} (95 % level)"
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.backends.remote.crash_suspects import MOST_DEATHS, WINDOW_S, CrashSuspects
-from dovetail.backends.vllm import restarts
+from dovetail.backends.vllm.engine import CRASH_WINDOW_S, MOST_CRASHES
 from dovetail.errors import InvalidRequest
 
 
@@ -29,7 +29,7 @@ def refused(suspects: CrashSuspects, prompt: str, now: float = 0.0) -> bool:
 
 
 def test_one_prompt_does_not_use_up_the_restarts() -> None:
-    assert MOST_DEATHS < restarts.MOST and WINDOW_S >= restarts.WINDOW_S
+    assert MOST_DEATHS < MOST_CRASHES and WINDOW_S >= CRASH_WINDOW_S
 
 
 @given(st.lists(st.floats(0, 3 * WINDOW_S), max_size=40))

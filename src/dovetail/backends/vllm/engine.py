@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -17,7 +17,6 @@ from typing import BinaryIO, Protocol
 from dovetail.backends.remote import RemoteEngine, Server
 from dovetail.backends.remote.errors import NoServer
 from dovetail.backends.remote.http import Http
-from dovetail.backends.vllm import restarts
 from dovetail.backends.vllm.advice import advice, ending, nearest, unknown
 from dovetail.backends.vllm.child import Child
 from dovetail.backends.vllm.launching import URL, Launch, Socket, open_log
@@ -34,6 +33,10 @@ PATIENCE_S = 900.0
 SILENCE_S = 1800.0
 #: Seconds without an answer of /health after which a serving vLLM is killed.
 HUNG_S = 300.0
+#: The fifth crash within half an hour is the last. A large model may load for ten minutes before it crashes again.
+CRASH_WINDOW_S = 1800.0
+MOST_CRASHES = 5
+FIRST_DELAY_S = 1.0
 _POLL_S = 0.2
 _WATCH_S = 5.0
 #: Seconds after a broken request within which a dead engine core shows in /health.
@@ -184,9 +187,9 @@ class VLLMEngine:
             self._deaths, self._serving = self._deaths + 1, False
             why = why or await self._explain(self._child, await self._child.end())
             crashes.append(time.monotonic())
-            delay = restarts.delay(crashes)
+            delay = restart_delay(crashes)
             if delay is None:
-                self.gave_up.set_result(_private(f"vLLM died {restarts.MOST} times, the last time: {why}"))
+                self.gave_up.set_result(_private(f"vLLM died {MOST_CRASHES} times, the last time: {why}"))
                 await self._client.stop()  # ends the requests that wait for a restart
                 return
             self._report.say(f"vLLM died. {why}. It is started again in {delay:.0f} s")
@@ -304,3 +307,12 @@ def _private(message: str) -> EngineError:
 
 class _StartFailed(EngineError):
     """vLLM did not become healthy."""
+
+
+def restart_delay(crashes: Sequence[float]) -> float | None:
+    """Seconds until the next start after `crashes`, of which the last is now; None to give up.
+
+    The delay doubles with each crash in the window: an engine that crashes once a day waits `FIRST_DELAY_S` each time.
+    """
+    recent = sum(1 for crash in crashes if crash > crashes[-1] - CRASH_WINDOW_S)
+    return None if recent >= MOST_CRASHES else FIRST_DELAY_S * 2.0 ** (recent - 1)
