@@ -19,7 +19,7 @@ from dovetail.cli import connections, server
 from dovetail.cli.connections import ConnectionLimits
 from dovetail.cli.server import GracefulServer, ServerOptions, listen
 from dovetail.errors import EngineBusy
-from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Draining
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,7 @@ from dovetail.conversation import Message
 from dovetail.errors import EngineError
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of
+from dovetail.gateway.limits.keys import ApiKey, KeyLimits, Keyring, digest_of
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.request_report import APIS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dovetail.conversation import Message
 from dovetail.errors import EngineBusy
 from dovetail.gateway import Settings
-from dovetail.gateway.http import event_stream
+from dovetail.gateway.http import response as http_response
 from dovetail.gateway.limits import queue as admission
 from dovetail.gateway.limits.queue import Admission, QueueLimits
 from dovetail.tokens import Tokenizer
@@ -198,7 +198,7 @@ async def test_a_request_that_waits_is_told_so(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy hangs up on a stream without a byte, typically after 60 seconds."""
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.02)
     engine.ids = ids_of(Message(content="ok"), tok)
     go = asyncio.Event()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import RateLimited
-from dovetail.gateway.limits.accounts import Account, Keyring
+from dovetail.gateway.limits.keys import Account, Keyring
 from dovetail.gateway.limits.shared_usage import SharedUsage
 from tests.gateway.named_keys import Clock, named
 

@@ -17,8 +17,7 @@ import pytest
 
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import ApiKey, digest_of
+from dovetail.gateway.limits.keys import ApiKey, Keyring, digest_of
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.records.record import model_digest
 from dovetail.inspect import page_files, routes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dovetail.cli.key_file import read_keys, reloaded_on_hangup
 from dovetail.errors import PlanError
-from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.shared_usage import SharedUsage
 from dovetail.plan import Plan
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from dovetail.cli.key_file import entry_of
-from dovetail.gateway.limits.api_key import new_key
+from dovetail.gateway.limits.keys import new_key
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ from dovetail.cli.worker_pages import WorkerPages
 from dovetail.cli.workers import READY
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
-from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Draining
 from dovetail.plan import Plan
 
 _LAST_EVENT_S = 3  # how long clients may then take to receive the error that ends their answers

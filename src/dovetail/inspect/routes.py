@@ -21,7 +21,7 @@ from starlette.routing import Route
 import dovetail
 from dovetail.errors import EngineBusy, Forbidden, InvalidRequest
 from dovetail.gateway import MoreRoutes, Settings
-from dovetail.gateway.http.connection import account_of
+from dovetail.gateway.http.endpoint import account_of
 from dovetail.gateway.observe.recording import RecordedTokenizer
 from dovetail.gateway.records.record import model_digest
 from dovetail.inspect.listing import Recordings

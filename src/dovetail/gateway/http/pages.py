@@ -13,11 +13,9 @@ from starlette.routing import BaseRoute, Route
 
 import dovetail
 from dovetail.completion import Engine
-from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.http.errors import unknown_model
-from dovetail.gateway.http.not_found import described
-from dovetail.gateway.limits.draining import Draining
-from dovetail.gateway.limits.key_limits import check_model, may_use
+from dovetail.gateway.http.endpoint import account_of
+from dovetail.gateway.http.errors import described, unknown_model
+from dovetail.gateway.limits.queue import Draining
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.settings import Settings
 
@@ -72,7 +70,8 @@ class Pages:
 
     async def _models(self, request: Request) -> Response:
         name = self._settings.served_model_name
-        names = [name] if may_use(name, account_of(request.scope)) else []
+        account = account_of(request.scope)
+        names = [name] if account is None or account.allows(name) else []
         ends = dict.fromkeys(("first_id", "last_id"), next(iter(names), None))  # Anthropic's, and so is the next
         return JSONResponse({"object": "list", "data": [self._model() for _ in names], **ends, "has_more": False})
 
@@ -80,7 +79,8 @@ class Pages:
         name = request.path_params["id"]
         if name != self._settings.served_model_name:
             raise unknown_model(name, self._settings.served_model_name)
-        check_model(name, account_of(request.scope))
+        if (account := account_of(request.scope)) is not None:
+            account.check_model(name)
         return JSONResponse(self._model())
 
     async def _root(self, request: Request) -> Response:

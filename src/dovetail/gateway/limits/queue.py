@@ -1,4 +1,4 @@
-"""The queue in front of the engine: bounded, fair between clients, with a deadline.
+"""The queue in front of the engine: bounded, fair between clients, with a deadline, until the server begins to end.
 
 An engine serves its own queue in the order of arrival, so one client with many requests would keep all others waiting.
 Here as many answers run as the engine works on at a time, and the next place goes to the client that has the fewest.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
 from dovetail.errors import EngineBusy
+
+T = TypeVar("T")
 
 _MOST_CLIENTS = 10_000
 
@@ -143,3 +146,38 @@ class _Waiter(msgspec.Struct, eq=False):
     @property
     def is_admitted(self) -> bool:
         return self.turn.done() and not self.turn.cancelled() and self.turn.exception() is None
+
+
+class Draining:
+    """The end of a server after a signal: what has begun may end. `start` turns it on, for good."""
+
+    def __init__(self) -> None:
+        self.started = False
+        #: Of the requests that have no token yet.
+        self._waiting: set[asyncio.Timeout] = set()
+
+    def start(self) -> None:
+        """Refuse every request that has no token yet, and all that come."""
+        self.started = True
+        now = asyncio.get_running_loop().time()
+        for scope in self._waiting:
+            scope.reschedule(now)
+
+    def check(self) -> None:
+        """Raise `EngineBusy` if the server takes no more requests."""
+        if self.started:
+            raise EngineBusy("the server is shutting down and takes no more requests; try again later")
+
+    async def first(self, step: Awaitable[T]) -> T:
+        """Wait for the first `step` of an answer. Raises `EngineBusy` if the server begins to drain before it."""
+        scope = asyncio.timeout(None)
+        self._waiting.add(scope)
+        try:
+            async with scope:
+                return await step
+        except TimeoutError:
+            if scope.expired():
+                self.check()
+            raise
+        finally:
+            self._waiting.discard(scope)

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from dovetail.conversation import Call
-from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.errors import DovetailError
 from dovetail.events import Event, fold
 from dovetail.gateway.observe.captured_bodies import CapturedBodies, CapturedBody
 from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
@@ -153,19 +153,6 @@ class Captures:
         recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
         return encoded(recording, min(MOST_BYTES, self._folder.most_bytes))
-
-
-def wanted(captures: Captures | None, requested: bool | None) -> bool:
-    """Whether a request is recorded whose `dovetail.recording` is `requested`.
-
-    Raises `InvalidRequest` if it asks for a recording, and the server makes none.
-    """
-    if captures is not None:
-        return captures.wants(requested)
-    if requested:
-        message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
-        raise InvalidRequest(message, param="dovetail.recording")
-    return False
 
 
 def encoded(recording: Recording, most_bytes: int) -> bytes:
