@@ -18,8 +18,8 @@ from dovetail.gateway.http.middleware import RequestMiddleware
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.limits.queue import Admission, Draining
-from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.metrics import Metrics
+from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request

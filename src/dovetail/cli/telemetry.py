@@ -16,7 +16,7 @@ from dovetail import __version__
 from dovetail.cli.line_writer import LineWriter
 from dovetail.cli.standard_streams import dropped_pieces
 from dovetail.errors import PlanError
-from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.plan import Plan
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import KeyMetrics, Keyring
 from dovetail.gateway.limits.queue import Admission, Draining
 from dovetail.gateway.observe.capture import Captures
-from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.metrics import DroppedMessages, Metrics
+from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
@@ -59,16 +59,15 @@ def create_app(
     request."""
     metrics = Metrics(engine.gauges, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
-    serving = Serving(
-        runner,
-        settings,
-        metrics,
-        Bodies(settings.max_body_bytes, settings.body_memory_bytes),
-        Draining(),
-        Admission(settings.queue),
-        None if settings.recordings is None else Captures(settings.recordings, tokenizer),
+    bodies, admission = Bodies(settings.max_body_bytes, settings.body_memory_bytes), Admission(settings.queue)
+    captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
+    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, captures)
+    metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)
+    metrics.gauge(
+        "queued_tokens",
+        "Tokens of the prompts of requests that wait for a place in the engine",
+        lambda: admission.waiting_tokens,
     )
-    metrics.queue(serving.admission.gauges)
     metrics.register(DroppedMessages(telemetry.dropped))
 
     @contextlib.asynccontextmanager
@@ -79,8 +78,8 @@ def create_app(
             yield
         finally:
             await engine.stop()
-            if serving.captures is not None:
-                await asyncio.to_thread(serving.captures.close)
+            if captures is not None:
+                await asyncio.to_thread(captures.close)
             await telemetry.close()
 
     middleware = [Middleware(RequestMiddleware, metrics=metrics, telemetry=telemetry)]

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.errors import InvalidRequest, UnknownRecording
-from dovetail.gateway.observe.capture import MOST_BYTES
-from dovetail.gateway.observe.recording import NOTHING, Recording, decode
+from dovetail.gateway.observe.recording import MOST_BYTES, NOTHING, Recording, decode
 from dovetail.gateway.observe.recording_folder import SUFFIX
 from dovetail.inspect.summary import Summary, summary_of
 from dovetail.inspect.verdict import Finding, verdict

@@ -21,9 +21,8 @@ from dovetail.gateway.http.endpoint import account_of
 from dovetail.gateway.http.errors import error_response, public_error
 from dovetail.gateway.http.pages import OPEN_PATHS
 from dovetail.gateway.limits.keys import Account, Keyring, limit_headers
-from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.observe.request_report import RequestReport, Telemetry
 
 _LOG = logging.getLogger("dovetail.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

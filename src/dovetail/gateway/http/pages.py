@@ -32,7 +32,7 @@ class Pages:
         self._settings = settings
         self._draining = draining
         self._created = int(time.time())
-        metrics.ready(self._is_ready)
+        metrics.gauge("ready", "Whether the server may get traffic, as /ready has it", self._is_ready)
 
     @property
     def routes(self) -> list[BaseRoute]:

@@ -44,14 +44,16 @@ class Admission:
         self._limits = limits
         self._running: Counter[str] = Counter()
         self._waiting: dict[int, _Waiter] = {}
-        self._waiting_tokens = 0
+        #: The tokens of the prompts of the requests that wait.
+        self.waiting_tokens = 0
         self._numbers = itertools.count()
         #: When each client was last admitted; forgotten now and then, so that it stays small.
         self._admitted: dict[str, int] = {}
 
-    def gauges(self) -> dict[str, float]:
-        """How many requests wait, and the tokens of their prompts."""
-        return {"queued_requests": len(self._waiting), "queued_tokens": self._waiting_tokens}
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
 
     @asynccontextmanager
     async def admitted(self, client: str, answers: int, tokens: int) -> AsyncIterator[None]:
@@ -89,13 +91,13 @@ class Admission:
         while len(self._waiting) >= limits.waiting:
             reason = f"{len(self._waiting)} requests are waiting already"
             self._make_room(waiter, Counter(each.client for each in (*self._waiting.values(), waiter)), reason)
-        while self._waiting_tokens + waiter.tokens > limits.waiting_tokens and self._waiting:
+        while self.waiting_tokens + waiter.tokens > limits.waiting_tokens and self._waiting:
             tokens: Counter[str] = Counter()
             for each in (*self._waiting.values(), waiter):
                 tokens[each.client] += each.tokens
-            self._make_room(waiter, tokens, f"requests with {self._waiting_tokens} tokens are waiting already")
+            self._make_room(waiter, tokens, f"requests with {self.waiting_tokens} tokens are waiting already")
         self._waiting[number] = waiter
-        self._waiting_tokens += waiter.tokens
+        self.waiting_tokens += waiter.tokens
         try:
             async with asyncio.timeout(limits.seconds):
                 await waiter.turn
@@ -107,7 +109,7 @@ class Admission:
             raise
         finally:
             if self._waiting.pop(number, None) is not None:
-                self._waiting_tokens -= waiter.tokens
+                self.waiting_tokens -= waiter.tokens
 
     def _make_room(self, newcomer: _Waiter, load: Counter[str], reason: str) -> None:
         """Refuse the last request of the client that has most waiting, by `load`, which counts `newcomer` too.
@@ -120,7 +122,7 @@ class Admission:
             raise EngineBusy(f"{reason}; try again later")
         number = next(n for n, each in reversed(self._waiting.items()) if load[each.client] == busiest)
         last = self._waiting.pop(number)
-        self._waiting_tokens -= last.tokens
+        self.waiting_tokens -= last.tokens
         if not last.turn.done():  # else it has just given up
             last.turn.set_exception(EngineBusy(f"{reason}, most of them of one client; try again later"))
 
@@ -131,7 +133,7 @@ class Admission:
         while self._waiting and self._is_free:
             number = min(self._waiting, key=self._precedence)  # of one client, the request that came first
             waiter = self._waiting.pop(number)
-            self._waiting_tokens -= waiter.tokens
+            self.waiting_tokens -= waiter.tokens
             if not waiter.turn.done():  # else it has just given up
                 self._admit(waiter.client, waiter.answers)
                 waiter.turn.set_result(None)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from dovetail.conversation import Message
 from dovetail.events import fold
 from dovetail.formats.base import Tools
-from dovetail.gateway.records import message_digest
-from dovetail.gateway.records.record import Open, Record, Sealer
+from dovetail.gateway.records.record import Open, Record, Sealer, digests_of_answer
 from dovetail.reading import Reader
 from dovetail.tokens import Segment, Tokenizer
 from dovetail.tokens.segment_stop import SegmentStop
@@ -88,7 +87,7 @@ class AnswerRecorder:
         if read is None:
             return ""
         answer, left_open = read
-        message, reasoning = message_digest.of_answer(answer, self._tools)
+        message, reasoning = digests_of_answer(answer, self._tools)
         whole = (*start.ids, *spelling)
         record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning)
         return self._sealer.seal(record)

@@ -1,22 +1,32 @@
-"""The records in a history: which of its messages are the answers that this server gave, with their tokens.
+"""What of a history is this server's own: the answers that have a record, with their tokens, and signed reasoning.
 
 A client returns a record in its message, as ``message["dovetail"] = {"record": …}``. It counts if this server's key
 made it for this model, and the message is still the one that it was made for. Reasoning may be missing, because many
 clients leave it out: the tokens have it.
+
+Reasoning comes back with its signature, too, where an API has such a field. If it is not as this server sent it, it is
+rendered all the same, because a conversation may have begun at another server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from dovetail.custom_tools import with_functions
 from dovetail.formats.base import Tools
 from dovetail.formats.prompts.history import Repair
 from dovetail.formats.prompts.splicing import Spelling
-from dovetail.gateway.records import message_digest
-from dovetail.gateway.records.record import KINDS, Record, RecordRefused, Sealer
+from dovetail.gateway.records.record import KINDS, Record, RecordRefused, Sealer, digests_of_history
 from dovetail.tokens import Tokenizer
+
+_DOMAIN = b"dovetail thinking\0"  # the key signs other things too
+_BYTES = 16  # half of SHA-256, the least that RFC 2104 recommends
 
 
 def recorded_answers(
@@ -43,7 +53,7 @@ def _record(message: Mapping[str, Any], text: Any, tools: Tools, sealer: Sealer)
     record = sealer.open(text)
     if message["role"] != "assistant":
         raise RecordRefused("record_changed")
-    answer, reasoning = message_digest.of_history(message, tools)
+    answer, reasoning = digests_of_history(message, tools)
     if answer != record.message or reasoning not in (b"", record.reasoning):
         raise RecordRefused("record_changed")
     return record
@@ -57,3 +67,29 @@ def spelling(record: Record, tokenizer: Tokenizer) -> Spelling:
         open=record.open,
         reasoned=bool(record.reasoning),
     )
+
+
+class SignedReasoning(msgspec.Struct, frozen=True):
+    """Reasoning that a client returned with a signature. `field`: where the request has it."""
+
+    field: str
+    reasoning: str
+    signature: str
+
+
+class Signatures:
+    """Signs and checks reasoning with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def sign(self, reasoning: str) -> str:
+        """The signature of `reasoning`."""
+        tag = hmac.digest(self._key, _DOMAIN + reasoning.encode(), hashlib.sha256)
+        return base64.b64encode(tag[:_BYTES]).decode()
+
+    def check(self, signed: Iterable[SignedReasoning]) -> Iterator[Repair]:
+        """A report for each that has changed since it was signed, or was never signed with this key."""
+        for one in signed:
+            if not hmac.compare_digest(self.sign(one.reasoning).encode(), one.signature.encode()):
+                yield Repair("foreign_thinking", one.field, "not signed by this server, or changed; rendered as it is")
