@@ -14,8 +14,7 @@ import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.apis.request_fields import (
+from dovetail.gateway.apis.request_body import (
     UNSUPPORTED,
     Budget,
     Effort,
@@ -24,6 +23,10 @@ from dovetail.gateway.apis.request_fields import (
     ReasoningSwitches,
     SamplingRequest,
     ThinkingField,
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    decode_body,
 )
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.fixed_sampling import sampling_fields

@@ -8,8 +8,14 @@ from typing import Annotated, Any
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.apis.request_fields import UNSUPPORTED, SamplingRequest
+from dovetail.gateway.apis.request_body import (
+    UNSUPPORTED,
+    SamplingRequest,
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    decode_body,
+)
 from dovetail.gateway.turn.fixed_sampling import sampling_fields
 from dovetail.gateway.turn.turn_request import Extension, RawPrompt, TurnRequest
 
