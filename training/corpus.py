@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 
 VERBS = {
     "get": ("get", "show me", "tell me", "fetch"),

@@ -22,10 +22,9 @@ import dovetail
 from benchmarks import tables
 from benchmarks.constraint.weights import DEMO
 from dovetail.completion import Completion, Sampling, TokenBatch
-from dovetail.conversation import Message
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.base import Strict
 from dovetail.grammar import matcher
 from dovetail.tokens import Tokenizer

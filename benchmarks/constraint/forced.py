@@ -2,7 +2,8 @@
 
 Each model gets required and named calls, `--asks` times each, at temperature 1 with `max_tokens` 256, through the
 embedded engine, the constraint and the gateway's own reading of the tokens. Counted are answers that end, and answers
-that run to their limit: in their first call, which may be a long string, or after it, by further calls.
+that run to their limit: in their first call, which may be a long string, after it in further, different calls, or with
+a call that the answer has already made.
 
 Models: the demo target; random weights in the languages of several families; with `--smollm2 FOLDER` (made by
 benchmarks/constraint/smollm2.sh) SmolLM2-135M-Instruct. Its template knows no tools, so it gets the tools in words, and
@@ -33,7 +34,7 @@ from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.completion import Completion, Sampling
 from dovetail.engine.settings import EngineSettings
 from dovetail.errors import RenderError
-from dovetail.events import CallStart, Defect, Event
+from dovetail.events import Defect, Event, fold
 from dovetail.formats.base import Format
 from dovetail.gateway.turn.output import OutputReader
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator
@@ -41,6 +42,7 @@ from dovetail.grammar import Grammar, matcher
 from dovetail.tokens import Detokenizer, Prompt, Segment, Tokenizer
 
 _MOST_TOKENS = 256
+_REPEATED = "cut by repeated calls"
 _BATCH = 16
 _TEXT: dict[str, Any] = {"type": "string", "maxLength": 40}
 
@@ -189,18 +191,20 @@ async def _ended(model: Model, choice: Any, constraint: matcher.Matcher, number:
             events += step.events
             if (finish := step.finish) is not None:
                 break
-    calls = sum(isinstance(event, CallStart) for event in events)
+    calls = fold(events).calls
+    repeated = len({(call.name, call.arguments) for call in calls}) < len(calls)
     kinds = [event.kind for event in events if isinstance(event, Defect)]
     ways = [kind for kind in kinds if kind in ("repeated_call", "text_after_calls")]
     if finish != "length":
-        return ["ended", *ways, *(["one call"] if calls == 1 else [])]
-    return ["cut in the first call" if calls < 2 else "cut by further calls"]
+        return ["ended", *ways, *(["one call"] if len(calls) == 1 else [])]
+    return ["cut in the first call" if len(calls) < 2 else _REPEATED if repeated else "cut in other calls"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--asks", type=int, default=200)
     parser.add_argument("--smollm2", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="WORD", help="models with this word in their names")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
     models = [demo, *(functools.partial(random_weights, family) for family in _RANDOM)]
@@ -208,14 +212,16 @@ def main() -> int:
         models += [functools.partial(smollm2, family, arguments.smollm2) for family in _IN_WORDS]
     rows, failed = [], 0
     ends = ("ended", "one call", "repeated_call", "text_after_calls")
-    columns = (*ends, "cut in the first call", "cut by further calls")
+    columns = (*ends, "cut in the first call", "cut in other calls", _REPEATED)
     for make, (name, choice) in itertools.product(models, CHOICES.items()):
         with make() as model:
+            if arguments.only not in model.name:
+                continue
             ticks = iter(track(range(arguments.asks), f"{model.name}, {name}"))
             tick = functools.partial(next, ticks, None)
             counts = asyncio.run(asked(model, choice, arguments.asks, tick))
         rows.append([model.name, name, *(str(counts[column]) for column in columns)])
-        failed += counts["cut by further calls"] + (counts["ended"] - counts["one call"]) * (name == "named")
+        failed += counts[_REPEATED] + (counts["ended"] - counts["one call"]) * (name == "named")
     headings = ["model", "choice", *columns]
     notes = [f"{arguments.asks} answers a row; {tables.machine()}"]
     tables.show([("Forced calls", headings, rows)], notes, as_markdown=arguments.markdown, words=headings[:2])

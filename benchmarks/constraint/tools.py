@@ -10,7 +10,7 @@ from typing import Any
 
 import dovetail
 from benchmarks.constraint import schemas
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 
 _VERBS = ("search", "read", "write", "list", "move", "count", "book", "cancel", "convert", "send")

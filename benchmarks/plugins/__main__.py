@@ -25,8 +25,8 @@ from benchmarks.reading.families import FAMILIES
 from benchmarks.reading.measure import fault
 from benchmarks.reading.texts import TOOLS, long_call, sample, value
 from benchmarks.reading.texts import Message as Said
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
+from dovetail.events import Call, Message
 from dovetail.formats import registry
 from tests.plugins.vllm.conftest import Inside, checkpoint, prompt_of, tokenizer_in
 from tests.reading import families

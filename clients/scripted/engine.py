@@ -14,8 +14,8 @@ from clients.scripted import answers
 from clients.scripted.answers import OTHER, SCRIPTS, Say
 from clients.scripted.models import Model
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError
+from dovetail.events import Call, Message
 
 CONTEXT = 131_072
 #: Tokens of one step, over and over: several, as with speculative decoding.

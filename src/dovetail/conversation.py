@@ -1,4 +1,4 @@
-"""Messages, tools and calls as plain data, and the checks of a request that name the field at fault.
+"""Messages and tools as plain data, and the checks of a request that name the field at fault.
 
 Messages stay the OpenAI-shaped dicts that clients send, because a format must be able to write exactly what the client
 sent. Each `check_…` function raises `InvalidRequest` with the path of the bad field in `param`.
@@ -31,34 +31,6 @@ TYPE_NAMES: Mapping[str, str] = {
     "tuple": "array",
     "none": "null",
 }
-
-
-class Call(msgspec.Struct, frozen=True):
-    """One tool call.
-
-    `id`: unique in the conversation; a tool's result refers to it.
-    `name`: the tool's name.
-    `arguments`: the arguments as JSON text, as OpenAI's API sends them.
-    """
-
-    id: str
-    name: str
-    arguments: str
-
-
-class Message(msgspec.Struct, frozen=True):
-    """An assistant's answer, as a reader understood it.
-
-    `content`: the text for the user; "" if there is none.
-    `reasoning`: the text of the reasoning block; "" if there is none.
-    `calls`: the tool calls in order.
-    `defects`: the faults in the output that the reader forgave, as `dovetail.events.Defect`s.
-    """
-
-    content: str = ""
-    reasoning: str = ""
-    calls: tuple[Call, ...] = ()
-    defects: tuple[Any, ...] = ()
 
 
 class Tool(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@
     ├── RateLimited               429     request   the client, by trying later: a limit of its key is reached
     ├── RenderError               400     render    the client: the messages cannot be rendered
     ├── ReaderMisuse              500     parse     the reader's caller: it fed text after `finish`, for example
+    ├── UnknownFormat             500     load      the caller: no format or checkpoint folder has that name
     ├── CheckpointError           500     load      the operator: files missing, wrong shapes, unknown architecture
     ├── PlanError                 500     plan      the operator: options that cannot work together
     ├── EngineError               500     complete  the operator: the engine failed
@@ -139,6 +140,11 @@ class RenderError(DovetailError):
 
 class ReaderMisuse(DovetailError):
     stage = "parse"
+
+
+class UnknownFormat(DovetailError):
+    stage = "load"
+    type = "configuration_error"
 
 
 class CheckpointError(DovetailError):

@@ -1,4 +1,4 @@
-"""The events that a reader emits, and `fold`, which turns them into a `Message`.
+"""The events that a reader emits, and the `Message` into which `fold` turns them.
 
 A reader returns lists of events from `feed` and `finish`; their concatenation is the stream.
 """
@@ -6,10 +6,9 @@ A reader returns lists of events from `feed` and `finish`; their concatenation i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
-
-from dovetail.conversation import Call, Message
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -65,6 +64,46 @@ class Defect(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 Event = Reasoning | Content | CallStart | CallArguments | CallEnd | Defect
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One tool call.
+
+    `id`: unique in the conversation; a tool's result refers to it.
+    `name`: the tool's name.
+    `arguments`: the arguments as JSON text, as OpenAI's API sends them.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """An assistant's answer, as a reader understood it.
+
+    `content`: the text for the user; "" if there is none.
+    `reasoning`: the text of the reasoning block; "" if there is none.
+    `calls`: the tool calls in order.
+    `defects`: the faults in the output that the reader forgave.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    defects: tuple[Defect, ...] = ()
+
+    def to_openai(self) -> dict[str, Any]:
+        """The message as an OpenAI client gets it, for the history of the next request."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.calls
+            ]
+        return message
 
 
 def fold(events: Iterable[Event]) -> Message:

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.cli.terminal import visible
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning
 from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,

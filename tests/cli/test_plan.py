@@ -17,6 +17,7 @@ from dovetail.plan import embedded, hardware, resolve
 from dovetail.plan.options import OPTIONS
 from tests.checkpoints.configs import KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_DFLASH, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
+from tests.formats.chat_templates import HERMES, PLAIN, QWEN3, SMALL_CONTROLS
 from tests.formats.test_differencing import CONTROLS, HARMFUL, LISTED, template
 from tests.formats.test_registry import checkpoint
 
@@ -28,9 +29,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         "moonshotai/Kimi-K2.5": KIMI_K25,
         "lightseekorg/kimi-k2.5-eagle3-mla": KIMI_EAGLE3_MLA,
         "Qwen/Qwen3-8B": QWEN3_8B,
+        "Qwen/Qwen3-8B-Base": QWEN3_8B,
         "RedHatAI/Qwen3-8B-speculator.eagle3": QWEN3_8B_EAGLE3,
     }
-    monkeypatch.setattr(hub, "fetch", lambda name, revision=None: write(tmp_path / name, on_the_hub[name]))
+
+    def fetch(name: str, revision: str | None = None) -> str:
+        folder = Path(write(tmp_path / name, on_the_hub[name]))
+        return str(checkpoint(folder, *SMALL_CONTROLS, template=QWEN3) if name == "Qwen/Qwen3-8B" else folder)
+
+    monkeypatch.setattr(hub, "fetch", fetch)
     monkeypatch.setattr(hardware, "detect", lambda: None)
     monkeypatch.setattr(embedded, "machine_memory", lambda: 24 * 10**9)
     monkeypatch.setenv("COLUMNS", "80")
@@ -141,7 +148,7 @@ def test_commands_for_other_engines(plan: Any) -> None:
     assert "vllm serve Qwen/Qwen3-8B \\\n" in vllm
     assert "  --max-model-len 40960 \\\n" in vllm and "  --seed 42 \\\n" in vllm
     assert '"model": "RedHatAI/Qwen3-8B-speculator.eagle3", "method": "eagle3", "num_speculative_tokens": 3' in vllm
-    assert "# warning: the model's format is unknown" in plan("Qwen/Qwen3-8B", "--emit", "vllm")
+    assert "# warning: the model's format is unknown" in plan("Qwen/Qwen3-8B-Base", "--emit", "vllm")
     assert "H100" not in vllm
     assert "python -m sglang.launch_server \\\n  --model-path Qwen/Qwen3-8B" in plan(*words, "--emit", "sglang")
     assert "trtllm-serve Qwen/Qwen3-8B" in plan(*words, "--emit", "trtllm")
@@ -256,3 +263,17 @@ def test_the_plan_says_how_a_template_of_its_own_is_read(
         each["message"] for each in json.loads(plan(folder, "--json"))[f"{level}s"] if each["setting"] == "format"
     )
     assert message.startswith(why)
+
+
+def test_a_format_without_prompts_has_to_fit_the_chat_template(
+    plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the server would refuse every request."""
+    folder = checkpoint(Path(write(tmp_path / "model", QWEN3_8B)), *SMALL_CONTROLS, template=HERMES)
+    assert rows(plan(folder, "--format", "hermes"))["format"] == ["hermes", "command", "line"]
+    complaint = (
+        "format is 'qwen3' (command line): qwen3 has no prompts of its own, they come from the model's chat template"
+    )
+    assert f"{complaint}, and that of {folder} is not qwen3's" in refused(capsys, "plan", folder, "--format", "qwen3")
+    checkpoint(folder, template=PLAIN)
+    assert "the chat template shows no calls" in refused(capsys, "serve", folder, "--format", "hermes")

@@ -30,8 +30,10 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
 from dovetail.gateway.response_store import StoreLimits
 from dovetail.plan import engines, resolve
-from tests.checkpoints.configs import QWEN3_8B_EAGLE3, write
+from tests.checkpoints.configs import QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
+from tests.formats.chat_templates import HERMES, PLAIN, SMALL_CONTROLS
+from tests.formats.test_registry import checkpoint
 
 #: Below the ports that the system gives to those who take any, and others in each process that runs tests.
 _PORTS = itertools.cycle(range(first := 10_000 + os.getpid() * 100 % 20_000, first + 100))
@@ -266,6 +268,21 @@ def test_where_requests_are_recorded(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PlanError, match="cannot be a folder"):
         serve.recording_options(resolve(target, {"record": str(tmp_path / "file")}))
+
+
+@pytest.mark.parametrize(("template", "shown"), [(PLAIN, False), (HERMES, True)])
+def test_the_printed_curl_has_tools_if_the_template_shows_them(tmp_path: Path, template: str, shown: bool) -> None:
+    """The server refuses tools that its prompts do not show."""
+    folder = checkpoint(Path(write(tmp_path / "model", QWEN3_8B)), *SMALL_CONTROLS, template=template)
+    for options in ({}, {"format": "hermes"} if shown else {}):
+        console = Console(file=io.StringIO(), width=200)
+        plan = resolve(str(folder), options, engine="vllm")
+        serve._introduce(plan, NO_KEYS, console)
+        assert isinstance(console.file, io.StringIO)
+        printed = console.file.getvalue()
+        assert curl(plan, tools=shown) in printed
+        assert ("get_weather" in printed) == shown
+        assert serve.plan_format(plan).render([{"role": "user", "content": "Hi."}]).text.startswith("<|im_start|>user")
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from dovetail.cli.line_writer import LineWriter
 from dovetail.cli.telemetry import JsonHandler, configure_logging, standard_output, telemetry, traces_endpoint
-from dovetail.conversation import Message
 from dovetail.errors import PlanError
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import resolve

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import dovetail
 from dovetail.completion import Completion, Constraint, Sampling
-from dovetail.conversation import Call, Message
 from dovetail.engine.core import LLMCore
 from dovetail.engine.drafting.forced import Forced
 from dovetail.engine.masks import MaskRows
 from dovetail.engine.models.base import ForwardBatch
 from dovetail.engine.settings import LOOKUP
 from dovetail.engine.step import Window
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.grammar import matcher
 from dovetail.tokens import Tokenizer

@@ -32,6 +32,32 @@ _BEGINNINGS = ("<function", "</function>", "<param", "</param>")
 #: Control tokens with a role's name, which some templates build from the role.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end"))
 
+#: Small templates: one without tools and calls, and those of two families without prompts of their own.
+PLAIN = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+HERMES = """{%- if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}""" + PLAIN.replace(
+    "<|im_end|>",
+    """{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>""",
+)
+QWEN3 = HERMES.replace(
+    "{{ message.content }}",
+    """{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}""",
+)
+#: The control tokens of these three.
+SMALL_CONTROLS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
+
 
 def paths(shared_data: Path) -> list[Path]:
     return sorted((shared_data / "templates").glob("*/*.jinja"))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls, TagCalls
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.tokens import Prompt

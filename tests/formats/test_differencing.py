@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.declared.declared import Declaration, JsonCalls, TagCalls
 from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
 from dovetail.formats.derived import differencing, proof

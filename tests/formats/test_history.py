@@ -19,6 +19,7 @@ TEXT = HistoryRules(parts="text", reasoning_field="thinking")
 PARTS = HistoryRules(parts="parts")
 OBJECTS = HistoryRules(arguments="object")
 ORDER = HistoryRules(results_in_order=True)
+HIDDEN = HistoryRules(hides_calls=True, hides_results=True)
 FIRST, ONE = HistoryRules(system="first"), HistoryRules(system="one")
 
 Messages = list[dict[str, Any]]
@@ -92,6 +93,8 @@ CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
         [asks("a", "b", "c"), answer("c"), answer("b"), answer("a"), USER],
         [asks("a", "b", "c"), answer("a"), answer("b"), answer("c"), USER],
     ),
+    ("hidden_call", HistoryRules(hides_calls=True), [asks("a"), answer("a")], [asks("a"), answer("a")]),
+    ("hidden_result", HistoryRules(hides_results=True), [asks("a"), answer("a")], [asks("a"), answer("a")]),
     ("call_id", KIMI, [asks("a"), answer("a")], [asks("functions.f:0"), answer("functions.f:0")]),
     ("result_id", KIMI, [asks("a"), answer("a")], [asks("functions.f:0"), answer("functions.f:0")]),
     (
@@ -252,6 +255,20 @@ def test_arguments_that_may_be_strings_stay_unchanged() -> None:
         assert repair(history, ANY) == (history, [])
     objects = [asks("a", arguments={"a": 1}), answer("a")]
     assert repair(objects, OBJECTS) == (objects, [])
+
+
+def test_calls_and_results_that_the_prompt_does_not_show_are_reported() -> None:
+    """Once for each message, and only those that the template would have to show."""
+    history = [USER, asks("a", "b"), answer("b"), answer("a"), says("done"), says("", tool_calls=[])]
+    repaired, repairs = repair(history, HIDDEN)
+    assert repaired == [*history[:-1], says("")]
+    assert [(each.kind, each.where) for each in repairs] == [
+        ("hidden_call", "messages[1].tool_calls"),
+        ("hidden_result", "messages[2]"),
+        ("hidden_result", "messages[3]"),
+        ("empty_calls", "messages[5].tool_calls"),
+    ]
+    assert [each.kind for each in repair(history, HIDDEN, verbatim={1: "a b"})[1]][:1] == ["hidden_result"]
 
 
 @pytest.mark.parametrize("off", [["call_ids"], "call_id", ["call_id", 3], ["x" * 1000]])

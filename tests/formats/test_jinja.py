@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.limits import Limits
@@ -288,6 +288,43 @@ def test_a_template_that_shows_calls_only_beside_null_content() -> None:
     assert "<tool_call>get_weather{}" in fmt.render(repaired, TOOLS).text
     unchanged, _ = fmt.repair([user(), {**_calls("{}"), "content": ""}, messages[2]], off=["empty_content"])
     assert unchanged[1]["content"] == ""
+
+
+NO_CALLS = """{%- for message in messages -%}
+<|im_start|>{{ message.role + '\n' + message.content }}<|im_end|>{% endfor %}"""
+
+
+def test_a_template_that_shows_no_calls_reports_those_that_it_drops() -> None:
+    """The prompt is the template's, and the client reads in the response what is not in it."""
+    messages = [user(), {**_calls('{"city": "Paris"}'), "content": ""}, {**_ANSWERED, "content": "18 C"}]
+    fmt = chat_templates.of_source(NO_CALLS)
+    repaired, repairs = fmt.repair(messages)
+    assert [(each.kind, each.where) for each in repairs] == [("hidden_call", "messages[1].tool_calls")]
+    assert "Paris" not in fmt.render(repaired).text and "18 C" in fmt.render(repaired).text
+    without_results = NO_CALLS.replace("in messages", "in messages if message.role != 'tool'")
+    kinds = [each.kind for each in chat_templates.of_source(without_results).repair(messages)[1]]
+    assert kinds == ["hidden_call", "hidden_result"]
+    refusing = NO_CALLS.replace("{%- for", "{{ raise_exception('no') if 'tool_calls' in messages[1] }}{%- for")
+    assert not chat_templates.of_source(refusing).history_rules.hides_calls  # a refusal is an error
+
+
+@pytest.mark.slow
+def test_published_templates_that_show_no_calls_or_no_results(shared_data: Path) -> None:
+    hiding = {}
+    for path in chat_templates.paths(shared_data):
+        rules = chat_templates.of(path).history_rules
+        if rules.hides_calls or rules.hides_results:
+            hiding[path.stem] = (rules.hides_calls, rules.hides_results)
+    assert hiding == {
+        "HuggingFaceTB-SmolLM3-3B": (True, False),
+        "LFM2-8B-A1B": (True, False),
+        "LFM2.5-Instruct": (True, False),
+        "ibm-granite-granite-3.3-2B-Instruct": (True, False),
+        "llama-cpp-rwkv-world": (True, True),
+        "microsoft-Phi-3.5-mini-instruct": (True, True),
+        "step5_vl": (True, False),
+        "tool_chat_template_glm4": (True, True),
+    }
 
 
 def test_a_template_that_takes_content_only_in_parts() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message, check_response_format, check_tools
+from dovetail.conversation import check_response_format, check_tools
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.formats.answers.tool_choice import requires_call, resolve_tool_choice
 from dovetail.formats.declared.declared import markup
 from dovetail.grammar.matcher import compile

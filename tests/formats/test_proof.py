@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.conversation import Call, Message
-from dovetail.events import Defect
+from dovetail.events import Call, Defect, Message
 from dovetail.formats.answers.call_envelope import ARGUMENTS, KEY, VALUE
 from dovetail.formats.derived import proof, sample_answers
 from tests.formats.test_differencing import CONTROLS, LISTED, derived

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.errors import CheckpointError, PlanError, RenderError
-from dovetail.formats.registry import FAMILIES, NAMES
+from dovetail.errors import CheckpointError, RenderError, UnknownFormat
+from dovetail.formats.registry import FAMILIES, NAMES, served_format
+from tests.formats.chat_templates import HERMES, PLAIN, QWEN3, SMALL_CONTROLS
 from tests.formats.conversations import TOOLS, user
 from tests.formats.test_differencing import CONTROLS, LISTED
 
@@ -49,19 +50,55 @@ def test_by_name() -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(PlanError, match=r"no format or checkpoint folder 'kimmi'; the formats are kimi_k2, .*, jinja"):
+    with pytest.raises(
+        UnknownFormat, match=r"no format or checkpoint folder 'kimmi'; the formats are kimi_k2, .*, jinja"
+    ):
         dovetail.format("kimmi")
 
 
 def test_jinja_needs_a_checkpoint() -> None:
-    with pytest.raises(PlanError, match="made of a chat template: give the folder"):
+    with pytest.raises(UnknownFormat, match="made of a chat template: give the folder"):
         dovetail.format("jinja")
 
 
 def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    with pytest.raises(PlanError, match="is a file: give the folder of its checkpoint"):
+    with pytest.raises(UnknownFormat, match="is a file: give the folder of its checkpoint"):
         dovetail.format(tmp_path / "chat_template.jinja")
+
+
+# -- by name, for a checkpoint ----------------------------------------------------------------------------------------
+
+NOT_NATIVE = [name for name, family in FAMILIES.items() if not family.renders()]
+
+
+@pytest.mark.parametrize(("name", "template"), [("hermes", HERMES), ("qwen3", QWEN3)])
+def test_a_family_without_prompts_gets_the_checkpoints_template(tmp_path: Path, name: str, template: str) -> None:
+    folder = checkpoint(tmp_path, *SMALL_CONTROLS, template=template)
+    fmt = served_format(name, folder)
+    assert fmt.render([user("Hi.")]).text == "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n"
+    call = fmt.parse('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', TOOLS)
+    assert [each.name for each in call.calls] == ["get_weather"]
+
+
+@pytest.mark.parametrize("name", NOT_NATIVE)
+def test_a_family_without_prompts_is_refused_for_another_template(tmp_path: Path, name: str) -> None:
+    """Its server would refuse every request."""
+    with pytest.raises(CheckpointError, match=f"^{name} has no prompts of its own.* has none: add chat_template.jinja"):
+        served_format(name, checkpoint(tmp_path, *SMALL_CONTROLS))
+    checkpoint(tmp_path, template=PLAIN)
+    with pytest.raises(CheckpointError, match=f"is not {name}'s: .* shows no calls.*Leave --format out"):
+        served_format(name, tmp_path)
+    checkpoint(tmp_path, template=QWEN3)
+    if name != "qwen3":
+        with pytest.raises(CheckpointError, match=f"is not {name}'s: .* it shows calls as qwen3 reads them"):
+            served_format(name, tmp_path)
+
+
+def test_a_family_with_prompts_needs_no_template(tmp_path: Path) -> None:
+    assert len(NOT_NATIVE) > 30
+    for name in FAMILIES.keys() - set(NOT_NATIVE):
+        assert served_format(name, tmp_path).name == name
 
 
 # -- without a template -----------------------------------------------------------------------------------------------

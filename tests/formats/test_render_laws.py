@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from tests.formats.conversations import TOOLS, assistant, user
 from tests.reading.families import RENDERING, PieceTokenizer, controls
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.derived.jinja import JinjaFormat
 from tests.formats import chat_templates
 from tests.reading import families

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.grammar.matcher import compile
 from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS, allows
@@ -102,3 +102,33 @@ def test_repr_says_what_it_is() -> None:
     fmt = dovetail.format("kimi_k25")
     assert repr(fmt) == "<format kimi_k25>"
     assert repr(fmt.turn(USER)).startswith("Turn(<format kimi_k25>, Prompt('<|im_user|>user")
+
+
+@pytest.mark.parametrize("name", families.RENDERING)
+def test_an_answer_goes_back_into_the_history(name: str) -> None:
+    fmt = families.format_of(name)
+    calls = (Call("functions.get_weather:0", "get_weather", '{"city": "Oslo", "days": 1}'),)
+    message = Message("", "Hm.", calls)
+    result = {"role": "tool", "tool_call_id": calls[0].id, "content": "It snows."}
+    prompt = fmt.turn([*USER, message.to_openai(), result], TOOLS).prompt.text
+    assert "Oslo" in prompt and "It snows." in prompt
+    assert message.to_openai()["reasoning_content"] == "Hm."
+    assert json.loads(json.dumps(message.to_openai())) == message.to_openai()
+
+
+@pytest.mark.parametrize("name", sorted(families.NAMES))
+def test_a_structural_tag_needs_no_tokenizer(name: str) -> None:
+    """xgrammar finds control tokens by their literals; only in EBNF it needs the ids."""
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
+    grammar = fmt.grammar(TOOLS)
+    assert grammar is not None
+    try:
+        tag = grammar.structural_tag()
+    except ValueError as error:
+        assert "needs the id of" in str(error) and name in ("functiongemma", "gemma4", "minimax_m3")
+        return
+    vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    xgrammar = pytest.importorskip("xgrammar")
+    ends = [tokenizer.control[literal] for literal in fmt.end_of_turn if literal in tokenizer.control]
+    info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=ends)
+    assert xgrammar.GrammarCompiler(info).compile_structural_tag(json.dumps(tag))

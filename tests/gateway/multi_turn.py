@@ -19,9 +19,8 @@ from typing import Any
 
 import dovetail
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.base import Format
 from dovetail.formats.registry import FAMILIES
 from dovetail.gateway import Settings
@@ -259,7 +258,7 @@ class Conversation:
             self.model,
             rng,
             thinking=self.thinking,
-            left_open=turn.left_open,
+            left_open=turn.language.left_open,
             calls=bool(self.tools) and rng.random() < 0.65,
             number=self.calls if rng.random() < 0.8 else 0,
         )

@@ -14,7 +14,7 @@ import openai
 import uvicorn
 
 from dovetail.completion import Completion, EngineInfo, Finish, MetricSample, TokenBatch, TokenLogprob
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineError
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.keys import ApiKey, KeyLimits, Keyring, digest_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineBusy
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.gateway.http import response as http_response
 from dovetail.gateway.limits import queue as admission

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.records.record import Record, Sealer, digests_of_answer, model_digest
-from dovetail.gateway.turn.turn import reader_of
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared
@@ -74,6 +72,6 @@ def test_the_record_is_of_the_message_that_the_client_gets(data: st.DataObject, 
     # What the tokens say is that message too.
     if steps[-1].stop_string is None:
         assert record.ids == tuple(ids[: len(record.ids)])
-    reader = reader_of(turn.request, turn.format, turn.tools, tok, 0, turn.left_open)
+    reader = turn.language.reader(tok)
     again = fold([*reader.feed("", record.ids), *reader.finish("stop" if record.ended else "length")])
     assert (record.message, record.reasoning) == digests_of_answer(again)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Message
 from dovetail.errors import DovetailError
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat_request import ChatRequest, decode
 from dovetail.tokens import Tokenizer

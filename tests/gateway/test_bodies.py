@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, PayloadTooLarge
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.bodies import Bodies

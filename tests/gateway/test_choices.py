@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
-from dovetail.events import CallStart
+from dovetail.events import Call, CallStart, Message
 from dovetail.formats.families.hermes import Hermes
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings

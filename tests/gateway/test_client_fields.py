@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Message
 from dovetail.errors import ContextExceeded, InvalidRequest
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer

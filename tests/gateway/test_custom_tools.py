@@ -9,8 +9,8 @@ import openai
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, openai_client, turn_request
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.gateway.records.record import digests_of_answer, digests_of_history
 
 ANSWER = Message("Hello.\n", "I think.", (Call("a:0", "f", '{"x": 1.0, "y": ["é", null]}'),))

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, EngineError
+from dovetail.events import Message
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, serving
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail.checkpoints import fixed_sampling
-from dovetail.conversation import Message
 from dovetail.errors import CheckpointError, InvalidRequest
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process

@@ -10,7 +10,7 @@ import httpx
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
 from tests.examples import examples

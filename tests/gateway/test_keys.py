@@ -16,8 +16,8 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineError
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.keys import PREFIX, Keyring, digest_of, new_key

@@ -10,8 +10,8 @@ import jsonschema
 import openai
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings

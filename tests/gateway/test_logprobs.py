@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.completion import Completion, TokenBatch, TokenLogprob
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client

@@ -10,8 +10,8 @@ import anthropic
 import pytest
 from anthropic.types import ModelInfo
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineBusy, EngineError
+from dovetail.events import Call, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.messages import Messages

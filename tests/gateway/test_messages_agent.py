@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.deepseek_dsml import DeepSeekV32
 from dovetail.formats.families.kimi_k2 import KimiK25

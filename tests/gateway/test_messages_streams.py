@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Message
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning, fold
+from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning, fold
 from dovetail.formats.base import Format
 from dovetail.gateway import Settings
 from dovetail.gateway.apis import messages

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.completion import MetricSample
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gate import Reason
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import APIS, OUTCOMES

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallStart, Event
+from dovetail.events import Call, CallArguments, CallStart, Event, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis import chat

@@ -8,7 +8,7 @@ import pytest
 
 import dovetail
 from dovetail.completion import MetricSample
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gateway.http import response as http_response
 from dovetail.gateway.http.response import streamed
 from dovetail.tokens import Tokenizer

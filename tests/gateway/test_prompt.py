@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dovetail
 from dovetail.completion import EngineInfo
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest, RenderError
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.formats.prompts.history import KINDS
@@ -22,7 +20,6 @@ from dovetail.gateway import Settings
 from dovetail.gateway.turn.prompt import render_prompt
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.tools import DeclaredTools
-from dovetail.gateway.turn.turn_grammar import can_follow
 from dovetail.gateway.turn.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
@@ -318,19 +315,20 @@ def test_a_continued_answer_is_constrained_or_refused(tok: Tokenizer) -> None:
 def test_only_answers_with_headers_cannot_be_continued_under_a_grammar(name: str) -> None:
     fmt = dovetail.format(name)
     half = [USER, {"role": "assistant", "content": "a", "reasoning_content": "r"}]
-    request = turn_request({"messages": half, "continue_final_message": True})
-    left_open = fmt.left_open(render_prompt(request, fmt, half))
-    assert not left_open
-    with contextlib.suppress(InvalidRequest):  # no grammar yet
-        grammar = fmt.grammar([TOOL], thinking=fmt.may_reason(left_open, thinking=True, continues=True))
-        assert grammar is not None and can_follow(grammar, request, fmt, left_open) is (name != "harmony")
+    turn = fmt.turn(half, [TOOL], continue_final_message=True)
+    assert not turn.left_open
+    if name == "harmony":
+        with pytest.raises(InvalidRequest, match="cannot be constrained yet"):
+            turn.grammar()
+    else:
+        assert turn.grammar() is not None
 
 
 @pytest.mark.parametrize("name", ["unseen", "hi"])
 def test_tools_that_the_prompt_does_not_show_are_refused(tok: Tokenizer, name: str) -> None:
     """Also a tool whose name is a word of the conversation."""
     tools = [named(name)]
-    with pytest.raises(InvalidRequest, match="do not show tools") as refused:
+    with pytest.raises(InvalidRequest, match="does not show tools") as refused:
         prepared(tok, HidesTools(), tools=tools)
     assert refused.value.param == "tools"
     assert prepared(tok, HidesTools(), tools=tools, tool_choice="none").prompt

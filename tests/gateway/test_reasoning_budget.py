@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k2 import KimiK2, KimiK25
 from dovetail.gateway import Settings

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError
+from dovetail.events import Call, Message
 from dovetail.gateway.observe import capture
 from dovetail.gateway.observe.grammar_replay import GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import Recording

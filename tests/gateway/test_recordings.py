@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from starlette.requests import ClientDisconnect
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, InvalidRequest
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning, fold
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Message, Reasoning, fold
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import capture, recording_folder

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.completion import TokenBatch
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.gateway.turn.output import OutputReader
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator
 from dovetail.tokens import Detokenizer, Tokenizer

@@ -18,8 +18,8 @@ from opentelemetry.semconv._incubating.attributes import client_attributes, gen_
 from opentelemetry.semconv.attributes import error_attributes, http_attributes, url_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dovetail.conversation import Message
 from dovetail.errors import EngineBusy, EngineError
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe.request_report import APIS, Telemetry

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from dovetail.completion import EngineInfo, Sampling
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.gateway import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.apis.tokens import TokenizeRequest

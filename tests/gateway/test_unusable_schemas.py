@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import SchemaRefused
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, prepared

@@ -10,8 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.turn.output import Step

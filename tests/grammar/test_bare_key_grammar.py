@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.families.gemma4 import Gemma4
 from dovetail.grammar.matcher import compile
 from tests.examples import examples

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.completion import Constraint
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Tokenizer
 from tests.grammar.test_matcher import TOOLS, allows

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.grammar.matcher import compile
 from tests.examples import examples
 from tests.grammar.test_matcher import SCHEMA, TOOLS, allowed, allows, valid_arguments

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import EngineError, SchemaRefused
+from dovetail.events import Call, Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.grammar import FreeText, Grammar, Index, JsonSchema, matcher
 from dovetail.grammar.cache import Cache

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Call, Message
 from dovetail.custom_tools import InputGrammar
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.grammar import Grammar
 from dovetail.grammar.inputs import check, spelling

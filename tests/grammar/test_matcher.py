@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.completion import Constraint
-from dovetail.conversation import Call, Message
 from dovetail.errors import CheckpointError, EngineError, InvalidRequest, SchemaRefused
+from dovetail.events import Call, Message
 from dovetail.grammar import FreeText, Grammar, JsonSchema
 from dovetail.grammar.matcher import compile
 from dovetail.grammar.schemas import bounds

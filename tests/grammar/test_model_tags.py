@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.constraint.model_tags import MODEL_TAGS
-from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
+from dovetail.events import Call, Message
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Segment
 from tests.grammar.test_structural_tag import TOOLS, compiler, ids_of, parts

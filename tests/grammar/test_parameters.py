@@ -15,8 +15,8 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import SchemaRefused
+from dovetail.events import Call, Message
 from dovetail.formats.answers import flat_schemas as schemas
 from dovetail.formats.answers.flat_schemas import NotSimpleError
 from dovetail.grammar import Grammar

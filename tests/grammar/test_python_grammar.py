@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import SchemaRefused
+from dovetail.events import Call, Message
 from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS, allows, tool
 from tests.grammar.test_text_families import HOT, NAMES, accepts, both, constraint, encoded, ends_of, read

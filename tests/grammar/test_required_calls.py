@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.conversation import Call, Message
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.grammar.matcher import Matcher, compile
 from tests.reading import families
 

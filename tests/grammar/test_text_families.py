@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.completion import Constraint
-from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Message
 from dovetail.formats.answers import plain_text
 from dovetail.grammar.matcher import compile
 from tests.conftest import SHARED

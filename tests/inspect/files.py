@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.conversation import Call
-from dovetail.events import CallEnd, CallStart, Content, Defect
+from dovetail.events import Call, CallEnd, CallStart, Content, Defect
 from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,

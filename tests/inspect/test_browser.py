@@ -21,8 +21,7 @@ import httpx
 import msgspec
 import pytest
 
-from dovetail.conversation import Call
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Reasoning
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Reasoning
 from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedCall,

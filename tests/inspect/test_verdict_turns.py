@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallStart, Defect
+from dovetail.events import Call, CallArguments, CallStart, Defect, Message
 from dovetail.gateway.observe.recording import Recording
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.inspect.verdict import misfits, verdict

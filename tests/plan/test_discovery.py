@@ -20,6 +20,8 @@ from tests.checkpoints.configs import (
     QWEN3_8B_EAGLE3,
     write,
 )
+from tests.formats.chat_templates import PLAIN, QWEN3, SMALL_CONTROLS
+from tests.formats.test_registry import checkpoint
 from tests.plan import pair as made
 from tests.plan.conftest import Put
 from tests.plan.plans import messages
@@ -55,12 +57,21 @@ def test_a_named_recipe_is_used_whatever_its_conditions_are(put: Put) -> None:
 
 
 def test_a_named_recipe_sets_its_drafter(put: Put) -> None:
-    put("Qwen/Qwen3-8B", QWEN3_8B)
+    checkpoint(put("Qwen/Qwen3-8B", QWEN3_8B), *SMALL_CONTROLS, template=QWEN3)
     put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
     plan = resolve(None, {}, recipe="qwen3-8b-eagle3")
     assert plan.settings["drafter"] == Setting("RedHatAI/Qwen3-8B-speculator.eagle3", "recipe qwen3-8b-eagle3")
     assert plan.settings["draft_tokens"] == Setting(3, "drafter")
     assert resolve(None, {"drafter": "none"}, recipe="qwen3-8b-eagle3").value("method") is None
+
+
+def test_a_recipes_format_has_to_fit_the_chat_template(put: Put) -> None:
+    put("RedHatAI/Qwen3-8B-speculator.eagle3", QWEN3_8B_EAGLE3)
+    checkpoint(put("Qwen/Qwen3-8B", QWEN3_8B), *SMALL_CONTROLS, template=PLAIN)
+    with pytest.raises(
+        PlanError, match=r"format is 'qwen3' \(recipe qwen3-8b-eagle3\): qwen3 has no prompts of its own"
+    ):
+        resolve(None, {}, recipe="qwen3-8b-eagle3")
 
 
 def test_with_another_drafter_a_recipe_sets_no_drafting(put: Put, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_vllm_drafts_as_much_as_the_gate_may_choose() -> None:
         ({"speculate_below_context": 7000, "max_batch": 64}, [[1, 63, 3], [64, 64, 0]]),
         ({"gate": "measured", "max_batch": 64}, [[1, 61, 3], [62, 62, 2], [63, 63, 1], [64, 64, 0]]),
         ({"gate": "measured", "max_batch": 4}, [[1, 1, 3], [2, 2, 2], [3, 3, 1], [4, 4, 0]]),
-        ({"gate": "measured", "max_batch": 3}, None),  # too few batch sizes for all lengths
+        ({"speculate_up_to_batch": 1, "max_batch": 2}, [[1, 1, 3], [2, 2, 0]]),
         ({"gate": "off", "max_batch": 64}, None),
         ({"gate": "measured", "max_batch": 64, "data_parallel_size": 2}, None),  # vLLM ignores the member there
         ({"gate": "measured", "max_batch": 64, "method": "suffix", "drafter": None}, None),  # the older model runner
@@ -306,6 +306,39 @@ def test_vllm_drafts_as_much_as_the_gate_may_choose() -> None:
 def test_graphs_are_captured_for_every_length_of_the_gate(values: Any, lengths: Any) -> None:
     config = speculative(vllm.command(DRAFTING | settings_of(**values)))
     assert config.get("num_speculative_tokens_per_batch_size") == lengths
+
+
+def test_a_gated_command_sets_the_batch_that_its_graphs_need() -> None:
+    """Without --max-num-seqs nobody knows the batch sizes of the list, and a closed step would have no graph."""
+    for values in ({"gate": "measured"}, {"speculate_below_context": 7000}):
+        command = vllm.command(DRAFTING | settings_of(**values))
+        lengths = speculative(command)["num_speculative_tokens_per_batch_size"]
+        assert flags_of(command)["--max-num-seqs"] == str(lengths[-1][1]) == "256"
+        assert any(note.startswith("--max-num-seqs 256: ") for note in command.notes)
+    for values in ({"gate": "off"}, {"gate": "measured", "data_parallel_size": 2}):  # no list
+        assert "--max-num-seqs" not in flags_of(vllm.command(DRAFTING | settings_of(**values)))
+
+
+@pytest.mark.parametrize(
+    ("values", "gate", "gone"),
+    [
+        ({"gate": "measured", "max_batch": 3}, None, {"gate"}),
+        (
+            {"gate": "measured", "max_batch": 3, "speculate_up_to_batch": 2},
+            {"gate": "off", "speculate_up_to_batch": 2},
+            {"gate"},
+        ),
+        ({"speculate_below_context": 7000, "max_batch": 1}, None, {"speculate_below_context"}),
+        ({"gate": "measured", "max_draft_tokens": 8, "max_batch": 8}, None, {"gate", "max_draft_tokens"}),
+    ],
+)
+def test_a_gate_without_graphs_is_left_out(values: Any, gate: Any, gone: set[str]) -> None:
+    """A batch has fewer sizes than the gate has lengths: drafts that are not accepted take less than an eager step."""
+    command = vllm.command(DRAFTING | settings_of(**values))
+    assert gate_of(command) == gate
+    assert left_out(command) == gone
+    lengths = speculative(command).get("num_speculative_tokens_per_batch_size")
+    assert (lengths is None) == (gate is None)
 
 
 def test_vllm_refuses_probabilistic_drafts_with_local_argmax() -> None:

@@ -19,6 +19,8 @@ from dovetail.plan import resolve
 from dovetail.plan.emit import Command, sglang, vllm
 from dovetail.plan.options import OPTIONS
 from tests.checkpoints.configs import DEEPSEEK_V32, KIMI_EAGLE3_MLA, KIMI_K25, QWEN3_8B, QWEN3_8B_EAGLE3, write
+from tests.formats.chat_templates import QWEN3, SMALL_CONTROLS
+from tests.formats.test_registry import checkpoint
 from tests.plan.emit_plans import DRAFTING, RECIPES, Settings, settings_of
 from tests.plan.samples import SAMPLES
 
@@ -56,7 +58,9 @@ def resolved() -> dict[str, Settings]:
     def fetch(name: str, *, revision: str | None = None) -> str:
         if name not in ON_THE_HUB:
             raise CheckpointError(f"{name} cannot be fetched")
-        return write(Path(folder, name), ON_THE_HUB[name])
+        written = Path(write(Path(folder, name), ON_THE_HUB[name]))
+        template = QWEN3 if ON_THE_HUB[name] is QWEN3_8B else None
+        return str(checkpoint(written, *SMALL_CONTROLS, template=template) if template else written)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hub, "fetch", fetch)

@@ -16,8 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import Event
+from dovetail.events import Call, Event, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k3 import KimiK3Reader
 from dovetail.formats.registry import FAMILIES

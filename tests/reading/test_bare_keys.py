@@ -7,7 +7,7 @@ import json
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from tests.reading import whole
 
 FMT = dovetail.format("gemma4")

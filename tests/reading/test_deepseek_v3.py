@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.reading.families import TOOLS
 from tests.reading.whole import calls, kinds, read

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
-from dovetail.events import CallArguments, CallEnd, Event
+from dovetail.events import Call, CallArguments, CallEnd, Event, Message
 
 FMT = dovetail.format("deepseek_v32")
 PROPERTIES = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import CallEnd
+from dovetail.events import Call, CallEnd, Message
 from tests.reading import whole
 
 FMT = dovetail.format("glm45")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import CallStart, Content
+from dovetail.events import Call, CallStart, Content, Message
 from tests.reading.families import TOOLS
 from tests.reading.test_envelope import block
 from tests.reading.whole import kinds, read

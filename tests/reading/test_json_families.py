@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.registry import FAMILIES
 from tests.reading import whole
 from tests.reading.families import format_of

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Message
-from dovetail.events import CallEnd, Event
+from dovetail.events import CallEnd, Event, Message
 from tests.examples import examples
 from tests.reading import families
 from tests.reading.kimi_oracle import MARKERS, read

@@ -18,9 +18,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
 from dovetail.errors import ReaderMisuse
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning
 from dovetail.reading import CallReader
 from dovetail.reading.defects import KINDS
 from dovetail.tokens import Segment, Tokenizer

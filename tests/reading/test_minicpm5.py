@@ -7,7 +7,7 @@ import json
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from tests.reading.families import TOOLS, stream, tokenizer_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from tests.reading import whole
 
 FMT = dovetail.format("minimax_m2")

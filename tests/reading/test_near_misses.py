@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import Event
+from dovetail.events import Call, Event, Message
 from dovetail.reading.nested_tags import NestedTagReader
 from dovetail.reading.tags import ParameterReader
 from dovetail.reading.values import WRAPPERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.reading.values import ANY, ParameterTypes
 from tests.reading import whole
 

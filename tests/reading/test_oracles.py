@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Message
-from dovetail.events import CallEnd, Event
+from dovetail.events import CallEnd, Event, Message
 from tests.reading import families, oracles
 from tests.reading.families import PARAMETERS, TOOLS, cut, stream
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Message
-from dovetail.events import CallArguments, CallEnd, Event
+from dovetail.events import CallArguments, CallEnd, Event, Message
 from dovetail.reading.python_literals import number
 
 FMT = dovetail.format("pythonic")

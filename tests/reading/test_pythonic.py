@@ -7,8 +7,7 @@ import functools
 import pytest
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Event, Message
 from tests.reading import whole
 from tests.reading.whole import calls, kinds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.tokens import Segment
 from tests.reading.families import NAMES, SAMPLE, TOOLS, format_of, opened, reasons
 

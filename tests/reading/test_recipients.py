@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Message
 from dovetail.tokens import Prompt, Segment
 from tests.reading.families import TOOLS, stream, tokenizer_of
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.registry import FAMILIES
 from tests.conftest import SHARED
 from tests.examples import FUZZ

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments
+from dovetail.events import Call, CallArguments, Message
 from dovetail.reading.bare_keys import BareKeyReader
 from dovetail.reading.nested_tags import NestedTagReader
 from dovetail.reading.reader import FARTHEST

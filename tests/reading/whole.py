@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dovetail
-from dovetail.conversation import Message
+from dovetail.events import Message
 from tests.reading.families import TOOLS, stream
 
 

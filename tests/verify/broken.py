@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from dovetail.client.transport import Reply
 from dovetail.completion import Completion
-from dovetail.conversation import Message
-from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning
+from dovetail.events import CallArguments, CallStart, Content, Event, Message, Reasoning
 from dovetail.formats.families.kimi_k2 import KimiK2, KimiK25, KimiReader
 from dovetail.tokens import Prompt, Segment, raw_prompt
 from dovetail.verify.outcome import Step

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import dovetail
 from dovetail.completion import Completion, Constraint, EngineInfo, MetricSample, TokenBatch
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.tokens import Tokenizer

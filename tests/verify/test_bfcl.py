@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Call
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call
 from dovetail.verify.report import results
 from dovetail.verify.suites import Calls
 from dovetail.verify.suites.base import Case

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.client.transport import Reply
 from dovetail.completion import Completion
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.verify.language import Language, first_difference, message_difference, thinks
 from dovetail.verify.outcome import Failure, Outcome
 from dovetail.verify.probe import Companion

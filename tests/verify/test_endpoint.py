@@ -17,8 +17,8 @@ from dovetail.client.endpoint import Limits
 from dovetail.client.not_tested import NotTested
 from dovetail.client.transport import HttpTransport, Reply, base_of
 from dovetail.completion import Completion
-from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Message
 from dovetail.verify.language import Language
 from dovetail.verify.suites.protocol import Protocol
 from tests.verify.harness import AppTransport, Only, endpoint, gateway, verified

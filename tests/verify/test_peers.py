@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from dovetail.completion import Completion
-from dovetail.conversation import Call, Message
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Event, Message, Reasoning
 from dovetail.formats.base import Format
 from dovetail.formats.families.deepseek_v3 import DeepSeekV31
 from dovetail.tokens import Tokenizer

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dovetail.client.endpoint import Endpoint
 from dovetail.client.transport import Reply
 from dovetail.completion import Completion
-from dovetail.conversation import Call, Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call, Message
 from dovetail.verify.language import Language
 from dovetail.verify.outcome import Outcome
 from dovetail.verify.probe import Companion

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dovetail.client.answer import Answer
 from dovetail.client.endpoint import Exchange
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.grammar.schemas.check import checker
 from dovetail.verify.outcome import Outcome
 from dovetail.verify.suites import Calls

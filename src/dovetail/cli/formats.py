@@ -18,7 +18,7 @@ from rich.text import Text
 import dovetail
 from dovetail.cli.files import read_text
 from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.layouts import SLOTS

@@ -11,7 +11,8 @@ from rich.text import Text
 import dovetail
 from dovetail.cli.files import read_json, read_text
 from dovetail.cli.terminal import CALL, PROBLEM, REASONING
-from dovetail.conversation import Message, check_tools
+from dovetail.conversation import check_tools
+from dovetail.events import Message
 from dovetail.reading.defects import KINDS
 
 

@@ -46,10 +46,12 @@ from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import listed_kinds
+from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
 from dovetail.gateway.response_store import StoreLimits
+from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
@@ -253,8 +255,8 @@ def _own_names(plan: Plan) -> frozenset[str] | None:
 
 def plan_format(plan: Plan) -> Format:
     """The plan's format. One that was detected is detected again, because it may be more than a name: a template."""
-    detected = plan.settings["format"].source == "default"
-    return dovetail.format(Path(plan.folders["target"]) if detected else plan.value("format"))
+    folder, setting = Path(plan.folders["target"]), plan.settings["format"]
+    return dovetail.format(folder) if setting.source == "default" else served_format(setting.value, folder)
 
 
 def embedded_app(
@@ -299,7 +301,8 @@ def _introduce(plan: Plan, keys: ClientKeys, console: Console) -> None:
         console.print(Text.assemble("recordings at ", (f"{address_of(plan)}/inspect", "bold green")))
     console.print(Text.assemble("serving ", (address_of(plan), "bold green"), "   try:"))
     # Neither wrapped nor read as markup, so that it can be pasted.
-    console.print(Text(curl(plan, key_variable=CLIENT_KEY if keys.needed else None)), soft_wrap=True)
+    tools = shows_tools(plan_format(plan))  # without them in its prompts, the server refuses tools
+    console.print(Text(curl(plan, tools=tools, key_variable=CLIENT_KEY if keys.needed else None)), soft_wrap=True)
     console.print()
 
 

@@ -80,16 +80,17 @@ def _scheme(plan: Plan) -> str:
     return "http" if plan.value("ssl_certfile") is None else "https"
 
 
-def curl(plan: Plan, *, key_variable: str | None = None) -> str:
-    """A shell command that requests a tool call from the plan's server.
+def curl(plan: Plan, *, tools: bool = True, key_variable: str | None = None) -> str:
+    """A shell command that requests a tool call from the plan's server, or a plain answer if not `tools`.
 
     `key_variable`: the environment variable with the API key, if there is one and the plan names no file of the key.
     """
+    question = "Please get the weather for city Paris." if tools else "What is the capital of France?"
     body = {
         "model": plan.value("served_model_name"),
         "temperature": 0,
-        "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
-        "tools": [_WEATHER],
+        "messages": [{"role": "user", "content": question}],
+        **({"tools": [_WEATHER]} if tools else {}),
     }
     scheme, path = _scheme(plan), plan.value("uds")
     base = url_of(plan.value("host"), plan.value("port"), scheme)

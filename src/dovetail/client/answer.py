@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 
 FINISHES = ("stop", "length", "tool_calls", "content_filter")
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dovetail.client.answer import Answer, checked, mapping, reasoning_of, token_ids
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 
 
 class _Call(msgspec.Struct):

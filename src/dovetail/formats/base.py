@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
-from dovetail.conversation import Message, check_renderable, deepest
+from dovetail.conversation import check_renderable, deepest
 from dovetail.custom_tools import as_functions, with_functions
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.prompts import continuing, history
@@ -291,7 +291,7 @@ class Format(ABC):
         return Turn(
             self,
             prompt,
-            repairs=repairs,
+            tuple(repairs),
             tools=tools,
             tool_choice=tool_choice,
             thinking=thinking,

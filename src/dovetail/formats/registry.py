@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.errors import PlanError
+from dovetail.errors import UnknownFormat
 from dovetail.formats.base import Format
 from dovetail.formats.families.command_a import Command4, CommandA
 from dovetail.formats.families.deepseek_dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
@@ -95,7 +95,7 @@ def format(name_or_path: str | Path) -> Format:
     """The format with this name, or the one that the checkpoint in this folder was trained on (see `Format.because`).
 
     The file of a chat template is not enough, because only the tokenizer tells which of its marks are control tokens.
-    Raises `PlanError` if there is no such format or folder, and `CheckpointError` if no format fits the checkpoint.
+    Raises `UnknownFormat` if there is no such format or folder, and `CheckpointError` if no format fits the checkpoint.
     """
     known = FAMILIES.get(str(name_or_path))
     if known is not None:
@@ -107,7 +107,26 @@ def format(name_or_path: str | Path) -> Format:
 
         return detect(path, FAMILIES)
     if path.is_file():
-        raise PlanError(f"{path} is a file: give the folder of its checkpoint, whose tokenizer has the control tokens")
+        raise UnknownFormat(
+            f"{path} is a file: give the folder of its checkpoint, whose tokenizer has the control tokens"
+        )
     if str(name_or_path) == JINJA:
-        raise PlanError(f"the format {JINJA} is made of a chat template: give the folder of the checkpoint that has it")
-    raise PlanError(f"no format or checkpoint folder {str(name_or_path)!r}; the formats are {', '.join(NAMES)}")
+        raise UnknownFormat(
+            f"the format {JINJA} is made of a chat template: give the folder of the checkpoint that has it"
+        )
+    raise UnknownFormat(f"no format or checkpoint folder {str(name_or_path)!r}; the formats are {', '.join(NAMES)}")
+
+
+def served_format(name: str | Path, folder: Path) -> Format:
+    """The format called `name` for the checkpoint in `folder`.
+
+    A family without prompts of its own gets them from the checkpoint's chat template. Raises `UnknownFormat` if there
+    is no such format, and `PlanError` or `CheckpointError` if the checkpoint has no template whose calls the family
+    reads.
+    """
+    named = format(name)
+    if named.is_native:
+        return named
+    from dovetail.formats.derived.detection import with_template
+
+    return with_template(named.name, folder, FAMILIES)

@@ -11,12 +11,12 @@ ignore the switch, and an answer may be continued. A turn knows its prompt, so n
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dovetail.conversation import Message, check_response_format
+from dovetail.conversation import check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.prompts.history import Repair
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node
@@ -27,43 +27,36 @@ if TYPE_CHECKING:
     from dovetail.formats.base import Format, Tools
 
 
+_NO_PROMPT = Prompt(())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Turn:
     """One request in one format; `Format.turn` makes it of messages and tools.
 
-    `prompt`: what the model is shown. Who has a prompt of the format already makes the turn of that.
+    `format`: the format.
+    `prompt`: what the model is shown, if it is known.
     `repairs`: the changes that were made to the history.
     `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields.
     `thinking`: whether the request lets the model reason.
     `continues`: whether the prompt ends in an answer that the model is to continue.
+    `left_open`: whether the prompt ends inside a reasoning block; the prompt tells, if the caller does not.
     """
 
-    def __init__(
-        self,
-        fmt: Format,
-        prompt: Prompt,
-        *,
-        repairs: Sequence[Repair] = (),
-        tools: Tools = None,
-        tool_choice: Any = "auto",
-        thinking: bool = True,
-        continues: bool = False,
-        response_format: Any = None,
-        parallel_tool_calls: bool = True,
-    ) -> None:
-        self.format = fmt
-        self.prompt = prompt
-        self.repairs = tuple(repairs)
-        self.tools = tools
-        self.tool_choice = tool_choice
-        self.thinking = thinking
-        self.continues = continues
-        self.response_format = response_format
-        self.parallel_tool_calls = parallel_tool_calls
+    format: Format
+    prompt: Prompt = _NO_PROMPT
+    repairs: tuple[Repair, ...] = ()
+    tools: Tools = None
+    tool_choice: Any = "auto"
+    thinking: bool = True
+    continues: bool = False
+    response_format: Any = None
+    parallel_tool_calls: bool = True
+    left_open: bool = None  # type: ignore[assignment]  # set in __post_init__
 
-    @functools.cached_property
-    def left_open(self) -> bool:
-        """Whether the prompt ends inside a reasoning block."""
-        return self.format.left_open(self.prompt)
+    def __post_init__(self) -> None:
+        if self.left_open is None:
+            object.__setattr__(self, "left_open", self.format.left_open(self.prompt))
 
     @property
     def may_reason(self) -> bool:

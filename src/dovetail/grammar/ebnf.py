@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from dovetail.grammar import patterns
+from dovetail.grammar import numbers, patterns
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -34,13 +34,13 @@ from dovetail.grammar.nodes import (
 
 _OF_TYPE = {
     "string": r'"(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"',
-    "integer": "-?(?:0|[1-9][0-9]*)",
-    "number": r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?",
+    "integer": numbers.INTEGER,
+    "number": numbers.NUMBER,
 }
 _OPERATORS = frozenset("|()")
 
 
-def write(node: Node, control: Mapping[str, int]) -> str:
+def write(node: Node, control: Mapping[str, int | str]) -> str:
     """The EBNF of a `Rules` node. `control`: the ids of all the tokenizer's control tokens.
 
     Raises `ValueError` for any other node, for a node that rules cannot contain, and for a control token without an id.
@@ -56,16 +56,23 @@ def unenforced(schema: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"#/{keyword}" for keyword in schema if keyword != "type")
 
 
-def _expression(node: Node, control: Mapping[str, int]) -> str:
+def _token(token: int | str) -> str:
+    """A token in EBNF, where xgrammar knows tokens by their ids only. Raises `ValueError` for a literal."""
+    if isinstance(token, str):
+        raise ValueError(f"this grammar needs the id of {token!r}: give the tokenizer's `control`")
+    return str(token)
+
+
+def _expression(node: Node, control: Mapping[str, int | str]) -> str:
     match node:
         case ExactText(text):
             return json.dumps(text, ensure_ascii=False)
         case ControlToken(literal):
             if literal not in control:
                 raise ValueError(f"the control token {literal!r} has no id")
-            return f"Token({control[literal]})"
+            return f"Token({_token(control[literal])})"
         case FreeText() | TextUntil(end="", without=()):
-            return f"(ExcludeToken({', '.join(map(str, sorted(control.values())))}))*"
+            return f"(ExcludeToken({', '.join(map(_token, sorted(control.values())))}))*"
         case TextUntil(end, without):
             return f"({_of_regex(patterns.without(without))} {json.dumps(end, ensure_ascii=False)})"
         case OtherName(known):

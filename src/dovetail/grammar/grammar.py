@@ -15,6 +15,7 @@ from dovetail.grammar.nodes import (
     Choice,
     ClientText,
     Concat,
+    ControlToken,
     JsonSchema,
     Loosened,
     Maybe,
@@ -41,11 +42,16 @@ class Grammar(msgspec.Struct, frozen=True):
         """
         return lark.write(self.root, control or {})
 
-    def structural_tag(self, control: Mapping[str, int]) -> dict[str, Any]:
+    def structural_tag(self, control: Mapping[str, int] | None = None) -> dict[str, Any]:
         """The grammar for xgrammar (the default of vLLM and SGLang), as JSON data.
 
-        `control`: the ids of all the tokenizer's control tokens. Raises `ValueError` if the grammar has another one.
+        `control`: the ids of all the tokenizer's control tokens. Without them, the tag names the control tokens of the
+        grammar by their literals, and free text may contain any other. Raises `ValueError` if the grammar has a control
+        token that is not in `control`, and for the few families whose grammar needs the ids.
         """
+        if control is None:
+            literals = sorted({node.literal for node in self._nodes() if isinstance(node, ControlToken)})
+            return structural_tag.write(self.root, dict(zip(literals, literals, strict=True)))
         return structural_tag.write(self.root, control)
 
     def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import llguidance
 
-from dovetail.grammar import lark_schema, patterns
+from dovetail.grammar import lark_json, lark_schema, patterns
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.nodes import (
     Choice,
@@ -84,7 +84,9 @@ def _expression(node: Node, rules: dict[str, str], control: Mapping[str, int]) -
         case Index():
             return "INDEX"
         case JsonSchema(schema):
-            return _named("json_", f"%json {json.dumps(lark_schema.spell(schema).schema)}", rules)
+            spelled = lark_schema.spell(schema)
+            written = lark_json.write(spelled, rules)
+            return written or _named("json_", f"%json {json.dumps(spelled.schema)}", rules)
         case Regex(regex):
             return _named("PATTERN_", f"/{_in_slashes(regex)}/", rules)
         case Rules(item, inner):

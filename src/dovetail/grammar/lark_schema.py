@@ -46,7 +46,7 @@ _CHILDREN = frozenset((*_BY_NAME, "additionalProperties", "items", "prefixItems"
 #: Keywords that depend on each other.
 _GROUPS = (("properties", "patternProperties", "additionalProperties"), ("prefixItems", "items"))
 #: Characters that a JSON string may spell in two ways which the library knows.
-_TWO_SPELLINGS = re.compile(r"[\x00-\x1f\x7f]")
+TWO_SPELLINGS = re.compile(r"[\x00-\x1f\x7f]")
 
 _LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DAY = rf"^(?:[0-9]{{4}}-(?:0[13-9]|1[0-2])|[0-9]{{4}}-02-(?:[01][0-9]|2[0-8])|{_LEAP}-02-29)"
@@ -65,7 +65,8 @@ _FORMATS: Mapping[str, Mapping[str, Any]] = {
 }
 
 #: White space as pretty printers write it. Without a bound, a model may write white space until its context is full.
-_OPTIONS = {"whitespace_pattern": r"[ \t]{1,4}|\r?\n[ \t]{0,32}"}
+WHITE_SPACE = r"[ \t]{1,4}|\r?\n[ \t]{0,32}"
+OPTIONS = {"whitespace_pattern": WHITE_SPACE}
 _SPELLED: Cache[SpelledSchema] = Cache(_CACHED, _CACHED_BYTES)
 _ACCEPTED: Cache[bool] = Cache(_CACHED, _CACHED_BYTES)
 
@@ -85,7 +86,7 @@ def _spell(schema: Any) -> SpelledSchema:
     if whole is True:
         whole = {}
     if isinstance(whole, dict):
-        whole["x-guidance"] = _OPTIONS
+        whole["x-guidance"] = OPTIONS
     return SpelledSchema(whole, tuple(walk.unenforced))
 
 
@@ -251,7 +252,7 @@ class _LarkWalk(SchemaWalk):
                 if keys is not None:
                     spelled["patternProperties"], spelled["additionalProperties"] = {keys: others}, False
                     _group(spelled)
-                if keys is None or any(map(_TWO_SPELLINGS.search, declared)):
+                if keys is None or any(map(TWO_SPELLINGS.search, declared)):
                     self.drop(place, "properties")
 
     def _drop_unmergeable(self, merged: set[int]) -> None:

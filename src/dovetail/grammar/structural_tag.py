@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dovetail.grammar import ebnf, patterns, tag_schema
+from dovetail.grammar import ebnf, numbers, patterns, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -45,15 +45,15 @@ _SPACE = {"max_whitespace_cnt": 33}
 _NOTHING = {"type": "grammar", "grammar": 'root ::= root "x"\n'}
 
 
-def write(root: Node, control: Mapping[str, int]) -> dict[str, Any]:
-    """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens.
+def write(root: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
+    """The tag, as JSON data. `control`: the ids of all the tokenizer's control tokens, or their literals.
 
     Raises `ValueError` for a control token without an id.
     """
     return {"type": "structural_tag", "format": _sequence(_optional(_all_tokens(control)), _format(root, control))}
 
 
-def _all_tokens(control: Mapping[str, int]) -> dict[str, Any]:
+def _all_tokens(control: Mapping[str, int | str]) -> dict[str, Any]:
     """A format that never matches and lists all control tokens in a fixed order. Every tag begins with it.
 
     xgrammar 0.2.8 caches the masks of grammar parts by their shape, in which a token is a number in the order of first
@@ -64,7 +64,7 @@ def _all_tokens(control: Mapping[str, int]) -> dict[str, Any]:
     return _sequence(_NOTHING, *tokens, _format(FreeText(), control))
 
 
-def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
+def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
     match node:
         case ExactText(text):
             return {"type": "const_string", "value": text}
@@ -81,7 +81,10 @@ def _format(node: Node, control: Mapping[str, int]) -> dict[str, Any]:
         case OtherName(known):
             return {"type": "regex", "pattern": patterns.other_names(known)}
         case JsonSchema(schema):
-            return {"type": "json_schema", "json_schema": tag_schema.spell(schema).schema} | _SPACE
+            spelled = tag_schema.spell(schema)
+            if not spelled.unenforced and (regex := numbers.of_schema(spelled.schema)) is not None:
+                return {"type": "regex", "pattern": regex}
+            return {"type": "json_schema", "json_schema": spelled.schema} | _SPACE
         case Regex(regex):
             return {"type": "regex", "pattern": regex}
         case Rules() | RuleRef():

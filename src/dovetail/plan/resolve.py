@@ -141,7 +141,7 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
     values = defaults.fixed(settings["target"].value, engine, method)
     values |= {"engine": engine, "gpus": None if discovery.gpus is None else str(discovery.gpus)}
     if "format" in settings:
-        _check_format(settings["format"])
+        _check_format(settings["format"], folders.get("target"))
     elif discovery.target is not None:
         detected = chat_format(folders["target"])
         values["format"] = detected.name
@@ -169,11 +169,15 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
     return values
 
 
-def _check_format(setting: Setting[str]) -> None:
-    from dovetail.formats import format  # imports every family, which a plan without a format does not need
+def _check_format(setting: Setting[str], folder: str | None) -> None:
+    """Check that there is such a format, and that it can write prompts for the target in `folder`, if that is known."""
+    from dovetail.formats import registry  # imports every family, which a plan without a format does not need
 
     try:
-        format(setting.value)
+        if folder is None:
+            registry.format(setting.value)
+        else:
+            registry.served_format(setting.value, Path(folder))
     except DovetailError as error:
         raise PlanError(f"format is {setting.value!r} ({setting.source}): {error.message}") from error
 

@@ -13,10 +13,10 @@ import msgspec
 
 from dovetail.client.endpoint import Endpoint, Exchange
 from dovetail.client.not_tested import NotTested
-from dovetail.conversation import Message
 from dovetail.errors import DovetailError
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.base import Format
+from dovetail.formats.turn import Turn
 from dovetail.tokens import Prompt, Tokenizer
 from dovetail.verify.probe import detokenized, prompt_ids
 
@@ -89,15 +89,7 @@ class Language(msgspec.Struct, frozen=True):
         thinking = await self._thinking(endpoint, answer.prompt_ids)
         if self.format is None or thinking is None or text is None:
             return None
-        request = exchange.request
-        reader = self.format.reader(
-            request.get("tools"),
-            thinking=thinking,
-            # Without tools, text that looks like a call is not one.
-            tool_choice=request.get("tool_choice", "auto") if request.get("tools") else "none",
-            tokenizer=self.tokenizer,
-            structured=request.get("response_format") is not None,
-        )
+        reader = _turn(self.format, exchange.request, left_open=thinking).reader(self.tokenizer)
         fed = reader.feed(text) if self.tokenizer is None else reader.feed("", answer.ids)
         return fold([*fed, *reader.finish("length" if answer.cut_off else "stop")])
 
@@ -147,14 +139,8 @@ class Language(msgspec.Struct, frozen=True):
             return None
         if tokens != counted:
             return Completed(f"by its own count its prompt has {counted} tokens, and ours {tokens}", "")
-        request = exchange.request
-        message = self.format.parse(
-            text,
-            request.get("tools"),
-            thinking=self.format.left_open(ours),
-            tool_choice=request.get("tool_choice", "auto") if request.get("tools") else "none",
-            reason="length" if exchange.answer.cut_off else "stop",
-        )
+        turn = _turn(self.format, exchange.request, prompt=ours)
+        message = turn.parse(text, reason="length" if exchange.answer.cut_off else "stop")
         return Completed("", message_difference(message, exchange.answer.message, ids=self.trained_ids))
 
     @property
@@ -184,6 +170,12 @@ _MARKERS = (
     "<|python_tag|>",
     "<minimax:tool_call>",
 )
+
+
+def _turn(fmt: Format, request: Mapping[str, Any], **known: Any) -> Turn:
+    """The turn of a request in `fmt`. `known`: its prompt, or whether that leaves reasoning open."""
+    fields = {name: request[name] for name in ("tools", "tool_choice", "response_format") if name in request}
+    return Turn(fmt, **fields, **known)
 
 
 def thinks(request: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.backends.remote import RemoteEngine, Server, Vocabulary
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import Fake, run, sse, vllm_chunk
 from tests.gateway.scripted import MODEL, ids_of, in_process

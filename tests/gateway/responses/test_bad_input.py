@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.conversation import Message
 from dovetail.errors import DovetailError
+from dovetail.events import Message
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.test_client import client_of

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.tokens import Tokenizer

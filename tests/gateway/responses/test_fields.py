@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from dovetail.completion import Sampling
-from dovetail.conversation import Message
 from dovetail.errors import InvalidRequest
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.plugins.vllm import names
 from dovetail.tokens import Detokenizer, Prompt

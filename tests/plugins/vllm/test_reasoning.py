@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from tests.reading import families
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.plugins.vllm.stream import Stream
 from dovetail.tokens import Detokenizer, Tokenizer
 from tests.reading import families

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.tokens import Detokenizer
 from tests.plugins.vllm.conftest import ROOT, cache_in, environment

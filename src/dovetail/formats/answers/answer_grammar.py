@@ -9,9 +9,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dovetail.conversation import Message, ResponseFormat, Tool, check_response_format, check_tools
+from dovetail.conversation import ResponseFormat, Tool, check_response_format, check_tools
 from dovetail.custom_tools import DEFINITION
 from dovetail.errors import InvalidRequest, RenderError
+from dovetail.events import Message
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.call_envelope import CallEnvelope, Family
 from dovetail.formats.answers.input_grammar import ClientGrammar

@@ -17,9 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
-from dovetail.events import fold
+from dovetail.events import Call, Message, fold
 from dovetail.formats.answers import parameter_grammar
 from dovetail.grammar import (
     Choice,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import RenderError
+from dovetail.events import Call, Message
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.parameter_grammar import Markup
 from dovetail.formats.base import Format

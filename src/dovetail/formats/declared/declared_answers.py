@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from dovetail.conversation import Message, Tool
+from dovetail.conversation import Tool
+from dovetail.events import Message
 from dovetail.formats.answers import call_envelope, value_grammar
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.input_grammar import ClientGrammar

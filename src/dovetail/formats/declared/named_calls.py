@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.conversation import Call
+from dovetail.events import Call
 from dovetail.formats.declared.declaration_checks import check_slots
 from dovetail.formats.declared.declared import Declaration, JsonCalls, filled, is_control, opened_by
 from dovetail.reading import CallReader

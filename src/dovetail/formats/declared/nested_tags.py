@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.conversation import Call
+from dovetail.events import Call
 from dovetail.formats.answers.parameter_grammar import Markup
 from dovetail.formats.declared.declaration_checks import check_slots
 from dovetail.formats.declared.declared import Declaration, Mark, filled, markup

@@ -10,14 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Call
 from dovetail.errors import RenderError
+from dovetail.events import Call
 from dovetail.formats.answers import call_envelope
-from dovetail.grammar import Choice, Concat, Maybe, Node, Regex, Repeat, RuleRef
+from dovetail.grammar import Choice, Concat, Maybe, Node, Regex, Repeat, RuleRef, numbers
 from dovetail.tokens import Segment
 
-INTEGER = Regex("-?(?:0|[1-9][0-9]*)")
-NUMBER = Regex(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
+INTEGER, NUMBER = Regex(numbers.INTEGER), Regex(numbers.NUMBER)
 #: Any JSON value: a rule of `Syntax.anything`.
 ANY = RuleRef("any")
 

@@ -78,6 +78,26 @@ def detect(folder: Path, families: Mapping[str, type[Format]]) -> Format:
     return (_by_template if checkpoint.templates else _by_names)(checkpoint, families)
 
 
+def with_template(name: str, folder: Path, families: Mapping[str, type[Format]]) -> Format:
+    """The chat template of the checkpoint in `folder`, as the format of the family `name`, which has no other prompts.
+
+    Raises `CheckpointError` if there is no template whose calls that family reads.
+    """
+    where = f"{name} has no prompts of its own, they come from the model's chat template"
+    if not _Checkpoint(folder).templates:
+        raise CheckpointError(
+            f"{where}, and {folder} has none: add chat_template.jinja, or name a format that writes prompts: "
+            f"{', '.join(each for each, kind in families.items() if kind.renders())}"
+        )
+    detected = detect(folder, families)
+    if getattr(detected, "family_name", detected.name) != name:
+        raise CheckpointError(
+            f"{where}, and that of {folder} is not {name}'s: {detected.because}. Leave --format out, or replace the "
+            "template"
+        )
+    return detected
+
+
 def _by_names(checkpoint: _Checkpoint, families: Mapping[str, type[Format]]) -> Format:
     declared = checkpoint.declared
     if declared is None:

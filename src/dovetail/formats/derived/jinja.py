@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from dovetail.conversation import Message, check_renderable
+from dovetail.conversation import check_renderable
 from dovetail.errors import DovetailError, RenderError
+from dovetail.events import Message
 from dovetail.formats.base import Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.derived import differencing, proof
 from dovetail.formats.derived.differencing import Derivation, Derived

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
+from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.declarations import sorted_deeply
 from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, Place
@@ -116,7 +116,21 @@ class Probe:
             system=self._system_place(),
             reasoning_field=self._reasoned[0] if self._reasoned else REASONING_FIELDS[0],
             results_in_order=self._hides_whose_result(family.history_rules.call_id or _nine_digits),
+            hides_calls=self._hides(_PLACE),
+            hides_results=self._hides(_RESULT),
         )
+
+    def _hides(self, word: str) -> bool:
+        """Whether the template accepts calls with results, and never shows `word` of them in any form."""
+        prompts = [
+            self._prompt(_USER, _calling(arguments, content=content), _result(result), *more)
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS))
+            for content in ("", None, _ANSWER)
+            for result in (_RESULT, [{"type": "text", "text": _RESULT}])
+            for more in ((), (_USER,))
+        ]
+        shown = [prompt.text for prompt in prompts if prompt is not None]
+        return bool(shown) and not any(word in text for text in shown)
 
     def _shows_arguments(self, arguments: Any) -> bool:
         """Whether the template shows a call's arguments.

@@ -16,9 +16,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Call, Message
 from dovetail.errors import DovetailError
-from dovetail.events import Event, fold
+from dovetail.events import Call, Event, Message, fold
 from dovetail.formats.base import Format
 from dovetail.formats.derived.sample_answers import CONTENT, Render, atoms_of, begin_of_answer, common
 from dovetail.tokens import Prompt, Segment, Tokenizer

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.families import deepseek_v3_prompt as prompts
 from dovetail.formats.families.deepseek_v3_prompt import (

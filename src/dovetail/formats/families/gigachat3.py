@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.conversation import Message, Tool
-from dovetail.events import Content
+from dovetail.conversation import Tool
+from dovetail.events import Content, Message
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.input_grammar import ClientGrammar

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dovetail.conversation import Message, Tool
-from dovetail.events import Content, Reasoning
+from dovetail.conversation import Tool
+from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools
 from dovetail.formats.declarations import (

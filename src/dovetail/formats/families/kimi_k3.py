@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dovetail.conversation import Message, Tool
-from dovetail.events import Content, Reasoning
+from dovetail.conversation import Tool
+from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.base import EngineParsers, Format, Messages, Tools

@@ -7,7 +7,7 @@ chat templates and tokenizers.
 
 from __future__ import annotations
 
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.formats.declared.declared import Declaration, DeclaredFormat, JsonCalls
 from dovetail.grammar import ControlToken

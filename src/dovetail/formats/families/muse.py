@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from dovetail.conversation import Message, Tool
-from dovetail.events import Content, Reasoning
+from dovetail.conversation import Tool
+from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from dovetail.conversation import Call, Message, Tool
+from dovetail.conversation import Tool
 from dovetail.custom_tools import INPUT
 from dovetail.errors import InvalidRequest
-from dovetail.events import Content, Reasoning
+from dovetail.events import Call, Content, Message, Reasoning
 from dovetail.formats.answers import plain_text, value_grammar
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.conversation import Call, Message, Tool
+from dovetail.conversation import Tool
+from dovetail.events import Call, Message
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import Declaration, DeclaredFormat, markup
 from dovetail.formats.declared.declared_answers import DeclaredAnswers

@@ -17,8 +17,8 @@ import msgspec
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
 
-#: Every kind of repair and what it does. Clients and metrics may rely on the names. The last two refuse a history that
-#: cannot be repaired.
+#: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call` and `hidden_result`
+#: only report what the template does. The last two refuse a history that cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "developer_role": "the role developer becomes system if the model does not know it",
@@ -37,6 +37,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "result_id": "a result gets the new id of its call",
         "result_order": "results right after their calls are sorted like the calls if the prompt does not show which "
         "call each one answers",
+        "hidden_call": "a call is left out of the prompt, because the chat template shows none",
+        "hidden_result": "a result is left out of the prompt, because the chat template shows none",
         "orphan_result": "a result that answers no earlier call is refused",
         "unanswered_call": "a call without a result before the next message of another role is refused",
     }
@@ -79,6 +81,7 @@ class HistoryRules:
     `system`: where the model knows system messages.
     `reasoning_field`: the field from which reasoning is read.
     `results_in_order`: whether only the order of results shows which call each one answers.
+    `hides_calls`, `hides_results`: whether prompts do not show calls, and results.
     """
 
     call_id: Callable[[str, int], str] | None = None
@@ -89,6 +92,8 @@ class HistoryRules:
     system: Place = "anywhere"
     reasoning_field: str = "reasoning_content"
     results_in_order: bool = False
+    hides_calls: bool = False
+    hides_results: bool = False
 
 
 def repair(
@@ -266,6 +271,8 @@ class _History:
             self._unanswered[i, j] = None
             repaired.append(call)
         message["tool_calls"] = repaired
+        if self._rules.hides_calls:
+            self.make_repair("hidden_call", f"messages[{i}].tool_calls")
         self._calls |= by_id  # an id that a later turn uses again refers to the later call from there on
 
     def _arguments(self, function: Any, where: str) -> Any:
@@ -282,6 +289,8 @@ class _History:
 
     def _result(self, message: dict[str, Any], i: int) -> None:
         client_id, where = message["tool_call_id"], f"messages[{i}].tool_call_id"
+        if self._rules.hides_results:
+            self.make_repair("hidden_result", f"messages[{i}]")
         calls = self._calls.get(client_id)
         if calls is None:
             if "orphan_result" not in self._off:

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from dovetail.conversation import Call
 from dovetail.errors import DovetailError
-from dovetail.events import Event, fold
+from dovetail.events import Call, Event, fold
 from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import (
     MOST_BYTES,
@@ -236,7 +235,7 @@ def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recordi
         times=_times(captured),
         stages={stage: times.busy_s for stage, times in report.trace.stages.items()},
         left_out=tuple(left_out),
-        format=None if turn is None else turn.format.name,
+        format=None if turn is None else turn.language.format.name,
     )
 
 
@@ -267,7 +266,7 @@ def _options(turn: Turn) -> RecordedOptions:
         max_tokens=turn.max_tokens,
         sampling=sampling,
         stop=tuple(map(_clean, request.stop)),
-        tools=len(turn.tools),
+        tools=len(turn.language.tools or ()),
         structured=request.structured,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
@@ -279,7 +278,7 @@ def _options(turn: Turn) -> RecordedOptions:
 
 def _prompt(turn: Turn, tokenizer: Tokenizer) -> RecordedPrompt:
     segments = tuple(_segments(turn.prompt, tokenizer))
-    return RecordedPrompt(len(turn.prompt), turn.left_open, segments, turn.prompt)
+    return RecordedPrompt(len(turn.prompt), turn.language.left_open, segments, turn.prompt)
 
 
 def _segments(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[PromptSegment]:

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.conversation import Call
 from dovetail.errors import InvalidRequest
-from dovetail.events import CallArguments, Content, Event, Reasoning
+from dovetail.events import Call, CallArguments, Content, Event, Reasoning
 
 KIND = "dovetail recording"
 VERSION = 1

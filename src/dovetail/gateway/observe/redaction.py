@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.conversation import Call
-from dovetail.events import CallArguments, CallStart, Content, Defect, Event, Reasoning
+from dovetail.events import Call, CallArguments, CallStart, Content, Defect, Event, Reasoning
 from dovetail.gateway.observe.recording import (
     PromptSegment,
     RecordedLogprob,

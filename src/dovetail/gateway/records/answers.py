@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.conversation import Message
 from dovetail.custom_tools import with_functions
-from dovetail.events import fold
+from dovetail.events import Message, fold
 from dovetail.formats.base import Tools
 from dovetail.formats.prompts.history import Repair
 from dovetail.formats.prompts.splicing import Spelling

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.conversation import Call, Message
+from dovetail.events import Call, Message
 from dovetail.formats.base import Tools, parameters_by_name
 from dovetail.formats.prompts.history import REASONING_FIELDS
 from dovetail.tokens import Tokenizer

@@ -34,8 +34,8 @@ def render_prompt(request: TurnRequest, fmt: Format, messages: Messages) -> Prom
         raise
     if request.tools and request.tool_choice != "none" and not shows_tools(fmt):
         raise InvalidRequest(
-            f"the prompts of {fmt.name} do not show tools: leave them out, or serve the model with a chat template "
-            "that has them",
+            "the model's chat template does not show tools: leave them out, or serve the model from a folder whose "
+            "chat_template.jinja has them",
             param="tools",
         )
     return prompt

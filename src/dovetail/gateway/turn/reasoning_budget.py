@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dovetail.formats.answers.tool_choice import requires_call
-from dovetail.formats.base import Format
+from dovetail.formats.turn import Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.grammar.bounded_reasoning import BoundedReasoning
 from dovetail.grammar.matcher import Matcher
@@ -26,26 +26,24 @@ def bounded(
     matcher: Matcher | None,
     request: TurnRequest,
     max_tokens: int,
-    fmt: Format,
+    language: Turn,
     tokenizer: Tokenizer,
     *,
-    left_open: bool,
     enforces: bool,
     default: int | None = None,
 ) -> Bounded:
     """The constraint of `matcher` and of the budget for reasoning in an answer of at most `max_tokens`.
 
-    `left_open`: the prompt ends inside reasoning. `enforces`: whether the engine enforces a constraint. `default`: the
-    budget of a request without one. Nothing can end the reasoning of a format without a control token for that.
+    `enforces`: whether the engine enforces a constraint. `default`: the budget of a request without one. Nothing can
+    end the reasoning of a format without a control token for that.
     """
     budget, field = reasoning_budget(request, max_tokens, default)
-    reasons = left_open or fmt.may_reason(False, thinking=request.thinking, continues=request.continue_final_message)
-    if budget is None or not reasons:
+    if budget is None or not (language.left_open or language.may_reason):
         return Bounded(matcher)
-    markers = fmt.reasoning_tokens(tokenizer) if enforces else None
+    markers = language.format.reasoning_tokens(tokenizer) if enforces else None
     if markers is None:
         return Bounded(matcher, field)
-    return Bounded(BoundedReasoning(matcher, tokenizer, markers, budget, left_open=left_open))
+    return Bounded(BoundedReasoning(matcher, tokenizer, markers, budget, left_open=language.left_open))
 
 
 def reasoning_budget(request: TurnRequest, max_tokens: int, default: int | None) -> tuple[int | None, str]:

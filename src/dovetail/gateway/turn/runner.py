@@ -7,6 +7,7 @@ whole response is the fold of the same steps that a stream sends, so the two can
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -19,6 +20,7 @@ from dovetail.completion import Engine, TokenBatch
 from dovetail.conversation import check_tools
 from dovetail.custom_tools import is_custom
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
+from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
@@ -36,9 +38,8 @@ from dovetail.gateway.turn.tool_names import ToolNames
 from dovetail.gateway.turn.tools import DeclaredTools
 from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.truncation import truncated
-from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of, reader_of
+from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
 from dovetail.gateway.turn.turn_defaults import TurnDefaults
-from dovetail.gateway.turn.turn_grammar import check_can_follow, is_free, turn_grammar
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.gateway.turn.written_prompt import WrittenPrompt, opening_of, written_prompt
@@ -170,31 +171,35 @@ class TurnRunner:
             ids = tuple(prompt.ids(self._tokenizer))
         max_tokens = self._max_tokens(request, len(ids))
         self._check_tokens(request, max_tokens)
-        # From the prompt and not from the request: a template may ignore the switch, or an answer may be continued.
-        left_open = self._format.left_open(prompt)
-        strict = request.extension.strict or self._defaults.strict
+        language = formats.Turn(
+            self._format,
+            prompt,
+            tools=declared.tools,
+            tool_choice=request.tool_choice,
+            thinking=request.thinking,
+            continues=request.continue_final_message,
+            response_format=request.response_format,
+            parallel_tool_calls=request.parallel_tool_calls,
+        )
         with request.trace.stage("compile"), declared.request_fields():
             if any(map(is_custom, declared.tools)):  # no other tool has a grammar of its own
                 check_together(check_tools(declared.tools))
-            grammar = turn_grammar(request, self._format, declared.tools, strict=strict, left_open=left_open)
+            grammar = self._grammar(request, language)
             matcher_ = matcher.compile(grammar, self._tokenizer, sorted(self._end_ids)) if grammar else None
             schemas = answer_schemas(request, declared.tools)
-        if grammar is not None:
-            check_can_follow(grammar, request, self._format, left_open)
         enforces = self._engine.info.enforces == "constraint"
         constraint, unbounded = bounded(
             matcher_,
             request,
             max_tokens,
-            self._format,
+            language,
             self._tokenizer,
-            left_open=left_open,
             enforces=enforces,
             default=self._defaults.reasoning_budget,
         )
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
-        new_reader = functools.partial(reader_of, request, self._format, declared.tools, self._tokenizer)
+        new_reader = functools.partial(self._reader, request, language)
         choices = (
             Choice(
                 completion_of(
@@ -204,22 +209,22 @@ class TurnRunner:
                     max_tokens,
                     grammar=grammar,
                     constraint=constraint,
-                    grammar_required=not is_free(request, declared.tools),
+                    grammar_required=not language.is_free,
                     recorded=recorded,
                 ),
-                new_reader(choice, left_open),
+                new_reader(choice, language.left_open),
             )
             for choice in range(request.choices)
         )
-        start = functools.partial(self._start, request, written, left_open)
+        start = functools.partial(self._start, request, written, language.left_open)
         return Turn(
             created=int(time.time()),
             tool_names=names,
             request=request,
+            language=language,
             repairs=self._reports(request, written),
             new_repairs=self._new_reports(request, written),
             choices=tuple(choices),
-            format=self._format,
             tokenizer=self._tokenizer,
             recorded=recorded,
             schemas=schemas,
@@ -227,11 +232,26 @@ class TurnRunner:
             most_drafts=self._most_drafts,
             recorder=self._recorder(request, start, new_reader),
             signatures=self._signatures,
-            tools=declared.tools,
             grammar=grammar,
             constraint=constraint,
-            left_open=left_open,
         )
+
+    def _grammar(self, request: TurnRequest, language: formats.Turn) -> Grammar | None:
+        """The grammar of the answer; None if anything may come.
+
+        Plain text has one too, which only keeps a call from beginning. It is left out with `strict` "off", and where it
+        would end an answer that `ignore_eos` or `min_tokens` keep open, or where the prompt does not open an answer.
+        """
+        strict = request.extension.strict or self._defaults.strict
+        opens_answer = request.add_generation_prompt or request.continue_final_message
+        if language.is_free and (strict == "off" or request.ignore_eos or request.min_tokens or not opens_answer):
+            return None
+        return language.grammar(strict)
+
+    def _reader(self, request: TurnRequest, language: formats.Turn, choice: int, in_reasoning: bool) -> Reader:
+        """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""
+        prefix = f"call_{request.id[-32:][:16]}_{f'{choice}_' if choice else ''}"
+        return dataclasses.replace(language, left_open=in_reasoning).reader(self._tokenizer, call_prefix=prefix)
 
     @property
     def _most_drafts(self) -> int | None:
@@ -262,10 +282,10 @@ class TurnRunner:
         return Turn(
             created=int(time.time()),
             request=request,
+            language=formats.Turn(self._format, left_open=False),
             repairs=(),
             new_repairs=(),
             choices=choices,
-            format=self._format,
             tokenizer=self._tokenizer,
             recorded=recorded,
             schemas=answer_schemas(request, ()),

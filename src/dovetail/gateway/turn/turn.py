@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from dovetail.completion import Completion, Sampling
 from dovetail.custom_tools import is_custom
-from dovetail.formats.base import Format
+from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, Signatures
 from dovetail.gateway.turn.tool_names import ToolNames
@@ -65,44 +65,23 @@ def completion_of(
     )
 
 
-def reader_of(
-    request: TurnRequest,
-    fmt: Format,
-    tools: Sequence[dict[str, Any]],
-    tokenizer: Tokenizer,
-    choice: int,
-    in_reasoning: bool,
-) -> Reader:
-    """A reader of an answer for `choice`. `in_reasoning`: reasoning is open where the answer begins."""
-    return fmt.reader(
-        tools,
-        thinking=in_reasoning,
-        # Without tools, text that looks like a call is not one.
-        tool_choice=request.tool_choice if tools else "none",
-        tokenizer=tokenizer,
-        call_prefix=f"call_{request.id[-32:][:16]}_{f'{choice}_' if choice else ''}",
-        structured=request.structured,
-    )
-
-
 class Turn(msgspec.Struct, frozen=True):
     """A request that is ready to run.
 
-    `created` is in seconds since the epoch. `new_repairs` are those of `repairs` that no earlier turn of the
-    conversation had. `tools` are the tools that the model may call. `grammar` and `constraint`, which
-    the choices have copies of, describe the answer. `left_open`: the prompt ends inside reasoning. `recorded`: the turn
-    is recorded. `unenforced` lists the fields of the request, with JSON pointers into their schemas, that no grammar
-    enforces although they were to be enforced. `most_drafts` is how many tokens the engine drafts in a step; None if it
-    does not report single steps.
+    `created` is in seconds since the epoch. `language` is the turn in the model's format; that of raw prompts has no
+    tools. `new_repairs`: the `repairs` that no earlier turn of the conversation had. `grammar` and `constraint`,
+    which the choices have copies of, describe the answer. `recorded`: the turn is recorded. `unenforced` lists the
+    fields of the request, with JSON pointers into their schemas, that no grammar enforces although they were to be
+    enforced. `most_drafts` is how many tokens the engine drafts in a step; None if it does not report single steps.
     `spelled_controls` are the control tokens that raw prompts spell as ordinary text.
     """
 
     created: int
     request: TurnRequest
+    language: formats.Turn
     repairs: tuple[Repair, ...]
     new_repairs: tuple[Repair, ...]
     choices: tuple[Choice, ...]
-    format: Format
     tokenizer: Tokenizer
     recorded: bool
     schemas: AnswerSchemas
@@ -110,10 +89,8 @@ class Turn(msgspec.Struct, frozen=True):
     recorder: AnswerRecorder
     most_drafts: int | None
     signatures: Signatures
-    tools: Sequence[dict[str, Any]] = ()
     grammar: Grammar | None = None
     constraint: Matcher | BoundedReasoning | None = None
-    left_open: bool = False
     spelled_controls: tuple[str, ...] = ()
     tool_names: ToolNames = ToolNames()
 
@@ -148,7 +125,7 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def custom_tools_written(self) -> frozenset[str]:
         """The names of the custom tools, as the model writes them."""
-        return frozenset(tool["custom"]["name"] for tool in self.tools if is_custom(tool))
+        return frozenset(tool["custom"]["name"] for tool in self.language.tools or () if is_custom(tool))
 
     @property
     def max_tokens(self) -> int:

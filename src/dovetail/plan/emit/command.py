@@ -99,6 +99,10 @@ class Remaining:
     def peek(self, name: str) -> Any:
         return self._values.get(name)
 
+    def assume(self, name: str, value: Any) -> None:
+        """Give a value to a setting that has none, because the command needs it."""
+        self._values.setdefault(name, value)
+
     def leave_out(self, name: str, why: str) -> None:
         """Note that the command cannot contain the setting, if it has a value."""
         if name in self._values:

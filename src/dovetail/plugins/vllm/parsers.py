@@ -23,9 +23,9 @@ from vllm.entrypoints.generate.base.protocol import (
 from vllm.reasoning import ReasoningParser
 from vllm.tool_parsers import ToolParser
 
-from dovetail.conversation import Message
-from dovetail.events import CallArguments, CallStart, Content, Event, Reasoning, fold
+from dovetail.events import CallArguments, CallStart, Content, Event, Message, Reasoning, fold
 from dovetail.formats.base import Format
+from dovetail.formats.turn import Turn
 from dovetail.plugins.vllm import model_format
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from dovetail.plugins.vllm.requests import choice_of, thinking_off, tools_of
@@ -147,14 +147,9 @@ class ReasoningReader(ReasoningParser, metaclass=CompositionHook):
 def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, calls: bool = True) -> Stream:
     """A stream that reads one output of `request`. `thinking`: the prompt left a reasoning block open."""
     own = model_format.tokenizer_of(tokenizer)
-    reader = fmt.reader(
-        tools_of(request),
-        thinking=thinking,
-        tool_choice=choice_of(request) if calls else "none",
-        tokenizer=own,
-        call_prefix=f"call_{uuid.uuid4().hex[:16]}_",
-    )
-    return Stream(reader, own)
+    choice = choice_of(request) if calls else "none"
+    turn = Turn(fmt, tools=tools_of(request), tool_choice=choice, left_open=thinking)
+    return Stream(turn.reader(own, call_prefix=f"call_{uuid.uuid4().hex[:16]}_"), own)
 
 
 def function_calls(message: Message) -> list[Any]:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.conversation import Call
 from dovetail.errors import InvalidRequest
+from dovetail.events import Call
 from dovetail.verify.suites.base import Case
 
 #: Categories that are read if none is chosen: 1,240 cases.

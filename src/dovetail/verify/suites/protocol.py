@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.client.endpoint import Exchange, Target
 from dovetail.client.not_tested import NotTested
-from dovetail.conversation import Message
+from dovetail.events import Message
 from dovetail.verify.language import Language, message_difference
 from dovetail.verify.probe import STREAM
 from dovetail.verify.suites.audits import audited
