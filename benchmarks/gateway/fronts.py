@@ -142,13 +142,13 @@ def _memory(pid: int) -> int:
     return 0
 
 
-def dovetail(name: str, *options: str) -> Front:
+def dovetail(name: str) -> Front:
     """Dovetail in front of the upstream."""
 
     def command(port: int, upstream: int) -> Sequence[str]:
         serve = [sys.executable, "-m", "dovetail", "serve", "--engine", f"http://127.0.0.1:{upstream}"]
         # The upstream reads no grammar, which Dovetail would notice when it starts.
-        return [*serve, "--port", str(port), "--strict", "off", "--served-model-name", "m", *options]
+        return [*serve, "--port", str(port), "--strict", "off", "--served-model-name", "m"]
 
     return Front(name, command, Path(sys.executable), "dovetail")
 

@@ -24,12 +24,12 @@ from rich.console import Console
 
 from dovetail.checkpoints import hub
 from dovetail.cli import serve
-from dovetail.cli.api_keys import NO_KEYS
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
 from dovetail.gateway.response_store import StoreLimits
 from dovetail.plan import engines, resolve
+from dovetail.server.api_keys import NO_KEYS
 from tests.checkpoints.configs import QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
 from tests.formats.chat_templates import HERMES, PLAIN, SMALL_CONTROLS
@@ -64,7 +64,7 @@ def serving(port: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]
             child.kill()
 
 
-# Servers that tests/cli/test_tls.py and others start end quietly on SIGTERM too.
+# Servers that tests/server/test_tls.py and others start end quietly on SIGTERM too.
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_server_answers_and_ends_quietly_on_a_signal(pair: Path, number: signal.Signals) -> None:
     port = free_port()

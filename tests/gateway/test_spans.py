@@ -256,7 +256,7 @@ async def test_other_paths_have_a_span_and_probes_have_none(engine: ScriptedEngi
 def test_nothing_of_opentelemetry_is_imported_without_traces() -> None:
     script = """
 import sys
-import dovetail.gateway.app, dovetail.cli.serve, dovetail.cli.telemetry
+import dovetail.gateway.app, dovetail.cli.serve, dovetail.server.telemetry
 assert "dovetail.gateway.turn.trace" in sys.modules
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """

@@ -65,7 +65,6 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "ssl_keyfile": ("/tls/server.key", "/tls/another.key"),
     "uds": ("/run/dovetail.sock", "/run/another.sock"),
     "uds_mode": ("600", "0660"),
-    "workers": (1, 4),
     "served_model_name": ("model", "another"),
     "host": ("127.0.0.1", "::1"),
     "port": (8000, 9000),

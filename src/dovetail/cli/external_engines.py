@@ -13,9 +13,8 @@ from rich.text import Text
 from dovetail.backends import vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
 from dovetail.backends.vllm.download import downloaded_bytes
-from dovetail.cli.api_keys import read_key
 from dovetail.cli.server_checks import check_grammar_backend, check_server, until_passed
-from dovetail.cli.startup_progress import StartupProgress
+from dovetail.cli.startup_progress import StartupProgress, errors_ignored
 from dovetail.cli.terminal import PROBLEM
 from dovetail.completion import Engine
 from dovetail.errors import PlanError
@@ -23,6 +22,7 @@ from dovetail.formats.base import Format
 from dovetail.plan import Plan
 from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.engines import missing_files
+from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
 
 #: A text that repeats itself, so that lookup has something to draft, and that fits into most limits.
@@ -117,10 +117,12 @@ async def _check_drafting(
     for where, finding in zip(probed, findings, strict=True):
         if finding.warning is None:
             share = f"{finding.accepted:.0f} of {finding.drafted:.0f} draft tokens were accepted in a probe"
-            console.print(f"speculation is on{where}: {share}", style="dim")
+            text = Text(f"speculation is on{where}: {share}", "dim")
         else:
             warning = f"WARNING: nothing is drafted{where}, although {method or 'a drafter'} should: {finding.warning}"
-            console.print(Text(warning, "bold red"))
+            text = Text(warning, "bold red")
+        with errors_ignored():
+            console.print(text)
 
 
 def _probe_prompt(plan: Plan, engine: vllm.Probed, tokenizer: Tokenizer) -> tuple[int, ...]:

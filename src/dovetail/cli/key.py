@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dovetail.cli.key_file import entry_of
 from dovetail.gateway.limits.keys import new_key
+from dovetail.server.key_file import entry_of
 
 
 def run(arguments: argparse.Namespace) -> None:

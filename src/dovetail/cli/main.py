@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dovetail import __version__
-from dovetail.cli.standard_streams import in_background, open_missing
 from dovetail.errors import DovetailError
 
 REFUSED = 2
@@ -41,7 +40,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    open_missing()
+    _open_missing_streams()
     words = sys.argv[1:] if argv is None else argv
     command, second = ([word for word in words if not word.startswith("-")] + [None, None])[:2]
     parser = _parser("bench compare" if (command, second) == ("bench", "compare") else command, "--help-all" in words)
@@ -68,9 +67,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _open_missing_streams() -> None:
+    """Open the standard streams that the process was started without (`>&-`) on the null device.
+
+    Else the next file or socket would get the stream's number, and the output of a library would go there.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+
+
 def _complain(message: str) -> None:
-    with in_background():  # a pipe that nobody reads must not keep the process from its end
-        print(f"dovetail: {_line(message)}", file=sys.stderr)
+    print(f"dovetail: {_line(message)}", file=sys.stderr)
 
 
 def _line(message: str) -> str:

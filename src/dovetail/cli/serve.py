@@ -22,26 +22,10 @@ from starlette.applications import Starlette
 import dovetail
 from dovetail.checkpoints import fixed_sampling
 from dovetail.checkpoints.files import has_weights
-from dovetail.cli import line_writer, plan_report
-from dovetail.cli.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
-from dovetail.cli.connections import ConnectionLimits
+from dovetail.cli import plan_report
 from dovetail.cli.embedded_engine import LoadingBar, embedded_engine
 from dovetail.cli.plan import resolved
-from dovetail.cli.record_key import record_key
-from dovetail.cli.server import (
-    ServerOptions,
-    cancelled_by_signals,
-    interruptible,
-    listening,
-    listening_for_metrics,
-    serve_app,
-)
-from dovetail.cli.standard_streams import in_background
-from dovetail.cli.telemetry import configure_logging, logs_json, telemetry
 from dovetail.cli.terminal import PROBLEM, address_of, curl
-from dovetail.cli.tls import tls_context
-from dovetail.cli.worker_pages import WorkerPages
-from dovetail.cli.workers import Workers
 from dovetail.completion import Engine
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.formats.base import Format
@@ -55,18 +39,30 @@ from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan
 from dovetail.plan.engines import missing_files
+from dovetail.server.api_keys import CLIENT_KEY, NO_KEYS, ClientKeys, client_keys
+from dovetail.server.connections import ConnectionLimits
+from dovetail.server.logs import logging_in_background, logs_json
+from dovetail.server.record_key import record_key
+from dovetail.server.server import (
+    ServerOptions,
+    cancelled_by_signals,
+    interruptible,
+    listening,
+    listening_for_metrics,
+    serve_app,
+)
+from dovetail.server.telemetry import telemetry
+from dovetail.server.tls import tls_context
 from dovetail.tokens import Tokenizer
 
 _SECONDS_OF_A_DAY = 24 * 3600
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # A pipe that nobody reads would stop the server at the next message.
-    with in_background(), interruptible(), contextlib.ExitStack() as stack:
+    with interruptible(), contextlib.ExitStack() as stack:
         plan = resolved(arguments)
         console = Console(highlight=False, stderr=logs_json(plan))
-        configure_logging(plan)
-        stack.callback(line_writer.close_all)
+        stack.enter_context(logging_in_background(json=logs_json(plan)))
         check_servable(plan)
         keys = client_keys(plan)
         options = server_options(plan)
@@ -77,29 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
                 loading = LoadingBar(console)
                 app, engine = embedded_app(plan, keys, loading)
                 asyncio.run(serve_app(app, engine, listener, console, loading, keys=keys, options=options))
-            elif (count := plan.value("workers") or 1) > 1:
-                with WorkerPages.folder() as folder:
-                    work = functools.partial(_work, plan, keys, options, folder)
-                    raise SystemExit(Workers(count, listener, work).run())
             else:
                 asyncio.run(cancelled_by_signals(_serve_external(plan, keys, listener, console, options)))
-
-
-def _work(
-    plan: Plan,
-    keys: ClientKeys,
-    options: ServerOptions,
-    folder: str,
-    channel: socket.socket,
-    number: int,
-    prints: bool,
-) -> None:
-    """Be worker `number`, which gets its connections over `channel`. `prints`: whether it says that it is ready."""
-    keys.begin_worker(number)
-    count = plan.value("workers")
-    options = worker_options(options, WorkerPages(folder, number, count), channel)
-    console = Console(highlight=False, stderr=logs_json(plan), quiet=not prints)
-    asyncio.run(cancelled_by_signals(_serve_external(plan, keys, None, console, options)))
 
 
 def check_servable(plan: Plan) -> None:
@@ -121,11 +96,6 @@ def check_servable(plan: Plan) -> None:
             raise PlanError(missing)
     if engine == "vllm" and os.path.isabs(target) and not has_weights(plan.folders["target"]):
         raise CheckpointError(f"{target} is incomplete: it holds no weights")
-    if (plan.value("workers") or 1) > 1 and engine in ("embedded", "vllm"):
-        raise PlanError(
-            f"workers is {plan.value('workers')}, and the engine is {engine}: several processes can only share an "
-            "engine that runs already; start it by itself, and give its URL as --engine"
-        )
     if plan.value("reasoning_budget") is not None and engine != "embedded":
         raise PlanError(f"reasoning_budget needs the embedded engine: nothing ends reasoning in the engine {engine}")
     if plan.value("format") is None:
@@ -237,13 +207,6 @@ def server_options(plan: Plan) -> ServerOptions:
     return ServerOptions(connections=ConnectionLimits(**options), tls=tls, **grace)
 
 
-def worker_options(options: ServerOptions, pages: WorkerPages, channel: socket.socket) -> ServerOptions:
-    """`options` of one worker. Workers share the connections that there may be."""
-    limits = options.connections
-    share = msgspec.structs.replace(limits, connections=max(1, limits.connections // pages.count))
-    return msgspec.structs.replace(options, connections=share, channel=channel, pages=pages)
-
-
 def _own_names(plan: Plan) -> frozenset[str] | None:
     """The names by which clients may call a server on loopback; None: any, because others have to reach it."""
     host = plan.value("host")
@@ -268,7 +231,7 @@ def embedded_app(
 
 
 def _serve_external(
-    plan: Plan, keys: ClientKeys, listener: socket.socket | None, console: Console, options: ServerOptions
+    plan: Plan, keys: ClientKeys, listener: socket.socket, console: Console, options: ServerOptions
 ) -> Coroutine[Any, Any, None]:
     """Serve with an engine in other processes. The engine is made at once, before the event loop runs."""
     # Imports an HTTP client, which the embedded engine does not need.

@@ -45,12 +45,12 @@ class StartupProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _errors_ignored():
+        with errors_ignored():
             self._close()
 
     def progress(self, progress: vllm.Progress, silent: float) -> None:
         """Show `progress`; vLLM has written nothing for `silent` seconds."""
-        with _errors_ignored():
+        with errors_ignored():
             self._show(progress, silent)
 
     def _show(self, progress: vllm.Progress, silent: float) -> None:
@@ -73,7 +73,7 @@ class StartupProgress:
 
     def say(self, text: str) -> None:
         """Print the lines of `text` as a problem."""
-        with _errors_ignored():
+        with errors_ignored():
             self._close()
             for line in text.splitlines():
                 self._console.print(Text(visible(line), PROBLEM), soft_wrap=True)
@@ -95,7 +95,8 @@ class StartupProgress:
 
 
 @contextlib.contextmanager
-def _errors_ignored() -> Iterator[None]:
+def errors_ignored() -> Iterator[None]:
+    """Ignore that the console's file is closed or its disk full."""
     # For a closed pipe rich raises `SystemExit` and silences its console; a closed file is a `ValueError`.
     with contextlib.suppress(OSError, ValueError, SystemExit):
         yield

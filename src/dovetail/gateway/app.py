@@ -23,12 +23,12 @@ from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
 from dovetail.gateway.http.endpoint import Endpoint, QueryEndpoint, Serving
 from dovetail.gateway.http.errors import http_error
 from dovetail.gateway.http.middleware import MESSAGES_PATH, ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
-from dovetail.gateway.http.pages import OPEN_PATHS, Pages, own_metrics
+from dovetail.gateway.http.pages import OPEN_PATHS, Pages
 from dovetail.gateway.limits.bodies import Bodies
 from dovetail.gateway.limits.keys import KeyMetrics, Keyring
 from dovetail.gateway.limits.queue import Admission, Draining
 from dovetail.gateway.observe.capture import Captures
-from dovetail.gateway.observe.metrics import DroppedMessages, Metrics
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
@@ -68,7 +68,6 @@ def create_app(
         "Tokens of the prompts of requests that wait for a place in the engine",
         lambda: admission.waiting_tokens,
     )
-    metrics.register(DroppedMessages(telemetry.dropped))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -113,7 +112,6 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.draining = serving.draining
-    app.state.metrics_of_all, app.state.metrics_text = own_metrics, metrics.text
     if settings.metrics_apart:
         apart = new_app(routes=pages.metrics_routes)
         apart.state, app.state.metrics_app = app.state, apart

@@ -945,14 +945,6 @@ OPTIONS: tuple[Option, ...] = (
         validate=_validate_mode,
     ),
     Option(
-        "workers",
-        Annotated[int, Meta(ge=1, le=256)] | None,
-        "processes that serve clients, with an engine at a URL (default: 1)",
-        "serving",
-        gateway=True,
-        metavar="N",
-    ),
-    Option(
         "grace",
         _Seconds | None,
         "seconds that running answers have to end after SIGTERM or Ctrl-C (default: 30)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,10 +107,4 @@ class Pages:
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def _show_metrics(self, request: Request) -> Response:
-        text = await request.app.state.metrics_of_all(self._metrics.text)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def own_metrics(text: Callable[[], bytes]) -> bytes:
-    """The metrics of a server that is one process."""
-    return text()
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -22,7 +22,6 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dovetail.errors import Forbidden, InvalidRequest, RateLimited
-from dovetail.gateway.limits.usage import OwnUsage, Usage, UsageBook
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.turn import Turn
@@ -75,19 +74,63 @@ Clock = Callable[[], float]
 #: The limits that a request can meet with status 429.
 Limit = Literal["requests", "tokens", "concurrent"]
 
-_OWN_USAGE = OwnUsage()
+_MINUTE = 60.0
 _RUNNING_RETRY_S = 1.0  # nobody knows when one of the running requests ends
+
+
+class Meter:
+    """A limit a minute, as a token bucket: what was spent flows back evenly, and what is reserved does not.
+
+    In any span of t seconds at most `limit * (1 + t / 60)` is spent, and whatever is spent beyond its reservation
+    delays what comes after. A meter takes the same memory however much it counts (docs/decisions/0029).
+
+    Every call has the `limit`, which may change from call to call, and the time `now` in seconds, which never goes
+    back. `spent` is what was spent at the time `at`, and `reserved` what is reserved.
+    """
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.at = 0.0
+        self.reserved = 0
+
+    def remaining(self, limit: int, now: float) -> int:
+        """What may be spent at once, rounded down; 0 if more than the limit was spent."""
+        return max(0, int(self._room(limit, now)))
+
+    def full_in(self, limit: int, now: float) -> float:
+        """In how many seconds nothing is spent any more, if nothing else is."""
+        return (self._spent_at(limit, now) + self.reserved) * _MINUTE / limit
+
+    def wait(self, amount: int, limit: int, now: float) -> float:
+        """In how many seconds `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
+        return max(0.0, (amount - self._room(limit, now)) * _MINUTE / limit)
+
+    def spend(self, amount: int, limit: int, now: float) -> None:
+        """Count `amount` as spent, even beyond the limit."""
+        self.spent = self._spent_at(limit, now) + amount
+
+    def reserve(self, amount: int) -> None:
+        """Keep `amount` for later spending; a negative amount is given back."""
+        self.reserved += amount
+
+    def _room(self, limit: int, now: float) -> float:
+        return limit - self._spent_at(limit, now) - self.reserved
+
+    def _spent_at(self, limit: int, now: float) -> float:
+        self.spent = max(0.0, self.spent - (now - self.at) * limit / _MINUTE)
+        self.at = now
+        return self.spent
 
 
 class Account:
     """What the holder of one key has used. Used on one event loop.
 
     `key`: the key as the file has it now; a reload replaces it, also for requests that run.
-    `running`: the requests that run in this process. `responses`: how many there were, by status. `refusals`: how many
+    `running`: the requests that run. `responses`: how many there were, by status. `refusals`: how many
     requests met which limit. `prompt_tokens`, `completion_tokens`: the tokens that were used.
     """
 
-    def __init__(self, key: ApiKey, clock: Clock, usage: AbstractContextManager[Usage] | None = None) -> None:
+    def __init__(self, key: ApiKey, clock: Clock) -> None:
         self.key = key
         self.running = 0
         self.responses: Counter[int] = Counter()
@@ -95,7 +138,8 @@ class Account:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self._clock = clock
-        self._usage = usage or Usage()
+        self._requests = Meter()
+        self._tokens = Meter()
 
     @property
     def name(self) -> str:
@@ -118,41 +162,31 @@ class Account:
 
     def meters(self) -> list[tuple[str, int, int, float]]:
         """Of each limit a minute that the key has: its unit, the limit, what remains, and in how many seconds all."""
-        limits = self.limits
-        with self._usage as usage:
-            now = self._clock()
-            return [
-                (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
-                for unit, limit, meter in (
-                    ("requests", limits.requests_per_minute, usage.requests),
-                    ("tokens", limits.tokens_per_minute, usage.tokens),
-                )
-                if limit is not None
-            ]
+        limits, now = self.limits, self._clock()
+        return [
+            (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
+            for unit, limit, meter in (
+                ("requests", limits.requests_per_minute, self._requests),
+                ("tokens", limits.tokens_per_minute, self._tokens),
+            )
+            if limit is not None
+        ]
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """Count a request while it runs. Raises `RateLimited`."""
-        self._begin()
+        limits, now = self.limits, self._clock()
+        if limits.concurrent_requests is not None and self.running >= limits.concurrent_requests:
+            raise self._refusal("concurrent", f"{self.running} requests run at a time", _RUNNING_RETRY_S)
+        if (most := limits.requests_per_minute) is not None:
+            if (wait := self._requests.wait(1, most, now)) > 0:
+                raise self._refusal("requests", f"{most} requests a minute", wait)
+            self._requests.spend(1, most, now)
         self.running += 1
         try:
             yield
         finally:
             self.running -= 1
-            with self._usage as usage:
-                usage.running -= 1
-
-    def _begin(self) -> None:
-        limits = self.limits
-        with self._usage as usage:
-            now = self._clock()
-            if limits.concurrent_requests is not None and usage.running >= limits.concurrent_requests:
-                raise self._refusal("concurrent", f"{usage.running} requests run at a time", _RUNNING_RETRY_S)
-            if (most := limits.requests_per_minute) is not None:
-                if (wait := usage.requests.wait(1, most, now)) > 0:
-                    raise self._refusal("requests", f"{most} requests a minute", wait)
-                usage.requests.spend(1, most, now)
-            usage.running += 1
 
     @contextmanager
     def reserved(self, tokens: int) -> Iterator[Reservation]:
@@ -164,18 +198,16 @@ class Account:
         try:
             yield reservation
         finally:
-            with self._usage as usage:
-                usage.tokens.reserve(-reservation.left)
+            self._tokens.reserve(-reservation.left)
 
     def _reserve(self, tokens: int) -> Reservation:
         reserved = 0
-        with self._usage as usage:
-            if (most := self.limits.tokens_per_minute) is not None:
-                reserved = min(tokens, most)
-                if (wait := usage.tokens.wait(reserved, most, self._clock())) > 0:
-                    reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
-                    raise self._refusal("tokens", reason, wait)
-            usage.tokens.reserve(reserved)
+        if (most := self.limits.tokens_per_minute) is not None:
+            reserved = min(tokens, most)
+            if (wait := self._tokens.wait(reserved, most, self._clock())) > 0:
+                reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
+                raise self._refusal("tokens", reason, wait)
+        self._tokens.reserve(reserved)
         return Reservation(self, reserved)
 
     def _refusal(self, limit: Limit, reason: str, wait: float) -> RateLimited:
@@ -188,10 +220,9 @@ class Account:
     def _use(self, prompt: int, completion: int, reserved: int) -> None:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
-        with self._usage as usage:
-            usage.tokens.reserve(-reserved)
-            if (most := self.limits.tokens_per_minute) is not None:
-                usage.tokens.spend(prompt + completion, most, self._clock())
+        self._tokens.reserve(-reserved)
+        if (most := self.limits.tokens_per_minute) is not None:
+            self._tokens.spend(prompt + completion, most, self._clock())
 
 
 class Reservation:
@@ -209,15 +240,14 @@ class Reservation:
 
 
 class Keyring:
-    """The accounts of the keys that a file names. `clock` is in seconds and never goes back. `book` has what they use.
+    """The accounts of the keys that a file names. `clock` is in seconds and never goes back.
 
     `guards_metrics`: whether /metrics needs a key, because there is or was one for it.
     """
 
-    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic, book: UsageBook = _OWN_USAGE) -> None:
+    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
         self.guards_metrics = False
         self._clock = clock
-        self._book = book
         self._secret = secrets.token_bytes(32)
         self._accounts: dict[bytes, Account] = {}
         self.replace(keys)
@@ -230,7 +260,7 @@ class Keyring:
         earlier = {account.name: account for account in self.accounts}
         accounts: dict[bytes, Account] = {}
         for key in keys:
-            account = earlier.get(key.name) or Account(key, self._clock, self._book.usage(key.name))
+            account = earlier.get(key.name) or Account(key, self._clock)
             account.key = key
             accounts[self._blinded(key.digest)] = account
             self.guards_metrics |= key.scope == "metrics"

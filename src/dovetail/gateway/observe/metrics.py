@@ -241,17 +241,6 @@ class RequestMetrics(Observer):
         metrics._duration[self._api].observe(report.ended - report.arrived)
 
 
-class DroppedMessages:
-    """Counts what could not be written to the log; `dropped` returns the number so far."""
-
-    def __init__(self, dropped: Callable[[], int]) -> None:
-        self._dropped = dropped
-
-    def collect(self) -> Iterable[Metric]:
-        text = "Messages and access lines that nobody read from standard output or error"
-        yield CounterMetricFamily("dovetail_dropped_messages", text, value=self._dropped())
-
-
 class Histogram:
     """Counts of values up to each of `bounds`, which ascend, and above. Updated on the event loop only.
 

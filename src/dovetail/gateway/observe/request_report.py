@@ -151,14 +151,10 @@ class Tracer(Protocol):
 
 
 class Telemetry(msgspec.Struct, frozen=True):
-    """`write_line` takes each request's access line (None: there are none), `tracer` traces requests (None: nobody).
-
-    `dropped` returns how many messages and access lines could not be written so far.
-    """
+    """`write_line` takes each request's access line (None: there are none), `tracer` traces requests (None: nobody)."""
 
     write_line: Callable[[bytes], None] | None = None
     tracer: Tracer | None = None
-    dropped: Callable[[], int] = int
 
     def begin(self, headers: Mapping[str, str], *, traced: bool) -> Trace:
         """The trace of a request. One that is not `traced` here has the context that it came with, for the engine."""

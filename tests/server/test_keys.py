@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dovetail.cli.api_keys import CLIENT_KEY, client_keys
-from dovetail.cli.key_file import entry_of, read_keys, reloaded_on_hangup
 from dovetail.cli.main import main
 from dovetail.errors import PlanError
 from dovetail.gateway.limits.keys import PREFIX, KeyLimits, Keyring, digest_of
 from dovetail.plan import resolve
+from dovetail.server.api_keys import CLIENT_KEY, client_keys
+from dovetail.server.key_file import entry_of, read_keys, reloaded_on_hangup
 from tests.cli.test_serve import free_port, serving
 
 SECRET = f"{PREFIX}" + "s3cret" * 8

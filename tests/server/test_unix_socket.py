@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dovetail.cli.server import listening
 from dovetail.cli.terminal import address_of, curl
-from dovetail.cli.unix_socket import DEFAULT_MODE
-from dovetail.cli.unix_socket import listening as listening_at
 from dovetail.errors import PlanError
 from dovetail.plan import Plan, resolve
-from tests.cli.waiting import until
+from dovetail.server.server import listening
+from dovetail.server.unix_socket import DEFAULT_MODE
+from dovetail.server.unix_socket import listening as listening_at
+from tests.server.waiting import until
 
 
 def plan(pair: Path, **values: object) -> Plan:

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from dovetail.cli.terminal import address_of, curl
-from dovetail.cli.tls import tls_context
 from dovetail.errors import PlanError
 from dovetail.plan import resolve
+from dovetail.server.tls import tls_context
 from tests.cli.conftest import Dovetail
 from tests.cli.test_serve import free_port, serving
 

@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,18 +21,21 @@ from rich.console import Console
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from dovetail.cli import unix_socket
-from dovetail.cli.api_keys import ClientKeys
-from dovetail.cli.connections import ConnectionLimits
-from dovetail.cli.metrics_server import metrics_served
-from dovetail.cli.uvicorn_config import ACCEPTS, BACKLOG, uvicorn_config
-from dovetail.cli.worker_pages import WorkerPages
-from dovetail.cli.workers import READY
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
 from dovetail.gateway.limits.queue import Draining
 from dovetail.plan import Plan
+from dovetail.server import unix_socket
+from dovetail.server.api_keys import ClientKeys
+from dovetail.server.connections import ConnectionLimits, Connections
 
+#: Connections that wait to be accepted, as in nginx.
+_BACKLOG = 511
+#: Connections that are accepted before closed ones are really closed. asyncio accepts as many as its backlog at a time,
+#: and logs each for which there is no file left.
+_ACCEPTS = 16
+#: Connections to the port that /metrics has to itself.
+_METRICS_CONNECTIONS = 64
 _LAST_EVENT_S = 3  # how long clients may then take to receive the error that ends their answers
 _LOOK_S = 0.05  # between two looks whether all requests are answered
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -54,7 +57,7 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
         if port and any(_answers(family, address) for family, *_, address in addresses):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise PlanError(
@@ -67,7 +70,7 @@ def listening(plan: Plan) -> contextlib.AbstractContextManager[socket.socket]:
     """The plan's listening socket, until the context ends. Raises `PlanError`."""
     path, mode = plan.value("uds"), plan.value("uds_mode")
     if path is not None:
-        return unix_socket.listening(path, unix_socket.DEFAULT_MODE if mode is None else int(mode, 8), BACKLOG)
+        return unix_socket.listening(path, unix_socket.DEFAULT_MODE if mode is None else int(mode, 8), _BACKLOG)
     if mode is not None:
         raise PlanError("uds_mode is set without a Unix socket: set --uds too")
     return listen(plan.value("host"), plan.value("port"))
@@ -138,7 +141,7 @@ def _remove_signal_handlers() -> None:
 async def serve_app(
     app: Starlette,
     engine: Engine,
-    listener: socket.socket | None,
+    listener: socket.socket,
     console: Console,
     loading: contextlib.AbstractContextManager[object],
     check: Callable[[], Awaitable[None]] | None = None,
@@ -160,10 +163,8 @@ async def serve_app(
             await stack.enter_async_context(app.router.lifespan_context(app))
         if check is not None:
             await check()
-        if options.pages is not None:
-            await stack.enter_async_context(options.pages.served(app))
         if options.metrics is not None:
-            served = metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
+            served = _metrics_served(app.state.metrics_app, options.metrics, options.connections, options.tls)
             await stack.enter_async_context(served)
         console.print(f"ready in {time.perf_counter() - started:.1f} s; Ctrl-C stops", style="dim")
         server = GracefulServer(app, engine, app.state.draining, options)
@@ -171,7 +172,7 @@ async def serve_app(
         gave_up: asyncio.Future[EngineError] | None = getattr(engine, "gave_up", None)
         if gave_up is not None:
             gave_up.add_done_callback(lambda _: server.stop())
-        await server.serve(sockets=[] if listener is None else [listener])
+        await server.serve(sockets=[listener])
         if gave_up is not None and gave_up.done():
             raise gave_up.result()
 
@@ -180,15 +181,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the server treats its connections, and its end.
 
     `grace_s`: how many seconds running answers have to end after a signal. `tls`: what connections speak, None for
-    plain HTTP. `channel`: from where a worker gets its connections (`cli.workers`), in place of a listener. `pages`: of
-    the metrics of all workers. `metrics`: the listener of the port that /metrics has to itself.
+    plain HTTP. `metrics`: the listener of the port that /metrics has to itself.
     """
 
     connections: ConnectionLimits = ConnectionLimits()
     grace_s: float = 30.0
     tls: ssl.SSLContext | None = None
-    channel: socket.socket | None = None
-    pages: WorkerPages | None = None
     metrics: socket.socket | None = None
 
 
@@ -202,9 +200,7 @@ class GracefulServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, engine: Engine, draining: Draining, options: ServerOptions) -> None:
-        super().__init__(uvicorn_config(app, options.connections, options.tls))
-        self._channel = options.channel
-        self._handshakes: set[asyncio.Task[Any]] = set()
+        super().__init__(_uvicorn_config(app, options.connections, options.tls))
         self._engine = engine
         self._draining = draining
         self._grace_s = options.grace_s
@@ -226,41 +222,7 @@ class GracefulServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(BACKLOG)
-        if self._channel is not None:
-            self._channel.setblocking(False)
-            asyncio.get_running_loop().add_reader(self._channel, self._take_connections, self._channel)
-            self._channel.send(READY)
-
-    def _take_connections(self, channel: socket.socket) -> None:
-        """Serve the connections that the parent has accepted. Without a parent, stop."""
-        for _ in range(ACCEPTS):
-            try:
-                word, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                word = b""
-            if not word:
-                asyncio.get_running_loop().remove_reader(channel)
-                self.stop()
-                return
-            for descriptor in descriptors:
-                task = asyncio.ensure_future(self._serve_connection(socket.socket(fileno=descriptor)))
-                self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
-
-    async def _serve_connection(self, connection: socket.socket) -> None:
-        config = self.config
-
-        def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-
-        connection.setblocking(False)
-        with contextlib.suppress(OSError):  # of a client that does not speak TLS, or has gone
-            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=config.ssl)
+            listener.listen(_BACKLOG)
 
     def stop(self) -> None:
         """Begin to stop; the second call does not wait for running answers."""
@@ -289,3 +251,45 @@ class GracefulServer(uvicorn.Server):
                 break
         self._at_once.clear()
         return not self.server_state.tasks
+
+
+@contextlib.asynccontextmanager
+async def _metrics_served(
+    app: ASGIApp, listener: socket.socket, limits: ConnectionLimits, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    """`--metrics-port`: answer with `app` what comes to `listener`, with the deadlines of `limits`."""
+    few = msgspec.structs.replace(limits, connections=_METRICS_CONNECTIONS)
+    server = _MetricsServer(_uvicorn_config(app, few, tls))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _MetricsServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none: they are for the server of the API."""
+        yield
+
+
+def _uvicorn_config(app: ASGIApp, limits: ConnectionLimits, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    """uvicorn's configuration: `app` behind connections with `limits`. `tls`: what they speak, None for plain HTTP."""
+    config = uvicorn.Config(
+        app,
+        http=Connections(limits).protocol(),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,  # nothing here looks at the client's address
+        log_config=None,  # its records go where all others go (`server.logs`)
+        log_level="error",  # `Connections` logs the warnings, in one line a second
+        backlog=_ACCEPTS,  # `GracefulServer.startup` sets that of the socket
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    config.ssl = tls
+    return config

@@ -19,13 +19,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from dovetail.cli.line_writer import LineWriter
-from dovetail.cli.telemetry import JsonHandler, configure_logging, standard_output, telemetry, traces_endpoint
 from dovetail.errors import PlanError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.plan import resolve
+from dovetail.server.telemetry import telemetry, traces_endpoint
 from dovetail.tokens import Tokenizer
 from tests.cli.test_serve import free_port, serving
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
@@ -162,7 +161,7 @@ def test_the_standard_variables_are_enough(
 def test_a_collector_that_never_answers_stops_nobody(
     small_tokenizer: Tokenizer, pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.telemetry._LAST_SPANS_S", 0.1)
+    monkeypatch.setattr("dovetail.server.telemetry._LAST_SPANS_S", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "32")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
@@ -177,7 +176,7 @@ def test_a_collector_that_never_answers_stops_nobody(
 def test_a_collector_that_is_gone_stops_nobody(
     small_tokenizer: Tokenizer, pair: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.telemetry._LAST_SPANS_S", 0.1)
+    monkeypatch.setattr("dovetail.server.telemetry._LAST_SPANS_S", 0.1)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     tried = threading.Event()
@@ -247,50 +246,6 @@ def test_without_the_packages_it_says_what_to_install(pair: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(PlanError, match=r"dovetail\[otel\]"):
         telemetry(resolve(str(pair / "target"), {"otlp_endpoint": "http://localhost:4318"}))
-
-
-def test_log_records_are_json(tmp_path: Path) -> None:
-    with (tmp_path / "lines").open("wb") as file:
-        logger = logging.Logger("dovetail.test")
-        logger.addHandler(JsonHandler(write := LineWriter(file.fileno())))
-        logger.error("line one\nline two %s", "\ud800")
-        try:
-            raise KeyError("x")
-        except KeyError:
-            logger.exception("it failed")
-        write.close(30)
-    one, two = map(json.loads, (tmp_path / "lines").read_text().splitlines())
-    assert {**one, "time": ""} == {
-        "time": "",
-        "kind": "log",
-        "level": "error",
-        "logger": "dovetail.test",
-        "message": "line one\nline two ?",
-    }
-    assert two["exception"].endswith("KeyError: 'x'")
-
-
-def test_log_records_and_access_lines_have_one_writer(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.root.level)
-    configure_logging(resolve(str(pair / "target"), {}))
-    assert not logging.root.handlers
-    plan = resolve(str(pair / "target"), {"log_format": "json"})
-    configure_logging(plan)
-    (handler,) = logging.root.handlers
-    assert isinstance(handler, JsonHandler)
-    assert telemetry(plan).write_line is standard_output()
-    assert telemetry(resolve(str(pair / "target"), {})).write_line is None
-
-
-def test_a_log_record_that_cannot_be_written_stops_nobody(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    logger = logging.Logger("dovetail.test")
-    logger.addHandler(JsonHandler(LineWriter(1)))
-    logger.error("%d", "no number")
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -1,90 +1,35 @@
-"""`--log-format json` and `--otlp-endpoint`: where access lines, log records and traces go."""
+"""`--log-format json` and `--otlp-endpoint`: where access lines and traces go."""
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dovetail import __version__
-from dovetail.cli.line_writer import LineWriter
-from dovetail.cli.standard_streams import dropped_pieces
 from dovetail.errors import PlanError
 from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.plan import Plan
+from dovetail.server.logs import logs_json, write_access_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from dovetail.gateway.observe.spans import SpanTracer
 
-_STDOUT = 1
 _TRACES_PATH = "/v1/traces"
 _PROTOCOL = "http/protobuf"
 #: How long the last spans may take to be sent when the server stops.
 _LAST_SPANS_S = 3.0
 
 
-@functools.cache
-def standard_output() -> LineWriter:
-    """The process's only writer of JSON lines."""
-    return LineWriter(_STDOUT)
-
-
-def logs_json(plan: Plan) -> bool:
-    """Whether standard output has JSON lines and nothing else."""
-    return bool(plan.value("log_format") == "json")
-
-
-def configure_logging(plan: Plan) -> None:
-    """Write log records as JSON lines, if the plan says so."""
-    if logs_json(plan):
-        logging.basicConfig(handlers=[JsonHandler(standard_output())], level=logging.WARNING, force=True)
-
-
 def telemetry(plan: Plan) -> Telemetry:
     """What the gateway reports its requests to. Raises `PlanError`."""
     endpoint = traces_endpoint(plan.value("otlp_endpoint"), os.environ)
     tracer = None if endpoint is None else _tracer(endpoint)
-    json = logs_json(plan)
-    return Telemetry(standard_output() if json else None, tracer, _dropped_with_lines if json else dropped_pieces)
-
-
-def _dropped_with_lines() -> int:
-    return standard_output().dropped_total + dropped_pieces()
-
-
-class JsonHandler(logging.Handler):
-    """Writes each log record as one JSON line."""
-
-    def __init__(self, write: LineWriter) -> None:
-        super().__init__()
-        self._write = write
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._write(msgspec.json.encode(_fields(record)))
-        except Exception:  # logging's own rule: a record that cannot be written stops nobody
-            self.handleError(record)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, str]:
-    fields = {
-        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-        "kind": "log",
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "message": record.getMessage(),
-    }
-    if record.exc_info is not None:
-        fields["exception"] = logging.Formatter().formatException(record.exc_info)
-    return {name: text.encode(errors="replace").decode() for name, text in fields.items()}
+    return Telemetry(write_access_line if logs_json(plan) else None, tracer)
 
 
 def traces_endpoint(option: str | None, environment: Mapping[str, str]) -> str | None:

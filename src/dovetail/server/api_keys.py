@@ -7,11 +7,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.cli.key_file import read_keys, reloaded_on_hangup
 from dovetail.errors import PlanError
 from dovetail.gateway.limits.keys import Keyring
-from dovetail.gateway.limits.shared_usage import SharedUsage
 from dovetail.plan import Plan
+from dovetail.server.key_file import read_keys, reloaded_on_hangup
 
 #: The environment variable with the key of the server's clients, for a server without a file of its key.
 CLIENT_KEY = "DOVETAIL_API_KEY"
@@ -20,25 +19,17 @@ CLIENT_KEY = "DOVETAIL_API_KEY"
 class ClientKeys(NamedTuple):
     """The keys of a server's clients: one without a name, named ones, both, or none.
 
-    `file`: where the named keys are. `usage`: what they use, if several workers share it.
+    `file`: where the named keys are.
     """
 
     single: str | None = None
     named: Keyring | None = None
     file: Path | None = None
-    usage: SharedUsage | None = None
 
     @property
     def needed(self) -> bool:
         """Whether clients need a key."""
         return self.single is not None or self.named is not None
-
-    def begin_worker(self, number: int) -> None:
-        """Be worker `number`, with the named keys as the file has them now. Raises `PlanError`."""
-        if self.usage is not None:
-            self.usage.begin(number)
-        if self.named is not None and self.file is not None:
-            self.named.replace(read_keys(self.file))
 
     def reloaded(self) -> AbstractAsyncContextManager[None]:
         """Within this context, SIGHUP reads the named keys again."""
@@ -55,11 +46,7 @@ def client_keys(plan: Plan) -> ClientKeys:
     file = None if plan.value("api_keys") is None else Path(plan.value("api_keys"))
     if file is None:
         return ClientKeys(client_key(plan))
-    keys, workers = read_keys(file), plan.value("workers") or 1
-    if workers == 1:
-        return ClientKeys(client_key(plan), Keyring(keys), file)
-    usage = SharedUsage(workers, len(keys))
-    return ClientKeys(client_key(plan), Keyring(keys, book=usage), file, usage)
+    return ClientKeys(client_key(plan), Keyring(read_keys(file)), file)
 
 
 def client_key(plan: Plan) -> str | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.record_key import record_key
 from dovetail.errors import PlanError
 from dovetail.plan import Plan
 from dovetail.plan.resolve import resolve
+from dovetail.server.record_key import record_key
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.api_keys import CLIENT_KEY, client_key
-from dovetail.cli.server import _answers, listen
 from dovetail.cli.terminal import curl
 from dovetail.errors import PlanError
 from dovetail.plan.resolve import resolve
+from dovetail.server.api_keys import CLIENT_KEY, client_key
+from dovetail.server.server import _answers, listen
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 

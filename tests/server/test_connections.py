@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from dovetail.cli import connections, server
-from dovetail.cli.connections import ConnectionLimits
-from dovetail.cli.server import GracefulServer, ServerOptions, listen
 from dovetail.errors import EngineBusy
 from dovetail.gateway.limits.queue import Draining
+from dovetail.server import connections, server
+from dovetail.server.connections import ConnectionLimits
+from dovetail.server.server import GracefulServer, ServerOptions, listen
 
 pytestmark = pytest.mark.anyio
 
