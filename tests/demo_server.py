@@ -16,7 +16,7 @@ import dovetail
 from dovetail.backends.embedded import EmbeddedEngine
 from dovetail.engine.settings import EngineSettings
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.inspect.routes import inspect_routes
 from tests.brief_server import BriefServer

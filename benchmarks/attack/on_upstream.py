@@ -15,7 +15,7 @@ from benchmarks.attack.on_payloads import chat
 from benchmarks.attack.rows import Row, attack
 from benchmarks.attack.served import connections, serving, watched
 from benchmarks.attack.wire import CHAT, Connection
-from dovetail.gateway.http.event_stream import PING_SECONDS
+from dovetail.gateway.http.response import PING_SECONDS
 from tests.backends.remote.fake import Fake, sse, vllm_chunk
 
 TARGET = Path(dovetail.__file__).parent / "data" / "demo" / "target"

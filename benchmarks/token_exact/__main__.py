@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import tables
 from benchmarks.tables import Sheet
-from dovetail.gateway.records.history_records import recorded_answers, spelling
+from dovetail.gateway.records.answers import recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
 from tests.gateway import multi_turn
 from tests.gateway.dialogues import APIS

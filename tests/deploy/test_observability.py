@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.observe.request_report import APIS
 from tests.demo_server import demo_server
 from tests.gateway.named_keys import bearer, named

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dovetail
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
-from dovetail.formats.families import harmony_types
+from dovetail.formats.families.harmony_prompt import declared_types
 from dovetail.tokens import Prompt
 from tests.formats.conversations import SHAPES, TOOLS, assistant, calling, result, system, user
 from tests.reading.families import controls, tokenizer_of
@@ -369,7 +369,7 @@ FIELDS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "expected"), FIELDS)
 def test_declarations_of_properties(schema: Any, expected: str) -> None:
-    declared = harmony_types.declare([function(parameters={"type": "object", "properties": {"a": schema}})])
+    declared = declared_types([function(parameters={"type": "object", "properties": {"a": schema}})])
     assert f"\n// D\ntype f = (_: {{\n{expected}\n}}) => any;\n" in declared
 
 
@@ -386,7 +386,7 @@ def test_declarations_of_properties(schema: Any, expected: str) -> None:
     ],
 )
 def test_declarations_of_functions(tool: dict[str, Any], expected: str) -> None:
-    assert expected in harmony_types.declare([tool])
+    assert expected in declared_types([tool])
 
 
 # -- continued messages -----------------------------------------------------------------------------------------------

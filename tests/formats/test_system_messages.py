@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import RenderError
 from dovetail.formats.base import Format
-from dovetail.formats.prompts.system_messages import Place, placed
+from dovetail.formats.prompts.history import Place, placed
 from dovetail.formats.registry import FAMILIES
 from tests.examples import seeds
 from tests.formats import chat_templates

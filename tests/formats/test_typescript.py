@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats import typescript
-from dovetail.formats.families import harmony_types
+from dovetail.formats.declarations import Undeclarable, in_typescript, typescript_order
+from dovetail.formats.families.harmony_prompt import declared_types
 
 
 def field(schema: Any) -> str:
@@ -17,7 +17,7 @@ def field(schema: Any) -> str:
         "type": "function",
         "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}},
     }
-    declared = typescript.declare([tool])
+    declared = in_typescript([tool])
     return declared.partition("(_: {\n")[2].partition("\n}) => any;")[0]
 
 
@@ -41,7 +41,7 @@ def test_a_field(schema: Any, declared: str) -> None:
     "schema", [{"$ref": "#/$defs/missing"}, {"$ref": "elsewhere"}, {"type": ["tuple"]}, {"anyOf": 1}]
 )
 def test_a_schema_without_a_typescript_form_is_undeclarable(schema: Any) -> None:
-    with pytest.raises(typescript.Undeclarable):
+    with pytest.raises(Undeclarable):
         field(schema)
 
 
@@ -58,7 +58,7 @@ def tool(parameters: Any) -> dict[str, Any]:
 MANY = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
 
 
-@pytest.mark.parametrize("declare", [typescript.declare, harmony_types.declare])
+@pytest.mark.parametrize("declare", [in_typescript, declared_types])
 @pytest.mark.parametrize(
     "schema",
     [
@@ -77,15 +77,15 @@ def test_schemas_that_are_too_long_are_refused(declare: Any, schema: Any) -> Non
 
 def test_lines_of_a_comment_are_counted_with_their_indentation() -> None:
     with pytest.raises(InvalidRequest):
-        typescript.declare([tool(nested({"type": "string", "description": "a\n" * 100_000}, 100))])
+        in_typescript([tool(nested({"type": "string", "description": "a\n" * 100_000}, 100))])
 
 
 def test_examples_are_counted_with_their_indentation() -> None:
     with pytest.raises(InvalidRequest):
-        harmony_types.declare([tool(nested({"type": "string", "examples": [""] * 100_000}, 50))])
+        declared_types([tool(nested({"type": "string", "examples": [""] * 100_000}, 50))])
 
 
-@pytest.mark.parametrize("declare", [typescript.declare, harmony_types.declare])
+@pytest.mark.parametrize("declare", [in_typescript, declared_types])
 def test_the_limit_is_for_all_tools_together(declare: Any) -> None:
     schema = nested({"type": "string", "description": "a" * 500_000}, 3)
     assert declare([tool(schema)])
@@ -95,9 +95,9 @@ def test_the_limit_is_for_all_tools_together(declare: Any) -> None:
 
 def test_required_names_that_are_not_strings_are_ignored() -> None:
     schema = {"required": ["b", 5, {}], "properties": {"a": {}, "b": {}}}
-    assert [*typescript.shown_order(schema)["properties"]] == ["b", "a"]
-    assert "b?: any" not in harmony_types.declare([tool(schema)])
+    assert [*typescript_order(schema)["properties"]] == ["b", "a"]
+    assert "b?: any" not in declared_types([tool(schema)])
 
 
 def test_without_functions_nothing_is_declared() -> None:
-    assert typescript.declare([{"type": "builtin"}]) == ""
+    assert in_typescript([{"type": "builtin"}]) == ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.gateway import Settings
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, Scope, digest_of
+from dovetail.gateway.limits.keys import ApiKey, KeyLimits, Keyring, Scope, digest_of
 from dovetail.gateway.limits.queue import QueueLimits
 from tests.gateway.scripted import MODEL
 

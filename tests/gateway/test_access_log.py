@@ -16,11 +16,9 @@ from dovetail.errors import EngineError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import ApiKey, KeyLimits, digest_of
+from dovetail.gateway.limits.keys import ApiKey, KeyLimits, Keyring, digest_of
 from dovetail.gateway.limits.queue import QueueLimits
-from dovetail.gateway.observe.destinations import Telemetry
-from dovetail.gateway.observe.request_report import APIS
+from dovetail.gateway.observe.request_report import APIS, Telemetry
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 

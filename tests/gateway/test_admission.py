@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dovetail.errors import EngineBusy
 from dovetail.events import Message
 from dovetail.gateway import Settings
-from dovetail.gateway.http import event_stream
+from dovetail.gateway.http import response as http_response
 from dovetail.gateway.limits import queue as admission
 from dovetail.gateway.limits.queue import Admission, QueueLimits
 from dovetail.tokens import Tokenizer
@@ -52,7 +52,7 @@ def test_no_place_is_lost_whoever_gives_up(running: int, seed: int) -> None:
                 await asyncio.sleep(0)
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert [each for each in done if not (each is None or isinstance(each, asyncio.CancelledError))] == []
-        assert queue.gauges() == {"queued_requests": 0, "queued_tokens": 0}
+        assert (queue.waiting, queue.waiting_tokens) == (0, 0)
         async with AsyncExitStack() as stack:  # every place is free again
             async with asyncio.timeout(1):
                 for _ in range(running):
@@ -113,13 +113,11 @@ def test_a_full_queue_refuses_the_client_that_has_most_waiting(size: int, seed: 
                     waiting.remove([each for each in waiting if each[0] == other][-1])
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                assert queue.gauges() == {
-                    "queued_requests": len(waiting),
-                    "queued_tokens": sum(tokens for _, tokens, _ in waiting),
-                }
+                waiting_tokens = sum(tokens for _, tokens, _ in waiting)
+                assert (queue.waiting, queue.waiting_tokens) == (len(waiting), waiting_tokens)
                 assert not any(task.done() for _, _, task in waiting)
         await asyncio.gather(*(task for _, _, task in waiting))
-        assert queue.gauges() == {"queued_requests": 0, "queued_tokens": 0}
+        assert (queue.waiting, queue.waiting_tokens) == (0, 0)
 
     asyncio.run(main())
 
@@ -156,7 +154,7 @@ async def test_a_request_that_gives_up_at_its_end_leaves_no_place_behind(gives_u
             "admitted": [gone, EngineBusy, gone],
         }[gives_up]
     )
-    assert queue.gauges() == {"queued_requests": 0, "queued_tokens": 0}
+    assert (queue.waiting, queue.waiting_tokens) == (0, 0)
     async with asyncio.timeout(5):
         await request("c")
 
@@ -187,7 +185,7 @@ async def test_what_waits_is_bounded_by_number_tokens_and_time() -> None:
             await first
         some = [asyncio.create_task(waiting(40)) for _ in range(2)]
         await asyncio.sleep(0)
-        assert queue.gauges() == {"queued_requests": 2, "queued_tokens": 80}
+        assert (queue.waiting, queue.waiting_tokens) == (2, 80)
         with pytest.raises(EngineBusy, match="2 requests are waiting"):
             await waiting(1)
         assert all(isinstance(each, EngineBusy) for each in await asyncio.gather(*some, return_exceptions=True))
@@ -198,7 +196,7 @@ async def test_a_request_that_waits_is_told_so(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy hangs up on a stream without a byte, typically after 60 seconds."""
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.02)
     engine.ids = ids_of(Message(content="ok"), tok)
     go = asyncio.Event()
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dovetail.events import Call, Message, fold
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.records.message_digest import of_answer
-from dovetail.gateway.records.record import Record, Sealer, model_digest
+from dovetail.gateway.records.record import Record, Sealer, digests_of_answer, model_digest
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared
@@ -31,7 +30,7 @@ def test_a_whole_answer(tok: Tokenizer) -> None:
     ids = ids_of(answer, tok)
     record = recorded(tok, ids)
     assert (record.ids, record.ended, record.open) == (ids[:-1], True, "markup")
-    assert (record.message, record.reasoning) == of_answer(answer)
+    assert (record.message, record.reasoning) == digests_of_answer(answer)
 
 
 def test_tokens_after_the_end_of_the_turn_do_not_count(tok: Tokenizer) -> None:
@@ -45,7 +44,9 @@ def test_an_answer_that_was_cut_off(tok: Tokenizer, cut: int, left_open: str) ->
     record = recorded(tok, ids)
     assert (record.ids, record.ended, record.open) == (ids, False, left_open)
     reader = KimiK25().reader(TOOLS, tokenizer=tok)
-    assert (record.message, record.reasoning) == of_answer(fold([*reader.feed("", ids), *reader.finish("length")]))
+    assert (record.message, record.reasoning) == digests_of_answer(
+        fold([*reader.feed("", ids), *reader.finish("length")])
+    )
 
 
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,10 +68,10 @@ def test_the_record_is_of_the_message_that_the_client_gets(data: st.DataObject, 
         assert steps[-1].stop_string is not None
         return
     record = turn.recorder._sealer.open(text)
-    assert (record.message, record.reasoning) == of_answer(answer)
+    assert (record.message, record.reasoning) == digests_of_answer(answer)
     # What the tokens say is that message too.
     if steps[-1].stop_string is None:
         assert record.ids == tuple(ids[: len(record.ids)])
     reader = turn.language.reader(tok)
     again = fold([*reader.feed("", record.ids), *reader.finish("stop" if record.ended else "length")])
-    assert (record.message, record.reasoning) == of_answer(again)
+    assert (record.message, record.reasoning) == digests_of_answer(again)

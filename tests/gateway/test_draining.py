@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dovetail.errors import EngineBusy
-from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Draining
 
 
 def test_draining_ends_the_wait_for_a_first_step_and_nothing_else() -> None:

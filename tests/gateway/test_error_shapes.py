@@ -38,7 +38,7 @@ WORDS: list[tuple[DovetailError, str]] = [
 
 @pytest.mark.parametrize(("error", "word"), WORDS, ids=[type(error).__name__ for error, _ in WORDS])
 def test_each_error_has_anthropics_word(error: DovetailError, word: str) -> None:
-    response = error_response(error, "/v1/messages", "abc")
+    response = error_response(error, "abc", anthropic=True)
     message = f"{error.param}: {error.message}" if error.param == "model" else error.message
     expected = {"type": "error", "error": {"type": word, "message": message}, "request_id": "abc"}
     assert (response.status_code, json.loads(response.body)) == (error.status, expected)

@@ -20,8 +20,7 @@ from dovetail.errors import EngineError
 from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import PREFIX, digest_of, new_key
+from dovetail.gateway.limits.keys import PREFIX, Keyring, digest_of, new_key
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.tokens import Tokenizer
 from tests.gateway.named_keys import Clock, bearer, keyed, named, secret

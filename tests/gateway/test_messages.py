@@ -15,7 +15,7 @@ from dovetail.events import Call, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.messages import Messages
-from dovetail.gateway.http import event_stream
+from dovetail.gateway.http import response as http_response
 from dovetail.tokens import Tokenizer
 from tests.gateway.anthropic_sdk import accumulated, anthropic_client, checked, sse
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process
@@ -299,7 +299,7 @@ async def test_no_event_follows_the_last_one(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a ping that waits while a slow client takes the last events."""
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.0)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.0)
     engine.ids, engine.sizes = ids_of(Message(content="a story"), tok, thinking=False), (4,)
     bodies: list[Any] = []
 
@@ -318,7 +318,7 @@ async def test_no_event_follows_the_last_one(
 async def test_a_ping_that_cannot_be_sent_ends_the_pings_only(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.001)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.001)
     engine.ids, engine.sizes = ids_of(Message(content="a story"), tok, thinking=False), (10_000,)
     failed = asyncio.Event()
     sent: list[bytes] = []
@@ -342,7 +342,7 @@ async def test_a_silent_engine_gets_pings(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first event and between events; the answer goes on once the client has a ping each time."""
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.001)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.001)
     engine.ids, engine.sizes = ids_of(Message(content="a story"), tok, thinking=False), (4, 10_000)
     pinged = [asyncio.Event(), asyncio.Event()]
 

@@ -10,8 +10,7 @@ import pytest
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.messages import prompt_request, turn_request
-from dovetail.gateway.apis.messages_request import decode_count_tokens, decode_messages
+from dovetail.gateway.apis.messages_request import decode_count_tokens, decode_messages, prompt_request, turn_request
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import TurnRequest

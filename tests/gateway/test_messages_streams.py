@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning, fold
 from dovetail.formats.base import Format
 from dovetail.gateway import Settings
-from dovetail.gateway.apis import messages, messages_response
+from dovetail.gateway.apis import messages
 from dovetail.gateway.apis.messages_request import MessagesRequest, decode_messages
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.runner import TurnRunner
@@ -32,13 +32,13 @@ REQUEST = MessagesRequest(model=MODEL, messages=[], max_tokens=9)  # as much of 
 
 def both(request: MessagesRequest, turn: Turn, steps: Sequence[Step]) -> dict[str, Any]:
     """The message of `steps`, which is the same streamed and whole."""
-    stream = messages_response.Stream(request, turn)
+    stream = messages.Stream(request, turn)
     data = stream.start()
     for step in steps:
         assert not stream.done
         data += stream.step(step)
     assert stream.done
-    whole = checked(messages_response.whole(request, turn, steps))
+    whole = checked(messages.whole(request, turn, steps))
     assert accumulated(sse(data)) == whole
     return whole
 

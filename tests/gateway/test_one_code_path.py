@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dovetail.events import Call, CallArguments, CallStart, Event, Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.apis import chat_response
+from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
@@ -42,7 +42,7 @@ def test_any_output_in_any_batches_is_the_same_both_ways(data: st.DataObject, sm
     engine.sizes = sizes
     turn, steps = run(engine, tok, stop)
     message, finish = streamed(turn, steps)
-    whole = json.loads(chat_response.whole(REQUEST, turn, steps))["choices"][0]
+    whole = json.loads(chat.whole(REQUEST, turn, steps))["choices"][0]
     assert (message, finish) == (whole["message"], whole["finish_reason"])
     # Each token has its log probability once, in order, whatever of its text is buffered or not shown.
     entries = streamed_logprobs(turn, steps)
@@ -75,7 +75,7 @@ def test_the_tokens_of_a_reasoning_block_are_counted(
     turn, steps = run(engine, tok, [])
     block = engine.ids.index(tok.control["</think>"]) + 1
     assert reasoning_tokens(steps) == block
-    usage = json.loads(chat_response.whole(REQUEST, turn, steps))["usage"]
+    usage = json.loads(chat.whole(REQUEST, turn, steps))["usage"]
     assert usage["completion_tokens_details"] == {"reasoning_tokens": block}
 
 
@@ -84,11 +84,11 @@ def run(
 ) -> tuple[Turn, list[Step]]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": tools, "stop": stop}
     body |= {"chat_template_kwargs": {"thinking": thinking}, "logprobs": True, "top_logprobs": 2}
-    chat = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
-    turn = chat.prepare(turn_request(body))
+    runner = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
+    turn = runner.prepare(turn_request(body))
 
     async def steps() -> list[Step]:
-        return [step async for step in chat.steps(turn)]
+        return [step async for step in runner.steps(turn)]
 
     taken = asyncio.run(steps())
     assert engine.running == 0
@@ -98,7 +98,7 @@ def run(
 
 def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
     """The message and the finish reason of a stream."""
-    stream = chat_response.Stream(REQUEST, turn)
+    stream = chat.Stream(REQUEST, turn)
     *events, done = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     assert done == "[DONE]"
     (choice,) = folded(events)
@@ -107,7 +107,7 @@ def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
 
 def streamed_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
     """The log probabilities of a stream, in order."""
-    stream = chat_response.Stream(REQUEST, turn)
+    stream = chat.Stream(REQUEST, turn)
     *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
     logprobs = [event["choices"][0]["logprobs"] for event in events]
     assert logprobs[0] is None
@@ -134,12 +134,12 @@ def test_the_engines_stream_is_closed_at_once(small_tokenizer: Tokenizer, stop: 
     tok = small_tokenizer
     engine = ScriptedEngine(tok)
     engine.ids = ids_of(Message("Wörds and more of them"), tok, thinking=False)
-    chat = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
+    runner = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stop": stop, "reasoning_effort": "none"}
-    turn = chat.prepare(turn_request(body))
+    turn = runner.prepare(turn_request(body))
 
     async def leave() -> None:
-        steps = chat.steps(turn)
+        steps = runner.steps(turn)
         step = await anext(steps)
         if stop is None:
             assert engine.running == 1

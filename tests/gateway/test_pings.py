@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from dovetail.events import Message
-from dovetail.gateway.http import event_stream
-from dovetail.gateway.http.event_stream import streamed
+from dovetail.gateway.http import response as http_response
+from dovetail.gateway.http.response import streamed
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, prepared, serving
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 async def test_a_silent_engine_gets_pings_and_health_answers(
     path: str, engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.01)
     engine.ids, go = ids_of(Message(content="ok"), tok), asyncio.Event()
 
     async def silent(batch: int) -> None:
@@ -65,7 +65,7 @@ class _Empty:
 
 
 async def test_an_empty_ping_leaves_the_event_loop_free(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.001)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.001)
 
     async def send(message: Any) -> None:
         raise AssertionError("there is nothing to send")

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import RateLimited
-from dovetail.gateway.limits.accounts import Account
-from dovetail.gateway.limits.limit_headers import duration
-from dovetail.gateway.limits.rate_limits import Meter
+from dovetail.gateway.limits.keys import Account, Meter, duration
 from tests.gateway.named_keys import Clock, named
 
 #: Seconds that pass, and an amount that is asked for after them.

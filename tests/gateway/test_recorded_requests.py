@@ -18,7 +18,7 @@ from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.observe import capture, recording_folder
-from dovetail.gateway.observe.captured_bodies import MOST_BODY, CapturedBodies, CapturedBody
+from dovetail.gateway.observe.capture import MOST_BODY, CapturedBodies, CapturedBody
 from dovetail.gateway.observe.recording import decode
 from dovetail.gateway.observe.recording_folder import RecordingOptions, When
 from dovetail.gateway.observe.request_report import APIS

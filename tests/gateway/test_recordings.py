@@ -25,9 +25,9 @@ from dovetail.errors import EngineError, InvalidRequest
 from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Message, Reasoning, fold
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.observe import capture, captured_bodies, recording_folder
-from dovetail.gateway.observe.capture import Capture, Captures, encoded
-from dovetail.gateway.observe.recording import KIND, VERSION, RecordedStep, Recording, decode, joined
+from dovetail.gateway.observe import capture, recording_folder
+from dovetail.gateway.observe.capture import Capture, Captures
+from dovetail.gateway.observe.recording import KIND, VERSION, RecordedStep, Recording, decode, encode, joined
 from dovetail.gateway.observe.recording_folder import SUFFIX, RecordingFolder, RecordingLimits, RecordingOptions
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.gateway.observe.request_report import APIS, RequestReport
@@ -260,7 +260,7 @@ async def test_many_steps_and_a_large_body_are_left_out(
     engine: ScriptedEngine, tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "_MOST_STEPS", 2)
-    monkeypatch.setattr(captured_bodies, "MOST_BODY", 10)
+    monkeypatch.setattr(capture, "MOST_BODY", 10)
     engine.ids = ids_of(Message(content="one two three", reasoning="hm"), tok)
     async with recorded(engine, tok, tmp_path) as client:
         await client.post("/v1/completions", json={"model": MODEL, "prompt": ["a", "b"], "max_tokens": 99})
@@ -281,9 +281,9 @@ def test_a_recording_that_is_too_large_loses_its_parts_in_order() -> None:
         events=(Content("e" * 500),),
     )
     size = len(msgspec.json.encode(whole))
-    assert decode(encoded(whole, size), "f").left_out == ()
-    assert decode(encoded(whole, size - 1), "f").left_out == ("grammar",)
-    least = decode(encoded(whole, 1), "f")
+    assert decode(encode(whole, size), "f").left_out == ()
+    assert decode(encode(whole, size - 1), "f").left_out == ("grammar",)
+    least = decode(encode(whole, 1), "f")
     assert least.left_out == ("grammar", "request", "prompt", "steps", "events") and not least.events
     assert bytes(least.request) == b"null"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jiter import from_json
 
-from dovetail.gateway.apis.tool_input import ToolInput, begun_object
+from dovetail.gateway.apis.messages_blocks import ToolInput, begun_object
 from tests.reading.families import cut, cuts
 
 VALUES = st.recursive(

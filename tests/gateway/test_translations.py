@@ -13,14 +13,13 @@ from dovetail.errors import ContextExceeded
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.chat import ChatCompletion
-from dovetail.gateway.http.endpoint import Endpoint
+from dovetail.gateway.http.endpoint import Endpoint, Serving
 from dovetail.gateway.http.middleware import RequestMiddleware
-from dovetail.gateway.http.serving import Serving
 from dovetail.gateway.limits.bodies import Bodies
-from dovetail.gateway.limits.draining import Draining
-from dovetail.gateway.limits.queue import Admission
-from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.limits.keys import Account
+from dovetail.gateway.limits.queue import Admission, Draining
 from dovetail.gateway.observe.metrics import Metrics
+from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, turn_request
@@ -34,7 +33,7 @@ BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_to
 class Fitting(ChatCompletion):
     """Chat completions whose `max_tokens` is cut to the room, and that leave two fields out."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         super().__init__(body)
         fields = json.loads(body)
         self.turn_request = turn_request(fields, fit_max_tokens=True, omitted=("tools[0]", "système"))
@@ -45,7 +44,9 @@ async def test_headers_report_what_was_left_out_and_the_cut_limit(engine: Script
     metrics = Metrics(engine.gauges)
     runner = TurnRunner(engine, KimiK25(), tok, SETTINGS)
     limits = Bodies(1000, 1000), Draining(), Admission(SETTINGS.queue)
-    endpoint = Endpoint(Fitting, Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat")
+    endpoint = Endpoint(
+        lambda body, account: Fitting(body), Serving(runner, SETTINGS, metrics, *limits, captures=None), "chat"
+    )
     app = RequestMiddleware(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), metrics, Telemetry())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         cut = await client.post("/", json=BODY)

@@ -17,11 +17,10 @@ import pytest
 
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import ApiKey, digest_of
+from dovetail.gateway.limits.keys import ApiKey, Keyring, digest_of
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.records.record import model_digest
-from dovetail.inspect import page_files, routes
+from dovetail.inspect import routes
 from dovetail.inspect.listing import Recordings
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine
@@ -29,7 +28,7 @@ from tests.inspect.files import recording, write
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(page_files.__file__).parent / "page"
+PAGE = Path(routes.__file__).parent / "page"
 KEY = "the-operators"
 HOSTILE = "<script>alert(1)</script>\u202e\x00\x1b[31m</pre>" + "w" * 10**6
 

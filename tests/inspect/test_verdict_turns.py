@@ -11,8 +11,7 @@ import pytest
 from dovetail.events import Call, CallArguments, CallStart, Defect, Message
 from dovetail.gateway.observe.recording import Recording
 from dovetail.gateway.observe.redaction import redacted
-from dovetail.inspect.misfits import misfits
-from dovetail.inspect.verdict import verdict
+from dovetail.inspect.verdict import misfits, verdict
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_recordings import only, recorded

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from dovetail.errors import EngineBusy
-from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Draining
 from dovetail.server import connections, server
 from dovetail.server.connections import ConnectionLimits
 from dovetail.server.server import GracefulServer, ServerOptions, listen

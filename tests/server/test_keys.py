@@ -13,8 +13,7 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.errors import PlanError
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import PREFIX, KeyLimits, digest_of
+from dovetail.gateway.limits.keys import PREFIX, KeyLimits, Keyring, digest_of
 from dovetail.plan import resolve
 from dovetail.server.api_keys import CLIENT_KEY, client_keys
 from dovetail.server.key_file import entry_of, read_keys, reloaded_on_hangup

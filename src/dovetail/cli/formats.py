@@ -21,7 +21,7 @@ from dovetail.cli.terminal import CALL, CONTROL, labelled, visible
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.derived.jinja import JinjaFormat, jinja
-from dovetail.formats.derived.layout_parts import SLOTS
+from dovetail.formats.derived.layouts import SLOTS
 from dovetail.formats.derived.template import Template
 from dovetail.formats.registry import FAMILIES
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dovetail.gateway.limits.api_key import new_key
+from dovetail.gateway.limits.keys import new_key
 from dovetail.server.key_file import entry_of
 
 

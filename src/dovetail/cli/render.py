@@ -16,8 +16,7 @@ from dovetail.cli.files import read_json
 from dovetail.cli.terminal import prompt_text
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import listed_kinds
-from dovetail.gateway.apis.chat import turn_request
-from dovetail.gateway.apis.chat_request import decode
+from dovetail.gateway.apis.chat_request import decode, turn_request
 from dovetail.gateway.turn.prompt import render_prompt
 from dovetail.gateway.turn.turn_request import TurnRequest
 

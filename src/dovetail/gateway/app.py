@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from starlette.applications import Starlette
@@ -18,23 +18,18 @@ from dovetail.formats.base import Format
 from dovetail.gateway.apis.chat import ChatCompletion
 from dovetail.gateway.apis.completion import RawCompletion
 from dovetail.gateway.apis.messages import CountTokens, Messages
-from dovetail.gateway.apis.responses.routes import responses_routes
+from dovetail.gateway.apis.responses.endpoint import responses_routes
 from dovetail.gateway.apis.tokens import ChatRender, Detokenize, Tokenize
-from dovetail.gateway.http.endpoint import Endpoint, Exchange
-from dovetail.gateway.http.errors import MESSAGES_PATH, http_error
-from dovetail.gateway.http.middleware import ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
+from dovetail.gateway.http.endpoint import Endpoint, QueryEndpoint, Serving
+from dovetail.gateway.http.errors import http_error
+from dovetail.gateway.http.middleware import MESSAGES_PATH, ApiKeyMiddleware, HostMiddleware, RequestMiddleware, cors
 from dovetail.gateway.http.pages import OPEN_PATHS, Pages
-from dovetail.gateway.http.query_endpoint import QueryEndpoint
-from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.limits.accounts import Keyring
 from dovetail.gateway.limits.bodies import Bodies
-from dovetail.gateway.limits.draining import Draining
-from dovetail.gateway.limits.key_metrics import KeyMetrics
-from dovetail.gateway.limits.queue import Admission
+from dovetail.gateway.limits.keys import KeyMetrics, Keyring
+from dovetail.gateway.limits.queue import Admission, Draining
 from dovetail.gateway.observe.capture import Captures
-from dovetail.gateway.observe.destinations import Telemetry
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import Api
+from dovetail.gateway.observe.request_report import Telemetry
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.tokens import Tokenizer
@@ -64,16 +59,15 @@ def create_app(
     request."""
     metrics = Metrics(engine.gauges, tool_names=settings.metrics_tools)
     runner = TurnRunner(engine, fmt, tokenizer, settings)
-    serving = Serving(
-        runner,
-        settings,
-        metrics,
-        Bodies(settings.max_body_bytes, settings.body_memory_bytes),
-        Draining(),
-        Admission(settings.queue),
-        None if settings.recordings is None else Captures(settings.recordings, tokenizer),
+    bodies, admission = Bodies(settings.max_body_bytes, settings.body_memory_bytes), Admission(settings.queue)
+    captures = None if settings.recordings is None else Captures(settings.recordings, tokenizer)
+    serving = Serving(runner, settings, metrics, bodies, Draining(), admission, captures)
+    metrics.gauge("queued_requests", "Requests that wait for a place in the engine", lambda: admission.waiting)
+    metrics.gauge(
+        "queued_tokens",
+        "Tokens of the prompts of requests that wait for a place in the engine",
+        lambda: admission.waiting_tokens,
     )
-    metrics.queue(serving.admission.gauges)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -83,8 +77,8 @@ def create_app(
             yield
         finally:
             await engine.stop()
-            if serving.captures is not None:
-                await asyncio.to_thread(serving.captures.close)
+            if captures is not None:
+                await asyncio.to_thread(captures.close)
             await telemetry.close()
 
     middleware = [Middleware(RequestMiddleware, metrics=metrics, telemetry=telemetry)]
@@ -100,17 +94,14 @@ def create_app(
         if settings.keys is not None:
             metrics.register(KeyMetrics(keyring))
 
-    def answering(read: Callable[[bytes], Exchange], api: Api) -> Endpoint:
-        return Endpoint(read, serving, api)
-
     pages = Pages(engine, metrics, settings, serving.draining)
     new_app = functools.partial(Starlette, middleware=middleware, exception_handlers={HTTPException: http_error})
     app = new_app(
         routes=[
-            Route("/v1/chat/completions", answering(ChatCompletion, "chat"), methods=["POST"]),
-            Route("/v1/completions", answering(RawCompletion, "completions"), methods=["POST"]),
+            Route("/v1/chat/completions", Endpoint(ChatCompletion, serving, "chat"), methods=["POST"]),
+            Route("/v1/completions", Endpoint(RawCompletion, serving, "completions"), methods=["POST"]),
             Route("/v1/chat/completions/render", QueryEndpoint(ChatRender, serving), methods=["POST"]),
-            Route(MESSAGES_PATH, answering(Messages, "messages"), methods=["POST"]),
+            Route(MESSAGES_PATH, Endpoint(Messages, serving, "messages"), methods=["POST"]),
             Route(f"{MESSAGES_PATH}/count_tokens", QueryEndpoint(CountTokens, serving), methods=["POST"]),
             *responses_routes(serving),
             Route("/tokenize", QueryEndpoint(Tokenize, serving), methods=["POST"]),

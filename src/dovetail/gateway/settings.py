@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.response_store import StoreLimits

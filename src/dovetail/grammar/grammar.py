@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.grammar import ebnf, lark, structural_tag
+from dovetail.grammar import ebnf, lark, lark_schema, structural_tag, tag_schema
 from dovetail.grammar.nodes import (
     Choice,
     ClientText,
@@ -57,14 +57,14 @@ class Grammar(msgspec.Struct, frozen=True):
     def unenforced(self, writer: Writer) -> Iterator[tuple[str, str]]:
         """What the grammar of a writer does not enforce, or only in part, each once: a field of the request, and the
         JSON pointer of a keyword in it. The check after the call enforces these keywords."""
-        dialect = lark if writer == "lark" else structural_tag
+        dialect, spell = (lark, lark_schema.spell) if writer == "lark" else (structural_tag, tag_schema.spell)
         unenforced: dict[tuple[str, str], None] = {}
         in_rules = {id(node) for rules in self._nodes() if isinstance(rules, Rules) for node in Grammar(rules)._nodes()}
         for node in self._nodes():
             match node:
                 case JsonSchema(schema, origin, at):
                     in_ebnf = writer == "structural_tag" and id(node) in in_rules
-                    pointers = ebnf.unenforced(schema) if in_ebnf else dialect.unenforced(schema)
+                    pointers = ebnf.unenforced(schema) if in_ebnf else spell(schema).unenforced
                     unenforced.update(((origin, placed(pointer, at)), None) for pointer in pointers)
                 case TextUntil(_, _, _, origin, at):
                     in_ebnf = writer == "structural_tag" and id(node) in in_rules

@@ -57,11 +57,6 @@ def write(root: Node, control: Mapping[str, int]) -> str:
     return "\n".join((f"start: {start}", *named, "INDEX: /0|[1-9][0-9]{0,8}/", "TEXT: /(.|\\n)+/")) + "\n"
 
 
-def unenforced(schema: Any) -> Iterator[str]:
-    """JSON pointers of the keywords of a schema that the Lark text does not enforce, or only in part."""
-    yield from lark_schema.spell(schema).unenforced
-
-
 def unenforced_in_text(node: TextUntil) -> Iterator[str]:
     """As `unenforced`, for the schema of a text."""
     for keyword in ("pattern", "format"):

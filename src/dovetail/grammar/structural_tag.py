@@ -64,11 +64,6 @@ def _all_tokens(control: Mapping[str, int | str]) -> dict[str, Any]:
     return _sequence(_NOTHING, *tokens, _format(FreeText(), control))
 
 
-def unenforced(schema: Any) -> Iterator[str]:
-    """JSON pointers of the keywords of a schema that a tag does not enforce, or only in part."""
-    yield from tag_schema.spell(schema).unenforced
-
-
 def _format(node: Node, control: Mapping[str, int | str]) -> dict[str, Any]:
     match node:
         case ExactText(text):

@@ -21,14 +21,33 @@ from starlette.routing import Route
 import dovetail
 from dovetail.errors import EngineBusy, Forbidden, InvalidRequest
 from dovetail.gateway import MoreRoutes, Settings
-from dovetail.gateway.http.connection import account_of
+from dovetail.gateway.http.endpoint import account_of
 from dovetail.gateway.observe.recording import RecordedTokenizer
 from dovetail.gateway.records.record import model_digest
 from dovetail.inspect.listing import Recordings
-from dovetail.inspect.page_files import PATH, page_paths, page_routes
 from dovetail.tokens import Tokenizer
 
 T = TypeVar("T")
+
+PATH = "/inspect"
+
+_FOLDER = Path(__file__).parent / "page"
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+#: Nothing is loaded from elsewhere, nothing runs but the modules, no other page shows this one in a frame, and no text
+#: becomes HTML.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_PAGE_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
 
 #: Requests for recordings that may wait for the thread that reads them.
 _MOST_WAITING = 32
@@ -46,13 +65,14 @@ def inspect_routes(settings: Settings, tokenizer: Tokenizer) -> MoreRoutes:
     if settings.recordings is None:
         return MoreRoutes()
     data = _Data(settings.recordings.folder, settings.served_model_name, tokenizer)
+    page = page_routes()
     routes = [
-        *page_routes(),
+        *page,
         Route(f"{PATH}/server", data.server),
         Route(f"{PATH}/recordings", data.listing),
         Route(f"{PATH}/recordings/{{name}}", data.recording),
     ]
-    return MoreRoutes(routes, page_paths())
+    return MoreRoutes(routes, frozenset(route.path for route in page))
 
 
 class _Data:
@@ -113,3 +133,22 @@ def check_may_inspect(request: Request) -> None:
 
 def _reply(body: bytes) -> Response:
     return Response(body, headers=_HEADERS, media_type="application/json")
+
+
+def page_routes() -> list[Route]:
+    """The routes of the page's files: the HTML file at `/inspect`, the others below it.
+
+    They hold no data, so they need no key.
+    """
+    return [_route(file) for file in sorted(_FOLDER.iterdir()) if file.suffix in _MEDIA_TYPES]
+
+
+def _route(file: Path) -> Route:
+    response = Response(file.read_bytes(), headers=_PAGE_HEADERS, media_type=_MEDIA_TYPES[file.suffix])
+
+    async def send(request: Request) -> Response:
+        return response
+
+    if file.name == "index.html":
+        return Route(PATH, send)
+    return Route(f"{PATH}/{file.name}", send, include_in_schema=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.errors import PlanError
-from dovetail.gateway.limits.accounts import Keyring
+from dovetail.gateway.limits.keys import Keyring
 from dovetail.plan import Plan
 from dovetail.server.key_file import read_keys, reloaded_on_hangup
 

@@ -25,8 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import PlanError
-from dovetail.gateway.limits.accounts import Keyring
-from dovetail.gateway.limits.api_key import PREFIX, ApiKey, KeyLimits, Scope, digest_of
+from dovetail.gateway.limits.keys import PREFIX, ApiKey, KeyLimits, Keyring, Scope, digest_of
 from dovetail.plan.yaml_config import read_yaml
 
 _LOG = logging.getLogger("dovetail.serve")

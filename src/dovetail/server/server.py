@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from dovetail.completion import Engine
 from dovetail.errors import EngineError, PlanError
-from dovetail.gateway.limits.draining import Draining
+from dovetail.gateway.limits.queue import Draining
 from dovetail.plan import Plan
 from dovetail.server import unix_socket
 from dovetail.server.api_keys import ClientKeys

@@ -18,7 +18,7 @@ from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
-from dovetail.gateway.http import event_stream
+from dovetail.gateway.http import response as http_response
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.official import ITEMS, accumulated, check_body, check_event, check_order, events_of
@@ -445,7 +445,7 @@ async def test_a_silent_engine_gets_comments(
     engine: ScriptedEngine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no proxy takes the connection for dead. The official client passes over them."""
-    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.001)
+    monkeypatch.setattr(http_response, "PING_SECONDS", 0.001)
     engine.ids, engine.sizes = ids_of(Message("Done."), tok), (3, 100)
     pinged = [asyncio.Event(), asyncio.Event()]
 
@@ -454,7 +454,7 @@ async def test_a_silent_engine_gets_comments(
 
     engine.before = wait
     lines: list[str] = []
-    comment = event_stream.COMMENT.decode().strip()
+    comment = http_response.COMMENT.decode().strip()
     async with serving(engine, tok) as url, httpx.AsyncClient() as client:
         body = {"model": MODEL, "input": "hi", "stream": True}
         async with client.stream("POST", f"{url}/v1/responses", json=body) as response:

@@ -13,8 +13,7 @@ from dovetail.events import Call
 from dovetail.formats.answers.parameter_grammar import Markup
 from dovetail.formats.declared.declaration_checks import check_slots
 from dovetail.formats.declared.declared import Declaration, Mark, filled, markup
-from dovetail.formats.declared.json_objects import Members, Number, members_of
-from dovetail.formats.declared.value_syntax import ANY, Keys, Syntax
+from dovetail.formats.declared.value_syntax import ANY, Keys, Members, Number, Syntax, members_of
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Node, OtherName, Regex, Repeat
 from dovetail.grammar.nodes import TextUntil
 from dovetail.reading import CallReader

@@ -1,12 +1,20 @@
-"""`Syntax`: how a family writes JSON values, as grammar nodes. `value_grammar` writes a JSON Schema with it."""
+"""`Syntax`: how a family writes JSON values, as grammar nodes. `value_grammar` writes a JSON Schema with it.
+
+`members_of` reads a call's arguments, for families that write them in another syntax than JSON.
+"""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dovetail.errors import RenderError
+from dovetail.events import Call
+from dovetail.formats.answers import call_envelope
 from dovetail.grammar import Choice, Concat, Maybe, Node, Regex, Repeat, RuleRef, numbers
+from dovetail.tokens import Segment
 
 INTEGER, NUMBER = Regex(numbers.INTEGER), Regex(numbers.NUMBER)
 #: Any JSON value: a rule of `Syntax.anything`.
@@ -99,3 +107,31 @@ def choice(options: list[Node | None]) -> Node | None:
     """One of `options`, of which some may be None (impossible); None if all are."""
     possible = tuple(option for option in options if option is not None)
     return Choice(possible) if len(possible) > 1 else possible[0] if possible else None
+
+
+class Members(list[tuple[str, Any]]):
+    """The members of a JSON object."""
+
+
+class Number(NamedTuple):
+    """A JSON number, as it is written."""
+
+    digits: str
+
+
+def members_of(
+    call: Call, write: Callable[[Any, tuple[str, ...]], Iterator[Segment]], controls: tuple[str, ...]
+) -> Iterator[Segment]:
+    """A call's arguments as `write` writes them; the placeholder of `call_envelope` as it is.
+
+    Raises `RenderError` if the arguments are not a JSON object.
+    """
+    if call.arguments == call_envelope.ARGUMENTS:
+        return iter([Segment(call.arguments, False)])
+    try:
+        value = json.loads(call.arguments, parse_int=Number, parse_float=Number, object_pairs_hook=Members)
+        if not isinstance(value, Members):
+            raise ValueError
+        return iter([*write(value, controls)])
+    except (ValueError, RecursionError):
+        raise RenderError(f"the arguments of {call.name} are not a JSON object") from None

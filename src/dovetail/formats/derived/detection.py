@@ -16,8 +16,8 @@ from dovetail.checkpoints.files import read_optional
 from dovetail.checkpoints.generation import read_eos_ids
 from dovetail.checkpoints.tokenizer_files import TokenizerFiles
 from dovetail.errors import CheckpointError, DovetailError
-from dovetail.formats import typescript
 from dovetail.formats.base import Format
+from dovetail.formats.declarations import in_typescript
 
 if TYPE_CHECKING:
     from dovetail.formats.derived.jinja import JinjaFormat
@@ -234,7 +234,7 @@ def _difference(fmt: Format, own: JinjaFormat) -> str:
     """The first case in which `fmt` and the template write different prompts, "" when there is none."""
     for case in _CASES:
         # K2.5's template needs a variable that the code of its own tokenizer computes.
-        declared = {"tools_ts_str": typescript.declare(case.tools)} if case.tools else {}
+        declared = {"tools_ts_str": in_typescript(case.tools)} if case.tools else {}
         options = {name: value for name, value in declared.items() if name in own.template_options}
         for thinking in (True, False) if own.switches else (True,):
             ours, theirs = _rendered(fmt, case, thinking), _rendered(own, case, thinking, **options)

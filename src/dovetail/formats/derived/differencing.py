@@ -18,8 +18,7 @@ from dovetail.formats.answers.call_envelope import ID
 from dovetail.formats.base import Format
 from dovetail.formats.declared.declared import DeclaredFormat
 from dovetail.formats.derived import proof
-from dovetail.formats.derived.call_layouts import Layout, layout
-from dovetail.formats.derived.layout_parts import NoLayoutError
+from dovetail.formats.derived.layouts import Layout, NoLayoutError, layout
 from dovetail.formats.derived.probes import Block, Probe
 from dovetail.formats.derived.sample_answers import (
     Render,

@@ -17,8 +17,7 @@ from dovetail.errors import DovetailError
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.declarations import sorted_deeply
-from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules
-from dovetail.formats.prompts.system_messages import Place
+from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, Place
 from dovetail.tokens import Prompt
 
 #: Renders messages and tools, with or without a generation prompt. Raises a `DovetailError` if the template refuses.

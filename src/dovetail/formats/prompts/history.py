@@ -1,4 +1,8 @@
-"""`repair`: changes a history to the form that the model was trained on, as the `HistoryRules` of its family say."""
+"""`repair`: changes a history to the form that the model was trained on, as the `HistoryRules` of its family say.
+
+A system message in mid-conversation becomes text of the user message beside it, at the place where it is, so that the
+prompt up to there stays as it was and the engine's cache of it is of use.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ import msgspec
 
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
-from dovetail.formats.prompts.system_messages import Place, placed
 
 #: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call` and `hidden_result`
 #: only report what the template does. The last two refuse a history that cannot be repaired.
@@ -44,6 +47,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
 #: The fields in which clients send reasoning.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
+#: Where a model knows system messages: anywhere, at the beginning only, or as one message at the beginning.
+Place = Literal["anywhere", "first", "one"]
+
+_BETWEEN = "\n\n"
 _REASONING = frozenset(REASONING_FIELDS)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _Place = tuple[int, int]  # a call's position: the index of its message, and its index in that message
@@ -304,3 +311,73 @@ class _History:
 
 def _is_empty(part: Any) -> bool:
     return bool(part["type"] == "text" and part["text"] == "")
+
+
+def placed(
+    messages: Sequence[dict[str, Any]], known: Place, repairs: Callable[[str, str, str], bool]
+) -> list[dict[str, Any]]:
+    """`messages` with system messages where the model knows them.
+
+    `repairs`: tells whether to make a repair, given its kind, its field and what it does. Messages that declare tools
+    stay where they are.
+    """
+    if known == "anywhere":
+        return list(messages)
+    # Each message of the result with the contents that it is to have. They are joined at the end, because there may be
+    # very many.
+    result: list[tuple[dict[str, Any], list[Any]]] = []
+    begins = True  # whether there were only system messages so far
+    follows_system = False  # whether the last message is a system message that became a user message of its own
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        moves = role == "system" and not message.get("tools")
+        begins = begins and role == "system"
+        if (
+            moves
+            and begins
+            and known == "one"
+            and result
+            and repairs("system_merged", f"messages[{i}]", "-> messages[0]")
+        ):
+            result[0][1].append(content)
+        elif moves and not begins and repairs("system_role", f"messages[{i}].role", "-> user"):
+            if result[-1][0].get("role") == "user":
+                result[-1][1].append(_marked(content))
+            else:
+                result.append(({"role": "user"}, [_marked(content)]))
+                follows_system = True
+        elif follows_system and role == "user":
+            result[-1][1].append(content)
+            follows_system = False
+        else:
+            result.append((message, [content]))
+            follows_system = False
+    return [_joined(message, contents) for message, contents in result]
+
+
+def _marked(content: Any) -> Any:
+    """`content` with tags that tell it from the user's own text."""
+    opener, closer = "<system-reminder>\n", "\n</system-reminder>"
+    if isinstance(content, str):
+        return opener + content + closer
+    return [_part(opener), *content, _part(closer)]
+
+
+def _joined(message: dict[str, Any], contents: list[Any]) -> dict[str, Any]:
+    """`message` with `contents`, which are strings or parts."""
+    if contents == [message.get("content")]:
+        return message
+    if all(isinstance(content, str) for content in contents):
+        return {**message, "content": _BETWEEN.join(contents)}
+    parts = _parts(contents[0])
+    for content in contents[1:]:
+        parts += (_part(_BETWEEN), *_parts(content))
+    return {**message, "content": parts}
+
+
+def _parts(content: Any) -> list[Any]:
+    return [_part(content)] if isinstance(content, str) else list(content)
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

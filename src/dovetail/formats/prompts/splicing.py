@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from dovetail.formats.prompts.answer_frames import Frame, Frames, Message
-from dovetail.formats.prompts.answer_marks import Marks, Place
+from dovetail.formats.prompts.answer_frames import Frame, Frames, Marks, Message, Place
 from dovetail.formats.prompts.piece_spans import Position, between, end_of, join, whole
 from dovetail.tokens import Prompt
 

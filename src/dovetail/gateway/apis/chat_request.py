@@ -1,4 +1,4 @@
-"""The body of a chat completion as a typed `ChatRequest`, checked once; every error names the field.
+"""The body of a chat completion, typed and checked, and the turn that it asks for; every error names the field.
 
 Unknown fields are ignored, because clients and proxies add their own (`user`, `metadata`, `store`). Known fields that
 would change the answer and are not supported are refused by name: a wrong answer without a word is worse than an error.
@@ -7,18 +7,31 @@ In `dovetail`, where every field is Dovetail's own, unknown fields are refused t
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from dovetail.conversation import check_messages, check_response_format
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.reasoning_switches import Budget, Effort, ReasoningField, ReasoningSwitches, ThinkingField
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.apis.sampling_request import UNSUPPORTED, Limit, SamplingRequest
+from dovetail.gateway.apis.request_body import (
+    UNSUPPORTED,
+    Budget,
+    Effort,
+    Limit,
+    ReasoningField,
+    ReasoningSwitches,
+    SamplingRequest,
+    ThinkingField,
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    decode_body,
+)
 from dovetail.gateway.turn.field_names import FieldNames
+from dovetail.gateway.turn.fixed_sampling import sampling_fields
 from dovetail.gateway.turn.tool_names import check_tool_choice
-from dovetail.gateway.turn.turn_request import Extension
+from dovetail.gateway.turn.turn_request import Extension, TurnRequest
 
 MAX_TOP_LOGPROBS = 20
 
@@ -181,3 +194,40 @@ def _check_text_only(messages: Any) -> None:
             if part["type"] != "text":
                 field, kind = f"messages[{i}].content[{j}].type", part["type"]
                 raise InvalidRequest(f"{field} must be 'text' (no other is supported), not {kind!r:.80}", param=field)
+
+
+def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
+    max_tokens, max_tokens_field = request.max_new_tokens
+    switches = request.switches
+    budget, budget_field = switches.budget
+    return TurnRequest(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        messages=request.messages,
+        tools=request.tools,
+        tool_choice=request.choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        response_format=request.nested_format,
+        thinking=switches.on,
+        reasoning_effort=switches.effort,
+        reasoning_budget=budget,
+        reasoning_budget_field=budget_field,
+        verbosity=request.verbosity,
+        keep_reasoning=switches.keep,
+        chat_template_kwargs=switches.options,
+        add_generation_prompt=request.opens_answer,
+        continue_final_message=bool(request.continue_final_message),
+        sampling=request.sampling,
+        sampling_fields=sampling_fields(request),
+        max_tokens=max_tokens,
+        max_tokens_field=max_tokens_field,
+        omitted=(*ignored, *switches.omitted),
+        min_tokens=request.min_tokens or 0,
+        ignore_eos=bool(request.ignore_eos),
+        stop=request.stop_strings,
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        logprobs=request.likeliest,
+        choices=request.n or 1,
+        field_names=request.field_names,
+        extension=request.dovetail or Extension(),
+    )

@@ -1,15 +1,23 @@
-"""The body of a completion as a typed `CompletionRequest`, checked once; every error names the field."""
+"""The body of a completion, typed and checked, and the turn that it asks for; every error names the field."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Any
 
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.apis.sampling_request import UNSUPPORTED, SamplingRequest
-from dovetail.gateway.turn.turn_request import Extension, RawPrompt
+from dovetail.gateway.apis.request_body import (
+    UNSUPPORTED,
+    SamplingRequest,
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    decode_body,
+)
+from dovetail.gateway.turn.fixed_sampling import sampling_fields
+from dovetail.gateway.turn.turn_request import Extension, RawPrompt, TurnRequest
 
 #: The most answers to one request: prompts times `n`.
 MAX_ANSWERS = 128
@@ -105,3 +113,26 @@ def decode(body: bytes) -> CompletionRequest:
             f"prompt and n ask for {answers} answers, and at most {MAX_ANSWERS} are allowed", param="prompt"
         )
     return request
+
+
+def turn_request(request: CompletionRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
+    limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    return TurnRequest(
+        id=f"cmpl-{uuid.uuid4().hex}",
+        prompts=request.prompts,
+        omitted=ignored,
+        sampling=request.sampling,
+        sampling_fields=sampling_fields(request),
+        # The engine computes at least one token, which `echoes_only` leaves out of the response.
+        max_tokens=None if limit == -1 else max(1, limit),
+        fit_max_tokens=request.max_tokens is None,
+        min_tokens=request.min_tokens or 0,
+        ignore_eos=bool(request.ignore_eos),
+        stop=request.stop_strings,
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        logprobs=request.logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+        choices=request.n or 1,
+        extension=request.dovetail or Extension(),
+    )

@@ -1,38 +1,34 @@
-"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API as turns."""
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API.
+
+A stream's events and a whole response are made of the same blocks. What is Dovetail's own is in the field `dovetail`:
+of the whole message, or in a stream of the event `message_delta`.
+"""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from dovetail.conversation import check_response_format
-from dovetail.gateway.apis import messages_response
-from dovetail.gateway.apis.messages_history import History
+from dovetail.errors import DovetailError
+from dovetail.gateway.apis.messages_blocks import Block, BlockEvent, Blocks, RedactedThinkingBlock
 from dovetail.gateway.apis.messages_request import (
-    CountTokensRequest,
     MessagesRequest,
     decode_count_tokens,
     decode_messages,
+    prompt_request,
+    turn_request,
 )
-from dovetail.gateway.apis.messages_tools import Tools, openai_choice
 from dovetail.gateway.apis.request_body import ignored_fields
-from dovetail.gateway.http.query_endpoint import Reply
-from dovetail.gateway.turn.field_names import FieldNames
-from dovetail.gateway.turn.fixed_sampling import sampling_fields
+from dovetail.gateway.apis.totals import ChoiceTotals, Extension, Speculation, speculation
+from dovetail.gateway.http.endpoint import Reply
+from dovetail.gateway.http.errors import anthropic_error_json
+from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.tool_names import check_tool_choice
 from dovetail.gateway.turn.turn import Turn
-from dovetail.gateway.turn.turn_request import Extension, TurnRequest
-
-#: The effort that a budget of thinking tokens asks for: the first one whose budget is not less.
-_EFFORTS = {"low": 2_048, "medium": 8_192, "high": 32_768}
-
-#: The edit of the context that keeps all reasoning of the history.
-_KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 
 
 class Messages:
@@ -41,7 +37,7 @@ class Messages:
     Raises `InvalidRequest`, which names the field, for a body that is not a well-formed request.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, _: Account | None = None) -> None:
         self._request = decode_messages(body)
         self.model = self._request.model
         self.streams = bool(self._request.stream)
@@ -62,10 +58,10 @@ class Messages:
             self._record = turn.record(0, [token for step in steps for token in step.ids])
 
     def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
-        return messages_response.whole(self._request, turn, steps, lambda: self._record)
+        return whole(self._request, turn, steps, lambda: self._record)
 
-    def stream(self, turn: Turn) -> messages_response.Stream:
-        return messages_response.Stream(self._request, turn, lambda: self._record)
+    def stream(self, turn: Turn) -> Stream:
+        return Stream(self._request, turn, lambda: self._record)
 
 
 class TokenCount(msgspec.Struct, frozen=True):
@@ -85,79 +81,151 @@ class CountTokens:
         return Reply(msgspec.json.encode(TokenCount(len(rendered.ids))), rendered)
 
 
-def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
-    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
-    prompt = prompt_request(request)
-    return msgspec.structs.replace(
-        prompt,
-        omitted=(*ignored, *prompt.omitted),
-        sampling=request.sampling,
-        sampling_fields=sampling_fields(request),
-        max_tokens=request.max_tokens,
-        fit_max_tokens=True,
-        stop=tuple(request.stop_sequences or ()),
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True):
+    thinking_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of the prompt are `input_tokens` and, if the engine had them in its cache, `cache_read_input_tokens`."""
+
+    input_tokens: int
+    output_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails(0)
+    speculation: Speculation | UnsetType = UNSET
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    id: str
+    model: str
+    usage: Usage
+    content: Sequence[Block] = ()
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    stop_details: None = None
+    role: Literal["assistant"] = "assistant"
+    dovetail: Extension | UnsetType = UNSET
+
+
+class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
+    message: Message
+
+
+class Stop(msgspec.Struct, frozen=True):
+    stop_reason: StopReason
+    stop_sequence: str | None
+    stop_details: None = None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
+    delta: Stop
+    usage: Usage
+    dovetail: Extension | UnsetType = UNSET
+
+
+class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
+    pass
+
+
+Event = MessageStart | BlockEvent | MessageDelta | MessageStop
+
+
+class _Answer:
+    """The answer of one turn, as events and as a whole."""
+
+    def __init__(self, request: MessagesRequest, turn: Turn, record: Callable[[], str]) -> None:
+        self._turn = turn
+        self._model = request.model
+        self._record = record
+        self._totals = ChoiceTotals(turn)
+        shows_thinking = request.thinking is None or request.thinking.display != "omitted"
+        self._blocks = Blocks(turn.signatures.sign, shows_thinking=shows_thinking)
+        self._stop: Stop | None = None
+
+    def start(self) -> MessageStart:
+        return MessageStart(Message(self._turn.id, self._model, Usage(len(self._turn.prompt))))
+
+    def step(self, step: Step) -> list[Event]:
+        self._totals.add(step)
+        events: list[Event] = [*self._blocks.feed(step.events)]
+        if step.finish is not None:
+            self._stop = Stop(self._stop_reason(step), step.stop_string)
+            events += self._blocks.close()
+            if record := self._record():
+                events += self._blocks.add(RedactedThinkingBlock(record))
+            events += (MessageDelta(self._stop, self._usage(), self._totals.extension()), MessageStop())
+        return events
+
+    def whole(self) -> Message:
+        """The message, after its last step."""
+        assert self._stop is not None
+        return Message(
+            self._turn.id,
+            self._model,
+            self._usage(),
+            self._blocks.whole,
+            self._stop.stop_reason,
+            self._stop.stop_sequence,
+            dovetail=self._totals.extension(),
+        )
+
+    def _stop_reason(self, step: Step) -> StopReason:
+        if step.stop_string is not None:
+            return "stop_sequence"
+        if step.finish == "length":
+            return "model_context_window_exceeded" if self._turn.max_tokens_cut else "max_tokens"
+        return "tool_use" if step.finish == "tool_calls" else "end_turn"
+
+    def _usage(self) -> Usage:
+        totals, cached = self._totals, self._totals.cached or 0
+        return Usage(
+            input_tokens=len(self._turn.prompt) - cached,
+            output_tokens=len(totals.ids),
+            cache_read_input_tokens=cached,
+            output_tokens_details=OutputTokensDetails(totals.reasoning_tokens),
+            speculation=speculation([totals]),
+        )
+
+
+def whole(request: MessagesRequest, turn: Turn, steps: Sequence[Step], record: Callable[[], str] = str) -> bytes:
+    """The response to a request that does not stream. `record`: see `Stream`."""
+    answer = _Answer(request, turn, record)
+    for step in steps:
+        answer.step(step)
+    return msgspec.json.encode(answer.whole())
+
+
+class Stream:
+    """The response to a request that streams, as server-sent events: `start()`, then `step()` for each step.
+
+    `record`: called at the last step, gives the answer's record, which becomes the last block; "" for no such block.
+    """
+
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    def __init__(self, request: MessagesRequest, turn: Turn, record: Callable[[], str] = str) -> None:
+        self._answer = _Answer(request, turn, record)
+        #: Whether the last step has come.
+        self.done = False
+
+    def start(self) -> bytes:
+        return _events([self._answer.start()])
+
+    def step(self, step: Step) -> bytes:
+        self.done = step.finish is not None
+        return _events(self._answer.step(step))
+
+    def error(self, error: DovetailError) -> bytes:
+        """The event that ends a stream in which something failed."""
+        return b"event: error\ndata: " + anthropic_error_json(error) + b"\n\n"
+
+
+def _events(events: Iterable[Event]) -> bytes:
+    return b"".join(
+        b"event: %s\ndata: %s\n\n" % (str(event.__struct_config__.tag).encode(), msgspec.json.encode(event))
+        for event in events
     )
-
-
-def prompt_request(request: CountTokensRequest) -> TurnRequest:
-    """As much of the turn as the prompt and the grammar depend on."""
-    history, tools = History(request.system, request.messages), Tools(request.tools or ())
-    choice, response_format = openai_choice(request.tool_choice), _response_format(request)
-    names = FieldNames({**history.names, **tools.names, **_FIELD_NAMES})
-    with names.in_errors():
-        check_tool_choice(choice, tools.functions, history.messages)
-        check_response_format(response_format)
-    thinking = request.thinking is None or request.thinking.type != "disabled"
-    budget = request.thinking.budget_tokens if request.thinking else None
-    return TurnRequest(
-        id=f"msg_{uuid.uuid4().hex}",
-        messages=history.messages,
-        tools=tools.functions or None,
-        tool_choice=choice,
-        parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
-        response_format=response_format,
-        thinking=thinking,
-        reasoning_effort=_effort(request) if thinking else None,
-        fit_reasoning_effort=True,
-        reasoning_budget=budget,
-        reasoning_budget_field="thinking.budget_tokens" if budget else "",
-        keep_reasoning=_KEEPS_THINKING in request.context_edits,
-        add_generation_prompt=not history.prefilled,
-        continue_final_message=history.prefilled,
-        signed=tuple(history.signed),
-        extension=request.dovetail or Extension(),
-        omitted=(*history.omitted, *tools.omitted, *_omitted(request)),
-        field_names=names,
-    )
-
-
-_FIELD_NAMES = {
-    "response_format.json_schema": "output_config.format",
-    "reasoning_effort": "output_config.effort",
-    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    "continue_final_message": "messages",
-}
-
-
-def _response_format(request: CountTokensRequest) -> Mapping[str, Any] | None:
-    output_format = (request.output_config and request.output_config.format) or request.output_format
-    if output_format is None:
-        return None
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output_format.schema}}
-
-
-def _effort(request: CountTokensRequest) -> str | None:
-    """The reasoning effort: the request's own, else that of its budget of thinking tokens."""
-    if request.output_config is not None and request.output_config.effort is not None:
-        return request.output_config.effort
-    if request.thinking is None or request.thinking.budget_tokens is None:
-        return None
-    budget = request.thinking.budget_tokens
-    return next((effort for effort, most in _EFFORTS.items() if budget <= most), "max")
-
-
-def _omitted(request: CountTokensRequest) -> list[str]:
-    """The fields outside of messages and tools that are left out."""
-    edits = enumerate(request.context_edits)
-    omitted = [f"context_management.edits[{i}]" for i, edit in edits if edit != _KEEPS_THINKING]
-    return omitted + (["mcp_servers"] if request.mcp_servers else [])

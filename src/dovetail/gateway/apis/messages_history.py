@@ -16,7 +16,7 @@ import msgspec
 from dovetail.errors import InvalidRequest
 from dovetail.formats.parts import arguments_json
 from dovetail.gateway.apis.request_body import convert_field
-from dovetail.gateway.records.signatures import SignedReasoning
+from dovetail.gateway.records.answers import SignedReasoning
 
 _NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 

@@ -1,17 +1,38 @@
-"""The body of Anthropic's Messages API as a typed `MessagesRequest`, checked once; every error names the field.
+"""The body of Anthropic's Messages API, typed and checked, and the turn that it asks for; errors name the field.
 
 Fields that do not change the answer are ignored: `metadata`, `cache_control`, `service_tier`, `container` and others.
 """
 
 from __future__ import annotations
 
+import re
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from dovetail.completion import Sampling
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.turn.turn_request import Extension
+from dovetail.conversation import check_response_format
+from dovetail.errors import InvalidRequest
+from dovetail.gateway.apis.messages_history import History
+from dovetail.gateway.apis.request_body import (
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    convert_field,
+    decode_body,
+)
+from dovetail.gateway.turn.field_names import FieldNames
+from dovetail.gateway.turn.fixed_sampling import sampling_fields
+from dovetail.gateway.turn.tool_names import check_tool_choice
+from dovetail.gateway.turn.turn_request import Extension, TurnRequest
+
+#: The effort that a budget of thinking tokens asks for: the first one whose budget is not less.
+_EFFORTS = {"low": 2_048, "medium": 8_192, "high": 32_768}
+
+#: The edit of the context that keeps all reasoning of the history.
+_KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 
 MAX_STOP_SEQUENCES = 64
 MAX_MESSAGES = 100_000
@@ -110,3 +131,141 @@ def _checked(request: Checked) -> Checked:
     check_unsupported(request, _UNSUPPORTED)
     check_own_fields(None, request.dovetail)
     return request
+
+
+def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
+    prompt = prompt_request(request)
+    return msgspec.structs.replace(
+        prompt,
+        omitted=(*ignored, *prompt.omitted),
+        sampling=request.sampling,
+        sampling_fields=sampling_fields(request),
+        max_tokens=request.max_tokens,
+        fit_max_tokens=True,
+        stop=tuple(request.stop_sequences or ()),
+    )
+
+
+def prompt_request(request: CountTokensRequest) -> TurnRequest:
+    """As much of the turn as the prompt and the grammar depend on."""
+    history, tools = History(request.system, request.messages), Tools(request.tools or ())
+    choice, response_format = openai_choice(request.tool_choice), _response_format(request)
+    names = FieldNames({**history.names, **tools.names, **_FIELD_NAMES})
+    with names.in_errors():
+        check_tool_choice(choice, tools.functions, history.messages)
+        check_response_format(response_format)
+    thinking = request.thinking is None or request.thinking.type != "disabled"
+    budget = request.thinking.budget_tokens if request.thinking else None
+    return TurnRequest(
+        id=f"msg_{uuid.uuid4().hex}",
+        messages=history.messages,
+        tools=tools.functions or None,
+        tool_choice=choice,
+        parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
+        response_format=response_format,
+        thinking=thinking,
+        reasoning_effort=_effort(request) if thinking else None,
+        fit_reasoning_effort=True,
+        reasoning_budget=budget,
+        reasoning_budget_field="thinking.budget_tokens" if budget else "",
+        keep_reasoning=_KEEPS_THINKING in request.context_edits,
+        add_generation_prompt=not history.prefilled,
+        continue_final_message=history.prefilled,
+        signed=tuple(history.signed),
+        extension=request.dovetail or Extension(),
+        omitted=(*history.omitted, *tools.omitted, *_omitted(request)),
+        field_names=names,
+    )
+
+
+_FIELD_NAMES = {
+    "response_format.json_schema": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "continue_final_message": "messages",
+}
+
+
+def _response_format(request: CountTokensRequest) -> Mapping[str, Any] | None:
+    output_format = (request.output_config and request.output_config.format) or request.output_format
+    if output_format is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output_format.schema}}
+
+
+def _effort(request: CountTokensRequest) -> str | None:
+    """The reasoning effort: the request's own, else that of its budget of thinking tokens."""
+    if request.output_config is not None and request.output_config.effort is not None:
+        return request.output_config.effort
+    if request.thinking is None or request.thinking.budget_tokens is None:
+        return None
+    budget = request.thinking.budget_tokens
+    return next((effort for effort, most in _EFFORTS.items() if budget <= most), "max")
+
+
+def _omitted(request: CountTokensRequest) -> list[str]:
+    """The fields outside of messages and tools that are left out."""
+    edits = enumerate(request.context_edits)
+    omitted = [f"context_management.edits[{i}]" for i, edit in edits if edit != _KEEPS_THINKING]
+    return omitted + (["mcp_servers"] if request.mcp_servers else [])
+
+
+#: The tools whose schemas or whose work are Anthropic's own: a word and a date.
+_OWN_TOOL = re.compile(r"\w+_\d{8}|mcp_toolset")
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    input_examples: Any = None
+
+
+class Tools:
+    """The tools of one request.
+
+    `functions`: those that the client runs, in OpenAI's shape.
+    `names`: the client's name for each of their fields that an error may name.
+    `omitted`: the fields that were left out: tools that only Anthropic's servers have, and examples.
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self.functions: list[dict[str, Any]] = []
+        self.names: dict[str, str] = {}
+        self.omitted: list[str] = []
+        for i, tool in enumerate(tools):
+            self._add(tool, f"tools[{i}]")
+
+    def _add(self, tool: Any, field: str) -> None:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and _OWN_TOOL.fullmatch(kind):
+            self.omitted.append(field)
+            return
+        if kind not in (None, "custom"):
+            raise InvalidRequest(f'{field}.type must be "custom" or absent, not {kind!r:.80}', param=f"{field}.type")
+        declared = convert_field(tool, Tool, field)
+        if declared.input_examples:
+            self.omitted.append(f"{field}.input_examples")
+        place = f"tools[{len(self.functions)}]"
+        self.names |= {
+            place: field,
+            f"{place}.function": field,
+            f"{place}.function.parameters": f"{field}.input_schema",
+        }
+        function: dict[str, Any] = {"name": declared.name, "parameters": declared.input_schema}
+        optional = {"description": declared.description, "strict": declared.strict}
+        function |= {key: value for key, value in optional.items() if value is not None}
+        self.functions.append({"type": "function", "function": function})
+
+
+def openai_choice(choice: ToolChoice | None) -> Any:
+    """`choice` in OpenAI's shape."""
+    if choice is None:
+        return None
+    if choice.type != "tool":
+        return "required" if choice.type == "any" else choice.type
+    if not choice.name:
+        raise InvalidRequest('tool_choice.name is required with the type "tool"', param="tool_choice.name")
+    return {"type": "function", "function": {"name": choice.name}}

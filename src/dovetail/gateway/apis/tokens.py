@@ -11,11 +11,10 @@ import msgspec
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.apis.chat import turn_request
-from dovetail.gateway.apis.chat_request import ChatRequest, check, decode
+from dovetail.gateway.apis.chat_request import ChatRequest, check, decode, turn_request
 from dovetail.gateway.apis.completion_request import RawExtension
 from dovetail.gateway.apis.request_body import decode_body
-from dovetail.gateway.http.query_endpoint import Reply
+from dovetail.gateway.http.endpoint import Reply
 from dovetail.gateway.turn.raw_prompt import check_tokens
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.turn_request import RawPrompt, TurnRequest

@@ -44,6 +44,12 @@ class Speculation(msgspec.Struct, frozen=True):
     forced: int
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """In the usage of OpenAI's APIs."""
+
+    cached_tokens: int
+
+
 class ChoiceTotals:
     """What the steps of one choice add up to."""
 

@@ -1,40 +1,60 @@
-"""An API's endpoint: reads the body, runs the turn, sends the response, and stops when the client disconnects."""
+"""Endpoints of the APIs: read the body, run the turn, send the response, and stop when the client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from dovetail.gateway.http.connection import JSON_HEADERS, account_of, client_of, while_connected
+from dovetail.errors import InvalidRequest
 from dovetail.gateway.http.errors import unknown_model
-from dovetail.gateway.http.event_stream import ResponseStream, SendStep, streamed
-from dovetail.gateway.http.report_headers import repair_counts, turn_headers
-from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.limits.accounts import Account
-from dovetail.gateway.limits.bodies import Body
-from dovetail.gateway.limits.key_limits import check_model, limited, metered
-from dovetail.gateway.observe.capture import wanted
+from dovetail.gateway.http.response import (
+    ResponseStream,
+    SendStep,
+    rendered_headers,
+    repair_counts,
+    send_json,
+    streamed,
+    whole,
+)
+from dovetail.gateway.limits.bodies import Bodies, Body
+from dovetail.gateway.limits.keys import Account, limited, metered
+from dovetail.gateway.limits.queue import Admission, Draining
+from dovetail.gateway.observe.capture import Captures
+from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
+from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.runner import TurnRunner
+from dovetail.gateway.turn.turn import Rendered, Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 #: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is
 #: a second one because compiling a grammar releases the interpreter lock and should not delay other requests.
 _PREPARE_THREADS = 2
 
-#: A response on its way. What it yields sends a step; the end of the context sends the rest, or reports an error.
-Response = AbstractAsyncContextManager[SendStep]
-
 _LOG = logging.getLogger("dovetail.gateway")
+
+T = TypeVar("T")
+
+
+class Serving(NamedTuple):
+    """What the endpoints of one server share. `captures` is None where no request is recorded."""
+
+    runner: TurnRunner
+    settings: Settings
+    metrics: Metrics
+    bodies: Bodies
+    draining: Draining
+    admission: Admission
+    captures: Captures | None
 
 
 class Exchange(Protocol):
@@ -61,10 +81,11 @@ class Endpoint:
     """The endpoint of one API, as an ASGI app.
 
     An ASGI app and not a Starlette handler, because it watches `receive` for the client's disconnect while it works.
-    `read` makes an exchange of a request's body, or raises `InvalidRequest`. Metrics count it under the name `api`.
+    `read` makes an exchange of a request's body, given the account of its key, or raises `InvalidRequest`. Metrics
+    count it under the name `api`.
     """
 
-    def __init__(self, read: Callable[[bytes], Exchange], serving: Serving, api: Api) -> None:
+    def __init__(self, read: Callable[[bytes, Account | None], Exchange], serving: Serving, api: Api) -> None:
         self._read = read
         self._api: Api = api
         self._serving = serving
@@ -94,23 +115,31 @@ class Endpoint:
             observer.prepared(turn)
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("request %s: repairs: %s", report.id, repair_counts(turn.repairs) or "none")
-        if exchange.streams:
-            response = streamed(exchange.stream(turn), turn, send, report.id)
-        else:
-            response = _whole(exchange, turn, send)
+        response = (
+            streamed(exchange.stream(turn), turn, send, report.id)
+            if exchange.streams
+            else whole(exchange.whole, turn, send)
+        )
         await self._run(exchange, turn, response, observers, scope)
 
     async def _run(
-        self, exchange: Exchange, turn: Turn, response: Response, observers: Sequence[Observer], scope: Scope
+        self,
+        exchange: Exchange,
+        turn: Turn,
+        response: AbstractAsyncContextManager[SendStep],
+        observers: Sequence[Observer],
+        scope: Scope,
     ) -> None:
         """Run the turn: the one loop over its steps."""
         steps_taken: list[Step] = []
         running = len(turn.choices)
         async with AsyncExitStack() as stack:
             send_step = await stack.enter_async_context(response)
+            client = scope["report"].peer
             if (account := account_of(scope)) is not None:
+                client = f"key {account.name}"  # shares the queue with others by its name, wherever it comes from
                 observers = [*observers, stack.enter_context(metered(turn, account))]
-            await stack.enter_async_context(self._admitted(turn, client_of(scope)))
+            await stack.enter_async_context(self._admitted(turn, client))
             for observer in observers:
                 observer.admitted()
             steps = await stack.enter_async_context(aclosing(self._serving.runner.steps(turn)))
@@ -143,19 +172,20 @@ class Endpoint:
         return exchange, self._turn(exchange, report, account)
 
     def _exchange(self, body: bytes, report: RequestReport, account: Account | None) -> Exchange:
-        exchange, served = self._decoded(body, account), self._serving.settings.served_model_name
+        exchange, served = self._read(body, account), self._serving.settings.served_model_name
         report.model, report.streams = exchange.model, exchange.streams
         if exchange.model != served:
             raise unknown_model(exchange.model, served)
-        check_model(exchange.model, account)
+        if account is not None:
+            account.check_model(exchange.model)
         return exchange
 
-    def _decoded(self, body: bytes, account: Account | None) -> Exchange:
-        return self._read(body)
-
     def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> Turn:
-        request = exchange.turn_request
-        recorded = wanted(self._serving.captures, request.extension.recording)
+        request, captures = exchange.turn_request, self._serving.captures
+        if captures is None and request.extension.recording:
+            message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
+            raise InvalidRequest(message, param="dovetail.recording")
+        recorded = captures is not None and captures.wants(request.extension.recording)
         request = request if account is None else limited(request, account.limits)
         return self._serving.runner.prepare(request, report.trace, recorded=recorded)
 
@@ -165,16 +195,80 @@ def _end(observers: Sequence[Observer], error: BaseException | None) -> None:
         observer.ended(error)
 
 
-@asynccontextmanager
-async def _whole(exchange: Exchange, turn: Turn, send: Send) -> AsyncIterator[SendStep]:
-    """A response that is not streamed: it is sent when the context ends."""
-    steps: list[Step] = []
+class Reply(NamedTuple):
+    """The body of a response, and the prompt that it is about, if the request's messages were rendered."""
 
-    async def take(step: Step) -> None:
-        steps.append(step)
+    body: bytes
+    rendered: Rendered | None = None
 
-    yield take
-    body = exchange.whole(turn, steps)
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": 200, "headers": [*JSON_HEADERS, length, *turn_headers(turn)]})
-    await send({"type": "http.response.body", "body": body})
+
+class Query(Protocol):
+    """One query of an API. `model` is None if the request names no model."""
+
+    @property
+    def model(self) -> str | None: ...
+
+    def reply(self, runner: TurnRunner) -> Reply:
+        """The response. Runs in a thread; raises `InvalidRequest` or `RenderError`."""
+
+
+class QueryEndpoint:
+    """An endpoint for one kind of query, as an ASGI app.
+
+    `read` makes a query of a request's body, or raises `InvalidRequest`. Each endpoint has one thread of its own, so
+    that a long text to tokenize delays no turn.
+    """
+
+    def __init__(self, read: Callable[[bytes], Query], serving: Serving) -> None:
+        self._read = read
+        self._serving = serving
+        self._thread = ThreadPoolExecutor(1, "dovetail-query")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):
+            async with self._serving.bodies.read(Request(scope, receive)) as body:
+                await while_connected(receive, self._answer(body, send, account_of(scope)))
+
+    async def _answer(self, body: Body, send: Send, account: Account | None) -> None:
+        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._reply, body, account)
+        body.release()
+        report = rendered_headers(reply.rendered) if reply.rendered else []
+        await send_json(reply.body, report, send)
+
+    def _reply(self, body: Body, account: Account | None) -> Reply:
+        query, served = self._read(body.take()), self._serving.settings.served_model_name
+        if query.model is not None and query.model != served:
+            raise unknown_model(query.model, served)
+        if account is not None:
+            account.check_model(query.model or served)
+        return query.reply(self._serving.runner)
+
+
+def account_of(scope: Scope) -> Account | None:
+    """The account of the named key that the request came with; None if it came with no such key."""
+    account: Account | None = scope.get("account")
+    return account
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. If the client disconnects first, cancel `work` and raise `ClientDisconnect`."""
+    scope = asyncio.timeout(None)
+    watching = asyncio.ensure_future(_ended_by_disconnect(scope, receive))
+    try:
+        async with scope:
+            result = await work
+        return result
+    except Exception as error:
+        if scope.expired():  # whatever the end of `work` raises, nobody is there to see it
+            raise ClientDisconnect from error
+        raise
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _ended_by_disconnect(scope: asyncio.Timeout, receive: Receive) -> None:
+    """End `scope` when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.reschedule(asyncio.get_running_loop().time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from dovetail.errors import (
     DovetailError,
@@ -18,13 +20,9 @@ from dovetail.errors import (
     EngineUnavailable,
     UnknownModel,
 )
-from dovetail.gateway.http.not_found import explanation
 
 #: The seconds after which a client should try again, for errors that do not know better.
 _RETRY_AFTER = 1
-
-#: The path of Anthropic's Messages API. Errors at it and below it have Anthropic's shape.
-MESSAGES_PATH = "/v1/messages"
 
 #: Anthropic's word for the kind of an error, by status.
 _ANTHROPIC_TYPES = {
@@ -60,11 +58,6 @@ class AnthropicError(msgspec.Struct, frozen=True):
     type: Literal["error"] = "error"
 
 
-def in_messages_api(path: str) -> bool:
-    """Whether `path` belongs to Anthropic's Messages API."""
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
-
-
 def error_json(error: DovetailError) -> bytes:
     """`error` in OpenAI's shape."""
     return msgspec.json.encode(ErrorObject(ErrorBody(error.message, error.type, error.param, error.code)))
@@ -83,9 +76,9 @@ def _anthropic_json(status: int, message: str, request_id: str | UnsetType) -> b
     return msgspec.json.encode(AnthropicError(AnthropicErrorBody(kind, message), request_id))
 
 
-def error_response(error: DovetailError, path: str, request_id: str) -> Response:
-    """The response that reports `error` to a request for `path`."""
-    body = anthropic_error_json(error, request_id) if in_messages_api(path) else error_json(error)
+def error_response(error: DovetailError, request_id: str, *, anthropic: bool) -> Response:
+    """The response that reports `error`, in Anthropic's shape or in OpenAI's."""
+    body = anthropic_error_json(error, request_id) if anthropic else error_json(error)
     return _response(body, error.status, _headers(error))
 
 
@@ -126,7 +119,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     if error.status_code in (404, 405):
         message = explanation(request.method, request.url.path, request.app.routes)
-    if in_messages_api(request.url.path):
+    if request.scope["anthropic"]:
         body = _anthropic_json(error.status_code, message, request.scope["request_id"])
     else:
         body = msgspec.json.encode(ErrorObject(ErrorBody(message, "invalid_request_error", None, None)))
@@ -135,3 +128,52 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 def _response(body: bytes, status: int, headers: dict[str, str] | None) -> Response:
     return Response(body, status, headers, media_type="application/json")
+
+
+def explanation(method: str, path: str, routes: Sequence[BaseRoute]) -> str:
+    """Why `method` and `path` are not served, and what is."""
+    methods = _methods(path, routes)
+    if methods:
+        return f"{path:.200} is served for {' and '.join(methods)}, not for {method:.20}"
+    corrected = next((other for other in _likely(path) if _methods(other, routes)), None)
+    if corrected is not None and path.startswith("/v1/v1/"):
+        return (
+            f"{path:.200} is not served; {corrected} is: the client adds /v1 itself, so its base URL has to end without"
+        )
+    if corrected is not None and corrected == f"/v1{path}":
+        return f"{path:.200} is not served; {corrected} is: the client's base URL has to end with /v1"
+    if corrected is not None:
+        return f"{path:.200} is not served; {corrected} is"
+    return f"{path:.200} is not served; served are {', '.join(described(routes))}"
+
+
+def described(routes: Sequence[BaseRoute]) -> list[str]:
+    """The served paths with their methods, as in `POST /v1/chat/completions`, without the files of a page."""
+    paths: dict[str, list[str]] = {}
+    for route in _plain(routes):
+        if route.include_in_schema:
+            name = route.path.replace(":path", "")
+            paths.setdefault(name, []).extend(_sorted(route))
+    return [f"{'|'.join(methods)} {path}" for path, methods in paths.items()]
+
+
+def _plain(routes: Sequence[BaseRoute]) -> Iterator[Route]:
+    return (route for route in routes if isinstance(route, Route))
+
+
+def _sorted(route: Route) -> list[str]:
+    return sorted((route.methods or set()) - {"HEAD"})
+
+
+def _methods(path: str, routes: Sequence[BaseRoute]) -> list[str]:
+    return sorted({method for route in _plain(routes) if route.path_regex.match(path) for method in _sorted(route)})
+
+
+def _likely(path: str) -> Iterator[str]:
+    """The paths that the client may have meant."""
+    yield f"/v1{path}"
+    if path.startswith("/v1/v1/"):
+        yield path.removeprefix("/v1")
+    yield "/" + "/".join(filter(None, path.split("/")))  # without slashes too many
+    _, prefix, rest = path.partition("/v1/")
+    yield prefix + rest

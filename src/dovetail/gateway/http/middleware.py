@@ -17,17 +17,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.errors import DovetailError, EngineBusy, Forbidden, ForeignHost, RateLimited, Unauthorized
-from dovetail.gateway.http.connection import account_of, peer_of
-from dovetail.gateway.http.errors import error_response, in_messages_api, public_error
+from dovetail.gateway.http.endpoint import account_of
+from dovetail.gateway.http.errors import error_response, public_error
 from dovetail.gateway.http.pages import OPEN_PATHS
-from dovetail.gateway.limits.accounts import Account, Keyring
-from dovetail.gateway.limits.limit_headers import limit_headers
-from dovetail.gateway.observe.destinations import Telemetry
+from dovetail.gateway.limits.keys import Account, Keyring, limit_headers
 from dovetail.gateway.observe.metrics import Metrics
-from dovetail.gateway.observe.request_report import RequestReport
+from dovetail.gateway.observe.request_report import RequestReport, Telemetry
 
 _LOG = logging.getLogger("dovetail.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+#: The path of Anthropic's Messages API. Errors at it and below it have Anthropic's shape.
+MESSAGES_PATH = "/v1/messages"
 #: The page for which a file of keys may have keys of its own.
 METRICS_PATH = "/metrics"
 #: Keys of one request that are looked at. A client sends one, in up to three headers.
@@ -38,7 +38,8 @@ class RequestMiddleware:
     """The outermost layer: gives each request an id, turns exceptions into error responses, and reports requests.
 
     The id is that of the client's `x-request-id` header, if it is well formed, else a new one. It is in
-    `scope["request_id"]` and in the response's header. `scope["report"]` is the request's `RequestReport`.
+    `scope["request_id"]` and in the response's header. `scope["report"]` is the request's `RequestReport`,
+    and `scope["anthropic"]` whether it is one of Anthropic's Messages API.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, telemetry: Telemetry) -> None:
@@ -52,6 +53,7 @@ class RequestMiddleware:
             return
         # A slash at the end changes nothing. Starlette would redirect, to HTTP behind a proxy that speaks HTTPS.
         scope["path"] = scope["path"].rstrip("/") or "/"
+        scope["anthropic"] = anthropic = in_messages_api(scope["path"])
         # Pages that probes and scrapers read all day are not traced.
         traced = scope["path"] not in OPEN_PATHS
         report = self._report(scope, traced=traced)
@@ -63,7 +65,6 @@ class RequestMiddleware:
                 report.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
-                anthropic = in_messages_api(scope["path"])
                 if anthropic:
                     headers["request-id"] = request_id  # Anthropic's name for it
                 if report.trace.traceresponse is not None:
@@ -80,7 +81,7 @@ class RequestMiddleware:
             _log(error, request_id, account_of(scope))
             report.error = type(error).__name__
             if report.status is None:  # otherwise the endpoint has told the client what it could
-                response = error_response(public_error(error, request_id), scope["path"], request_id)
+                response = error_response(public_error(error, request_id), request_id, anthropic=anthropic)
                 await response(scope, receive, send_with_id)
         finally:
             report.ended = time.perf_counter()
@@ -94,10 +95,15 @@ class RequestMiddleware:
             method=scope["method"],
             path=scope["path"],
             id=request_id,
-            peer=peer_of(scope),
+            peer=scope["client"][0] if scope.get("client") else "",
             scheme=scope["scheme"],
             trace=self._telemetry.begin(headers, traced=traced),
         )
+
+
+def in_messages_api(path: str) -> bool:
+    """Whether `path` belongs to Anthropic's Messages API."""
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 def _log(error: Exception, request_id: str, account: Account | None) -> None:

@@ -12,11 +12,9 @@ from starlette.routing import BaseRoute, Route
 
 import dovetail
 from dovetail.completion import Engine
-from dovetail.gateway.http.connection import account_of
-from dovetail.gateway.http.errors import unknown_model
-from dovetail.gateway.http.not_found import described
-from dovetail.gateway.limits.draining import Draining
-from dovetail.gateway.limits.key_limits import check_model, may_use
+from dovetail.gateway.http.endpoint import account_of
+from dovetail.gateway.http.errors import described, unknown_model
+from dovetail.gateway.limits.queue import Draining
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.settings import Settings
 
@@ -33,7 +31,7 @@ class Pages:
         self._settings = settings
         self._draining = draining
         self._created = int(time.time())
-        metrics.ready(self._is_ready)
+        metrics.gauge("ready", "Whether the server may get traffic, as /ready has it", self._is_ready)
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -71,7 +69,8 @@ class Pages:
 
     async def _models(self, request: Request) -> Response:
         name = self._settings.served_model_name
-        names = [name] if may_use(name, account_of(request.scope)) else []
+        account = account_of(request.scope)
+        names = [name] if account is None or account.allows(name) else []
         ends = dict.fromkeys(("first_id", "last_id"), next(iter(names), None))  # Anthropic's, and so is the next
         return JSONResponse({"object": "list", "data": [self._model() for _ in names], **ends, "has_more": False})
 
@@ -79,7 +78,8 @@ class Pages:
         name = request.path_params["id"]
         if name != self._settings.served_model_name:
             raise unknown_model(name, self._settings.served_model_name)
-        check_model(name, account_of(request.scope))
+        if (account := account_of(request.scope)) is not None:
+            account.check_model(name)
         return JSONResponse(self._model())
 
     async def _root(self, request: Request) -> Response:

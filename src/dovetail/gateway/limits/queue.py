@@ -1,4 +1,4 @@
-"""The queue in front of the engine: bounded, fair between clients, with a deadline.
+"""The queue in front of the engine: bounded, fair between clients, with a deadline, until the server begins to end.
 
 An engine serves its own queue in the order of arrival, so one client with many requests would keep all others waiting.
 Here as many answers run as the engine works on at a time, and the next place goes to the client that has the fewest.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
 from dovetail.errors import EngineBusy
+
+T = TypeVar("T")
 
 _MOST_CLIENTS = 10_000
 
@@ -41,14 +44,16 @@ class Admission:
         self._limits = limits
         self._running: Counter[str] = Counter()
         self._waiting: dict[int, _Waiter] = {}
-        self._waiting_tokens = 0
+        #: The tokens of the prompts of the requests that wait.
+        self.waiting_tokens = 0
         self._numbers = itertools.count()
         #: When each client was last admitted; forgotten now and then, so that it stays small.
         self._admitted: dict[str, int] = {}
 
-    def gauges(self) -> dict[str, float]:
-        """How many requests wait, and the tokens of their prompts."""
-        return {"queued_requests": len(self._waiting), "queued_tokens": self._waiting_tokens}
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
 
     @asynccontextmanager
     async def admitted(self, client: str, answers: int, tokens: int) -> AsyncIterator[None]:
@@ -86,13 +91,13 @@ class Admission:
         while len(self._waiting) >= limits.waiting:
             reason = f"{len(self._waiting)} requests are waiting already"
             self._make_room(waiter, Counter(each.client for each in (*self._waiting.values(), waiter)), reason)
-        while self._waiting_tokens + waiter.tokens > limits.waiting_tokens and self._waiting:
+        while self.waiting_tokens + waiter.tokens > limits.waiting_tokens and self._waiting:
             tokens: Counter[str] = Counter()
             for each in (*self._waiting.values(), waiter):
                 tokens[each.client] += each.tokens
-            self._make_room(waiter, tokens, f"requests with {self._waiting_tokens} tokens are waiting already")
+            self._make_room(waiter, tokens, f"requests with {self.waiting_tokens} tokens are waiting already")
         self._waiting[number] = waiter
-        self._waiting_tokens += waiter.tokens
+        self.waiting_tokens += waiter.tokens
         try:
             async with asyncio.timeout(limits.seconds):
                 await waiter.turn
@@ -104,7 +109,7 @@ class Admission:
             raise
         finally:
             if self._waiting.pop(number, None) is not None:
-                self._waiting_tokens -= waiter.tokens
+                self.waiting_tokens -= waiter.tokens
 
     def _make_room(self, newcomer: _Waiter, load: Counter[str], reason: str) -> None:
         """Refuse the last request of the client that has most waiting, by `load`, which counts `newcomer` too.
@@ -117,7 +122,7 @@ class Admission:
             raise EngineBusy(f"{reason}; try again later")
         number = next(n for n, each in reversed(self._waiting.items()) if load[each.client] == busiest)
         last = self._waiting.pop(number)
-        self._waiting_tokens -= last.tokens
+        self.waiting_tokens -= last.tokens
         if not last.turn.done():  # else it has just given up
             last.turn.set_exception(EngineBusy(f"{reason}, most of them of one client; try again later"))
 
@@ -128,7 +133,7 @@ class Admission:
         while self._waiting and self._is_free:
             number = min(self._waiting, key=self._precedence)  # of one client, the request that came first
             waiter = self._waiting.pop(number)
-            self._waiting_tokens -= waiter.tokens
+            self.waiting_tokens -= waiter.tokens
             if not waiter.turn.done():  # else it has just given up
                 self._admit(waiter.client, waiter.answers)
                 waiter.turn.set_result(None)
@@ -143,3 +148,38 @@ class _Waiter(msgspec.Struct, eq=False):
     @property
     def is_admitted(self) -> bool:
         return self.turn.done() and not self.turn.cancelled() and self.turn.exception() is None
+
+
+class Draining:
+    """The end of a server after a signal: what has begun may end. `start` turns it on, for good."""
+
+    def __init__(self) -> None:
+        self.started = False
+        #: Of the requests that have no token yet.
+        self._waiting: set[asyncio.Timeout] = set()
+
+    def start(self) -> None:
+        """Refuse every request that has no token yet, and all that come."""
+        self.started = True
+        now = asyncio.get_running_loop().time()
+        for scope in self._waiting:
+            scope.reschedule(now)
+
+    def check(self) -> None:
+        """Raise `EngineBusy` if the server takes no more requests."""
+        if self.started:
+            raise EngineBusy("the server is shutting down and takes no more requests; try again later")
+
+    async def first(self, step: Awaitable[T]) -> T:
+        """Wait for the first `step` of an answer. Raises `EngineBusy` if the server begins to drain before it."""
+        scope = asyncio.timeout(None)
+        self._waiting.add(scope)
+        try:
+            async with scope:
+                return await step
+        except TimeoutError:
+            if scope.expired():
+                self.check()
+            raise
+        finally:
+            self._waiting.discard(scope)

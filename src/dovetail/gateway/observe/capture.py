@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.errors import DovetailError
 from dovetail.events import Call, Event, fold
-from dovetail.gateway.observe.captured_bodies import CapturedBodies, CapturedBody
 from dovetail.gateway.observe.grammar_replay import Allowed, GrammarReplay, MaskBudget
 from dovetail.gateway.observe.recording import (
+    MOST_BYTES,
     NOTHING,
     PromptSegment,
     RecordedCall,
@@ -34,6 +35,7 @@ from dovetail.gateway.observe.recording import (
     Recording,
     RefusedBy,
     Token,
+    encode,
     joined,
 )
 from dovetail.gateway.observe.recording_folder import RecordingFolder, RecordingOptions
@@ -49,19 +51,14 @@ from dovetail.tokens import Detokenizer, Tokenizer
 
 #: The most steps of a recording; the last step of each choice comes on top.
 _MOST_STEPS = 32_768
-#: The most bytes of a recording.
-MOST_BYTES = 16 * 1024 * 1024
 #: The most masks that are computed for a recording, and the most seconds that this may take. A mask takes about
 #: 0.05 ms, and those of some grammars a hundred times as long.
 _MOST_MASKS, _MASKS_S = 16_384, 1.0
-#: What is left out of a larger one, in this order.
-_LEAVE_OUT: tuple[tuple[str, Any], ...] = (
-    ("grammar", None),
-    ("request", NOTHING),
-    ("prompt", None),
-    ("steps", ()),
-    ("events", ()),
-)
+#: The most bytes of a body in a recording.
+MOST_BODY = 1024 * 1024
+#: The most bytes of all bodies that wait for their recordings. They are beyond the memory that `--body-memory` bounds,
+#: which a body leaves before the engine begins.
+MOST_BODIES = 64 * 1024 * 1024
 
 
 class Captured(NamedTuple):
@@ -151,32 +148,57 @@ class Captures:
             captured.body.release()
         recording = msgspec.structs.replace(recording, tokenizer=self._recorded_tokenizer)
         recording = redacted(recording) if self._options.redact else recording
-        return encoded(recording, min(MOST_BYTES, self._folder.most_bytes))
+        return encode(recording, min(MOST_BYTES, self._folder.most_bytes))
 
 
-def wanted(captures: Captures | None, requested: bool | None) -> bool:
-    """Whether a request is recorded whose `dovetail.recording` is `requested`.
+class CapturedBody:
+    """The bytes of one body, until `release`. None if the body is too large, or if there is no room."""
 
-    Raises `InvalidRequest` if it asks for a recording, and the server makes none.
-    """
-    if captures is not None:
-        return captures.wants(requested)
-    if requested:
-        message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"
-        raise InvalidRequest(message, param="dovetail.recording")
-    return False
+    def __init__(self, data: bytes | None, release: Callable[[int], None]) -> None:
+        self.data = data
+        self._release = release
+
+    def release(self) -> None:
+        """Drop the bytes. A second call does nothing."""
+        data, self.data = self.data, None
+        if data is not None:
+            self._release(len(data))
+
+    @property
+    def asks_for_recording(self) -> bool:
+        """Whether the body sets ``dovetail.recording``, for a request that was refused before anything else read it."""
+        try:
+            marked = msgspec.json.decode(self.data or b"{}", type=_Marked)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return marked.dovetail is not None and marked.dovetail.recording is True
 
 
-def encoded(recording: Recording, most_bytes: int) -> bytes:
-    """`recording` as JSON of at most `most_bytes`, without what does not fit."""
-    data = msgspec.json.encode(recording)
-    for field, nothing in _LEAVE_OUT:
-        if len(data) <= most_bytes:
-            return data
-        left_out = (*recording.left_out, field)
-        recording = msgspec.structs.replace(recording, left_out=left_out, **{field: nothing})
-        data = msgspec.json.encode(recording)
-    return data
+class _Mark(msgspec.Struct):
+    recording: bool | None = None
+
+
+class _Marked(msgspec.Struct):
+    dovetail: _Mark | None = None
+
+
+class CapturedBodies:
+    """Room for `most_bytes` of bodies, which threads share."""
+
+    def __init__(self, most_bytes: int = MOST_BODIES) -> None:
+        self._room = most_bytes
+        self._lock = threading.Lock()
+
+    def capture(self, data: bytes) -> CapturedBody:
+        """The body `data`."""
+        with self._lock:
+            fits = len(data) <= min(MOST_BODY, self._room)
+            self._room -= len(data) * fits
+        return CapturedBody(data if fits else None, self._release)
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._room += size
 
 
 def recording_of(captured: Captured, name: str, tokenizer: Tokenizer) -> Recording:

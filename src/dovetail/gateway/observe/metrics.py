@@ -6,31 +6,27 @@ of which at most `_MOST_TOOLS` become labels.
 
 from __future__ import annotations
 
-import functools
 import itertools
+import re
 import time
+from bisect import bisect_left
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 from starlette.requests import ClientDisconnect
 
 from dovetail.completion import MetricSample
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
-from dovetail.gateway.observe.engine_gauges import EngineGauges
-from dovetail.gateway.observe.histograms import HistogramsByApi
 from dovetail.gateway.observe.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.turn import Turn
-
-_QUEUE_HELP = {
-    "queued_requests": "Requests that wait for a place in the engine",
-    "queued_tokens": "Tokens of the prompts of requests that wait for a place in the engine",
-}
 
 _MOST_TOOLS = 64
 #: The bounds of the histograms in seconds, by metric. A request waits at most 600 s for its turn, by default.
@@ -51,10 +47,6 @@ _TURN_COUNTERS = {
     "accepted_tokens": ("accepted", "Draft tokens accepted"),
     "forced_tokens": ("forced", "Draft tokens verified that a grammar forced"),
 }
-
-
-def _named(gauges: Callable[[], Mapping[str, float]], name: str) -> float:
-    return gauges()[name]
 
 
 class Metrics:
@@ -95,20 +87,13 @@ class Metrics:
         self._registry.register(histograms)
         return histograms
 
-    def queue(self, gauges: Callable[[], Mapping[str, float]]) -> None:
-        """Show what waits for the engine."""
-        for name, text in _QUEUE_HELP.items():
-            gauge = Gauge(f"dovetail_{name}", text, registry=self._registry)
-            gauge.set_function(functools.partial(_named, gauges, name))
-
     def register(self, collector: Collector) -> None:
         """Show what `collector` collects, too."""
         self._registry.register(collector)
 
-    def ready(self, ready: Callable[[], bool]) -> None:
-        """Show whether the server may get traffic."""
-        gauge = Gauge("dovetail_ready", "Whether the server may get traffic, as /ready has it", registry=self._registry)
-        gauge.set_function(ready)
+    def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Show what `read` returns when /metrics is requested."""
+        Gauge(f"dovetail_{name}", help, registry=self._registry).set_function(read)
 
     def response(self, status: int) -> None:
         """Count an HTTP response."""
@@ -254,3 +239,110 @@ class RequestMetrics(Observer):
         metrics._totals.end(report)
         metrics._requests.labels(self._api, outcome).inc()
         metrics._duration[self._api].observe(report.ended - report.arrived)
+
+
+class Histogram:
+    """Counts of values up to each of `bounds`, which ascend, and above. Updated on the event loop only.
+
+    prometheus_client's own take a lock for each bucket and sum, which is several times the time of everything else that
+    counts a token (docs/decisions/0030-what-a-token-costs-to-count.md). Only its exposition is used.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count `value`."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, api: Api) -> None:
+        """Add this histogram to `family` under the label `api`."""
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        counts = list(accumulate(self._counts))
+        family.add_metric([api], list(zip(names, map(float, counts), strict=True)), self._sum)
+
+
+class HistogramsByApi:
+    """A metric with a histogram for each API, as a collector of prometheus_client. Every API is there from the start,
+    so that a rate has something to begin with."""
+
+    def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
+        self._name, self._help = name, help
+        self._of_api = {api: Histogram(bounds) for api in APIS}
+
+    def __getitem__(self, api: Api) -> Histogram:
+        return self._of_api[api]
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._help, labels=["api"])
+        for api, histogram in self._of_api.items():
+            histogram.add_to(family, api)
+        return [family]
+
+
+#: The help text of an engine's own metrics, by name.
+_ENGINE_HELP = {
+    "up": "Whether the engine can complete anything now",
+    "server_up": "Whether this server is up and in use",
+    "resent_total": "Requests sent again because their server was lost before the first token",
+    "waiting_for_server": "Requests that wait for a server to come back",
+    "running": "Running requests",
+    "waiting": "Requests that wait to run",
+    "kv_cache_usage": "Share of the KV cache in use, from 0 to 1",
+    "steps_total": "Steps of the engine",
+    "drafts_total": "Verifications of draft tokens: one for each sequence and step with draft tokens",
+    "restarts_total": "Restarts of the engine after it died",
+    "free_blocks": "Blocks of the KV cache that no running request uses",
+    "total_blocks": "Blocks of the KV cache",
+    "preemptions_total": "Requests that gave their KV cache up to others, to be computed again later",
+    "prompt_tokens_total": "Prompt tokens of requests that have started",
+    "prompt_tokens_cached_total": "Prompt tokens found in the KV cache and not computed",
+    "drafted_total": "Draft tokens verified",
+    "accepted_total": "Draft tokens accepted",
+    "forced_total": "Draft tokens verified that a grammar forced",
+    "forced_accepted_total": "Draft tokens accepted that a grammar forced",
+    "drafting_failures_total": "Steps in which the drafter failed; their requests continued without drafts",
+    "drafted_per_position_total": "Draft tokens verified by their position in a step (the first is 0), by drafter, and "
+    "by context (the lower end of a bucket, in tokens); without a sequence's last step, and without drafts that begin "
+    "with forced tokens",
+    "accepted_per_position_total": "Draft tokens accepted, by the same labels",
+    "gate_decisions_total": "Decisions of the gate, one for each sequence and step, by reason (draft: as much as pays "
+    "off; cost: nothing, because it does not pay off; context: nothing, at or above speculate_below_context; batch: "
+    "nothing, above speculate_up_to_batch; request: nothing, because of its own limit or the rest of its max_tokens; "
+    "probe: more or less than pays off, as a measurement)",
+    "gate_draft_tokens": "Draft tokens that the gate chose last, per decoding sequence",
+}
+
+
+class EngineGauges:
+    """The engine's own metrics, read when /metrics is requested."""
+
+    def __init__(self, gauges: Callable[[], Iterable[MetricSample]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+        for sample in sorted(self._gauges(), key=lambda sample: (sample.name, sorted(sample.labels.items()))):
+            name = re.sub(r"\W", "_", sample.name, flags=re.ASCII)
+            labels = {label: _encodable(value) for label, value in sample.labels.items()}
+            series = (name, frozenset(labels.items()))
+            if series in seen:  # two may be equal with their characters replaced, and a duplicate is not valid
+                continue
+            seen.add(series)
+            if name not in families:
+                # Prometheus recognizes a counter by this ending.
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                families[name] = kind(f"dovetail_engine_{name}", _ENGINE_HELP.get(name, f"The engine's {name}"))
+            families[name].add_sample(f"dovetail_engine_{name}", labels, sample.value)
+        return families.values()
+
+
+def _encodable(text: str) -> str:
+    """`text` without lone surrogates, which would make the whole page fail."""
+    return text.encode(errors="replace").decode()

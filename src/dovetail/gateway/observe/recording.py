@@ -18,6 +18,16 @@ KIND = "dovetail recording"
 VERSION = 1
 #: A request that is not recorded.
 NOTHING = msgspec.Raw(b"null")
+#: The most bytes of a recording.
+MOST_BYTES = 16 * 1024 * 1024
+#: What is left out of a larger one, in this order.
+_LEAVE_OUT: tuple[tuple[str, Any], ...] = (
+    ("grammar", None),
+    ("request", NOTHING),
+    ("prompt", None),
+    ("steps", ()),
+    ("events", ()),
+)
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -214,6 +224,18 @@ def _close(whole: list[Event], pieces: list[str]) -> None:
         field = "fragment" if isinstance(whole[-1], CallArguments) else "text"
         whole[-1] = msgspec.structs.replace(whole[-1], **{field: "".join(pieces)})
     pieces.clear()
+
+
+def encode(recording: Recording, most_bytes: int) -> bytes:
+    """`recording` as JSON of at most `most_bytes`, without what does not fit."""
+    data = msgspec.json.encode(recording)
+    for field, nothing in _LEAVE_OUT:
+        if len(data) <= most_bytes:
+            return data
+        left_out = (*recording.left_out, field)
+        recording = msgspec.structs.replace(recording, left_out=left_out, **{field: nothing})
+        data = msgspec.json.encode(recording)
+    return data
 
 
 class _Head(msgspec.Struct):

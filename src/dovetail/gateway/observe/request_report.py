@@ -1,14 +1,17 @@
-"""What is known about one HTTP request, gathered while it runs: for metrics, its access line and its trace."""
+"""What is known about one HTTP request, gathered while it runs, and where it goes: its access line, and its trace."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
 from dovetail.completion import Sampling
-from dovetail.gateway.turn.trace import Trace
+from dovetail.gateway.turn.trace import Trace, incoming_context
 
 #: The APIs that complete something, as metrics and access lines name them.
 Api = Literal["chat", "responses", "messages", "completions"]
@@ -16,6 +19,11 @@ APIS: tuple[Api, ...] = get_args(Api)
 
 Outcome = Literal["stop", "length", "tool_calls", "refused", "busy", "failed", "disconnected"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+#: A path or a model's name is the client's own text.
+_LONGEST = 200
+#: The status of a request whose client left before there was one, as nginx logs it.
+_CLIENT_CLOSED = 499
 
 
 class RequestReport(msgspec.Struct, kw_only=True, eq=False):
@@ -79,3 +87,89 @@ class RequestReport(msgspec.Struct, kw_only=True, eq=False):
     def first_token_s(self) -> float | None:
         """Seconds from arrival to the first token."""
         return None if self.first is None else self.first - self.arrived
+
+
+def access_line(report: RequestReport) -> bytes:
+    """The access line of `report`: one JSON object, without a line break, without bodies and without keys.
+
+    Times are in seconds; what is not known is left out. `status` is 499 if the client left before the response began.
+    """
+    return msgspec.json.encode({name: value for name, value in _fields(report).items() if value is not None})
+
+
+def _fields(report: RequestReport) -> dict[str, Any]:
+    return {
+        "time": datetime.fromtimestamp(report.began, UTC).isoformat(timespec="milliseconds"),
+        "kind": "access",
+        "method": report.method,
+        "path": report.path[:_LONGEST],
+        "status": _CLIENT_CLOSED if report.status is None else report.status,
+        "request_id": report.id,
+        "key": report.key,
+        "peer": report.peer or None,
+        "trace_id": report.trace.trace_id,
+        "duration": _rounded(None if report.ended is None else report.ended - report.arrived),
+        "error": report.error,
+        **(_turn_fields(report) if report.api is not None else {}),
+    }
+
+
+def _turn_fields(report: RequestReport) -> dict[str, Any]:
+    reasons = report.finish_reasons
+    return {
+        "api": report.api,
+        "model": None if report.model is None else report.model[:_LONGEST],
+        "stream": report.streams,
+        "outcome": report.outcome,
+        "finish_reason": reasons[0] if len(reasons) == 1 else reasons or None,
+        "queue": _rounded(report.queue_s),
+        "time_to_first_token": _rounded(report.first_token_s),
+        "prompt_tokens": report.prompt_tokens,
+        "completion_tokens": report.completion_tokens,
+        "reasoning_tokens": report.reasoning_tokens,
+        "cached_tokens": report.cached,
+        "drafted": report.drafted,
+        "accepted": None if report.drafted is None else report.accepted,
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+class Tracer(Protocol):
+    """Makes a trace of each request."""
+
+    def begin(self, headers: Mapping[str, str]) -> Trace:
+        """The trace of a request with these headers, which begins now."""
+
+    def end(self, report: RequestReport) -> None:
+        """Finish the trace of `report`."""
+
+    def close(self) -> None:
+        """Send what waits to be sent. Takes a few seconds at most."""
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    """`write_line` takes each request's access line (None: there are none), `tracer` traces requests (None: nobody)."""
+
+    write_line: Callable[[bytes], None] | None = None
+    tracer: Tracer | None = None
+
+    def begin(self, headers: Mapping[str, str], *, traced: bool) -> Trace:
+        """The trace of a request. One that is not `traced` here has the context that it came with, for the engine."""
+        if self.tracer is None or not traced:
+            return Trace(incoming_context(headers))
+        return self.tracer.begin(headers)
+
+    async def close(self) -> None:
+        """Send what waits to be sent."""
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
+
+    def end(self, report: RequestReport, *, traced: bool) -> None:
+        """Report a request that has ended. `traced`: as for `begin`."""
+        if self.tracer is not None and traced:
+            self.tracer.end(report)
+        if self.write_line is not None:
+            self.write_line(access_line(report))

@@ -23,10 +23,8 @@ from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.records.answer_recorder import AnswerRecorder, AnswerStart
-from dovetail.gateway.records.history_records import recorded_answers, spelling
+from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
-from dovetail.gateway.records.signatures import Signatures
 from dovetail.gateway.turn.fixed_sampling import fixed
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.new_repairs import new_repairs

@@ -11,8 +11,7 @@ from dovetail.completion import Completion, Sampling
 from dovetail.custom_tools import is_custom
 from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.records.answer_recorder import AnswerRecorder
-from dovetail.gateway.records.signatures import Signatures
+from dovetail.gateway.records.answers import AnswerRecorder, Signatures
 from dovetail.gateway.turn.tool_names import ToolNames
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas

@@ -12,7 +12,7 @@ from dovetail.conversation import check_response_format
 from dovetail.custom_tools import choice_as_function
 from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.prompts.history import KINDS
-from dovetail.gateway.records.signatures import SignedReasoning
+from dovetail.gateway.records.answers import SignedReasoning
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.trace import Trace
 

@@ -1,23 +1,45 @@
-"""The endpoint of responses: like those of the other APIs, but a stream reports a prompt that is too long itself."""
+"""The paths of the Responses API: `POST /v1/responses`, and stored responses, which are read and deleted."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Scope, Send
 
-from dovetail.errors import ContextExceeded
+from dovetail.errors import ContextExceeded, InvalidRequest, UnknownResponse
+from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange, refused
-from dovetail.gateway.apis.responses.stored import store_of
-from dovetail.gateway.http.endpoint import Endpoint, Exchange
-from dovetail.gateway.http.event_stream import EVENT_STREAM_HEADERS
-from dovetail.gateway.http.serving import Serving
-from dovetail.gateway.limits.accounts import Account
+from dovetail.gateway.http.endpoint import Endpoint, Exchange, Serving, account_of
+from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
+from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
-from dovetail.gateway.response_store import ResponseStore
+from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
 from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.turn import Turn
+
+_MAX_ITEMS = 100
+
+
+def responses_routes(serving: Serving) -> list[Route]:
+    """The routes under `/v1/responses`. They share one store of responses, if the settings have one."""
+    settings = serving.settings
+    path = settings.response_store
+    store = ResponseStore(path, owner_of(settings.api_key), settings.response_limits) if path is not None else None
+    stored = StoredResponses(store)
+    return [
+        Route("/v1/responses", ResponsesEndpoint(store, serving), methods=["POST"]),
+        Route("/v1/responses/{id}", stored.get, methods=["GET"]),
+        Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", stored.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", stored.input_items, methods=["GET"]),
+    ]
 
 
 class _RefusedInStream(Exception):
@@ -36,11 +58,10 @@ class ResponsesEndpoint(Endpoint):
     """
 
     def __init__(self, store: ResponseStore | None, serving: Serving) -> None:
-        super().__init__(lambda body: self._decoded(body, None), serving, "responses")
-        self._store = store
+        def read(body: bytes, account: Account | None) -> ResponsesExchange:
+            return ResponsesExchange(body, store_of(store, account), serving.settings.max_body_bytes)
 
-    def _decoded(self, body: bytes, account: Account | None) -> ResponsesExchange:
-        return ResponsesExchange(body, store_of(self._store, account), self._serving.settings.max_body_bytes)
+        super().__init__(read, serving, "responses")
 
     def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, Turn]:
         exchange = self._exchange(body.take(), report, account)
@@ -58,3 +79,81 @@ class ResponsesEndpoint(Endpoint):
             await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
             await send({"type": "http.response.body", "body": refused(refusal.exchange, refusal.error)})
             raise refusal.error from None
+
+
+def store_of(store: ResponseStore | None, account: Account | None) -> ResponseStore | None:
+    """The responses in `store` that a request with the key of `account` sees: those of the same key."""
+    return store if store is None or account is None else store.of(owner_named(account.name))
+
+
+class StoredResponses:
+    """The handlers of one server. `store` is None if it stores no responses."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+
+    async def get(self, request: Request) -> Response:
+        """The response object."""
+        if request.query_params.get("stream") in ("true", "1"):
+            raise InvalidRequest("stream: only background responses can be streamed again", param="stream")
+        return Response((await self._load(request)).body, media_type="application/json")
+
+    async def delete(self, request: Request) -> Response:
+        """Deletes the response."""
+        name = request.path_params["id"]
+        try:
+            store = store_of(self._store, account_of(request.scope))
+            deleted = store is not None and await asyncio.to_thread(store.delete, name)
+        except StoreError as error:
+            raise history.failed(error) from error
+        if not deleted:
+            raise self._unknown(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        """Refuses: a response that is stored is finished."""
+        await self._load(request)
+        raise InvalidRequest("only background responses can be cancelled: close the connection of the others")
+
+    async def input_items(self, request: Request) -> Response:
+        """A page of the items that the request had as input, the last ones first."""
+        limit, order, after = _page(request)
+        items: list[dict[str, Any]] = msgspec.json.decode((await self._load(request)).input)
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            places = [i for i, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise InvalidRequest(f"after: the response has no input item {after!r:.80}", param="after")
+            items = items[places[0] + 1 :]
+        page = items[:limit]
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else "",
+                "last_id": page[-1]["id"] if page else "",
+                "has_more": len(items) > limit,
+            }
+        )
+
+    async def _load(self, request: Request) -> StoredResponse:
+        name = request.path_params["id"]
+        stored = await asyncio.to_thread(history.read, store_of(self._store, account_of(request.scope)), name)
+        if stored is None:
+            raise self._unknown(name)
+        return stored
+
+    def _unknown(self, name: str) -> UnknownResponse:
+        reason = "" if self._store is not None else ": this server stores no responses"
+        return UnknownResponse(f"there is no stored response {name!r:.80}{reason}", param="response_id")
+
+
+def _page(request: Request) -> tuple[int, str, str | None]:
+    """The query parameters `limit`, `order` and `after`. Raises `InvalidRequest`."""
+    limit, order = request.query_params.get("limit", "20"), request.query_params.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= len(limit) <= 3 or not 1 <= int(limit) <= _MAX_ITEMS:
+        raise InvalidRequest(f"limit must be 1 to {_MAX_ITEMS}", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order must be asc or desc", param="order")
+    return int(limit), order, request.query_params.get("after")

@@ -20,7 +20,7 @@ from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
 from dovetail.gateway.apis.responses.resource import Resource
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
-from dovetail.gateway.http.event_stream import COMMENT
+from dovetail.gateway.http.response import COMMENT, DONE
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.fixed_sampling import sampling_fields
@@ -28,8 +28,6 @@ from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.tool_names import check_tool_choice
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import Extension, TurnRequest
-
-DONE = b"data: [DONE]\n\n"
 
 #: Fields of chat completions whose names here do not depend on the request.
 _FIELDS = {

@@ -10,9 +10,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from dovetail.errors import InvalidRequest
-from dovetail.gateway.apis.reasoning_switches import Effort, ReasoningField, ReasoningSwitches
-from dovetail.gateway.apis.request_body import Unsupported, check_own_fields, check_unsupported, decode_body
-from dovetail.gateway.apis.sampling_request import SamplingFields
+from dovetail.gateway.apis.request_body import (
+    Effort,
+    ReasoningField,
+    ReasoningSwitches,
+    SamplingFields,
+    Unsupported,
+    check_own_fields,
+    check_unsupported,
+    decode_body,
+)
 from dovetail.gateway.turn.turn_request import Extension
 
 MAX_TOP_LOGPROBS = 20

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.events import Call, Message
-from dovetail.gateway.records.message_digest import of_answer, of_history
+from dovetail.gateway.records.record import digests_of_answer, digests_of_history
 
 ANSWER = Message("Hello.\n", "I think.", (Call("a:0", "f", '{"x": 1.0, "y": ["é", null]}'),))
 
@@ -39,7 +39,7 @@ def calls(arguments: Any, call_id: str = "a:0", name: str = "f") -> dict[str, An
     ],
 )
 def test_these_are_the_message_that_was_sent(message: dict[str, Any]) -> None:
-    assert of_history(message) == of_answer(ANSWER)
+    assert digests_of_history(message) == digests_of_answer(ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -58,28 +58,31 @@ def test_these_are_the_message_that_was_sent(message: dict[str, Any]) -> None:
     ],
 )
 def test_these_are_another_message(message: dict[str, Any]) -> None:
-    message_digest, reasoning = of_history(message)
-    assert message_digest != of_answer(ANSWER)[0]
-    assert reasoning == of_answer(ANSWER)[1]
+    message_digest, reasoning = digests_of_history(message)
+    assert message_digest != digests_of_answer(ANSWER)[0]
+    assert reasoning == digests_of_answer(ANSWER)[1]
 
 
 def test_reasoning_has_a_digest_of_its_own() -> None:
-    assert of_history(history(reasoning_content="I thought."))[0] == of_answer(ANSWER)[0]
-    assert of_history(history(reasoning_content="I thought."))[1] != of_answer(ANSWER)[1]
-    assert of_history(history(reasoning_content=" "))[1] == b"" == of_answer(Message("x"))[1]
-    assert of_history(history(reasoning_content=7))[1] == b""
+    assert digests_of_history(history(reasoning_content="I thought."))[0] == digests_of_answer(ANSWER)[0]
+    assert digests_of_history(history(reasoning_content="I thought."))[1] != digests_of_answer(ANSWER)[1]
+    assert digests_of_history(history(reasoning_content=" "))[1] == b"" == digests_of_answer(Message("x"))[1]
+    assert digests_of_history(history(reasoning_content=7))[1] == b""
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 200_000, "1" * 5_000, "1e999"])
 def test_any_arguments_have_a_digest_and_equal_themselves(text: str) -> None:
-    digest = of_answer(Message("", "", (Call("a", "f", text),)))
-    assert of_history(history(content="", reasoning_content="", tool_calls=calls(text, "a")["tool_calls"])) == digest
+    digest = digests_of_answer(Message("", "", (Call("a", "f", text),)))
+    assert (
+        digests_of_history(history(content="", reasoning_content="", tool_calls=calls(text, "a")["tool_calls"]))
+        == digest
+    )
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
 def test_reserialised_arguments_are_equal(value: Any) -> None:
     once, again = json.dumps({"v": value}), json.dumps({"v": value}, indent=1, ensure_ascii=False)
-    assert of_history(calls(once)) == of_history(calls(again))
+    assert digests_of_history(calls(once)) == digests_of_history(calls(again))
 
 
 def tool(properties: Any) -> list[dict[str, Any]]:
@@ -98,7 +101,7 @@ DEFAULTS = tool({"x": {"type": "number"}, "all": {"type": "boolean", "default": 
 )
 def test_a_client_may_add_the_defaults_of_a_schema(arguments: str) -> None:
     """As claude-code does."""
-    assert of_history(calls(arguments), DEFAULTS) == of_answer(ANSWER, DEFAULTS)
+    assert digests_of_history(calls(arguments), DEFAULTS) == digests_of_answer(ANSWER, DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_a_client_may_add_the_defaults_of_a_schema(arguments: str) -> None:
     ],
 )
 def test_other_arguments_are_not_added_in_silence(arguments: str) -> None:
-    assert of_history(calls(arguments), DEFAULTS) != of_answer(ANSWER, DEFAULTS)
+    assert digests_of_history(calls(arguments), DEFAULTS) != digests_of_answer(ANSWER, DEFAULTS)
 
 
 EDIT: dict[str, Any] = {"type": "object", "properties": {"all": {"default": False}, "text": {}}}
@@ -143,17 +146,17 @@ NEST = '{"edit": {"text": "a"}, "edits": [{"text": "b"}, {}], "rows": [[{}]], "o
 def test_defaults_inside_of_arguments(arguments: str, same: bool) -> None:
     answer = Message("", "", (Call("functions.f:0", "f", NEST),))
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    unchanged = of_history({"role": "assistant", "content": "", "tool_calls": [call]}, NESTED) == of_answer(
-        answer, NESTED
-    )
+    unchanged = digests_of_history(
+        {"role": "assistant", "content": "", "tool_calls": [call]}, NESTED
+    ) == digests_of_answer(answer, NESTED)
     assert unchanged == same
 
 
 @pytest.mark.parametrize("tools", [None, [], [{}], tool(None), tool({"all": True}), tool([]), [{"function": 3}]])
 def test_without_a_default_every_argument_counts(tools: Any) -> None:
     added = calls('{"x": 1.0, "y": ["é", null], "all": false}')
-    assert of_history(added, tools) != of_answer(ANSWER, tools)
-    assert of_history(history(), tools) == of_answer(ANSWER, tools)
+    assert digests_of_history(added, tools) != digests_of_answer(ANSWER, tools)
+    assert digests_of_history(history(), tools) == digests_of_answer(ANSWER, tools)
 
 
 @pytest.mark.slow
@@ -162,4 +165,4 @@ def test_a_long_default_is_compared_at_once() -> None:
     schema = {"properties": {"a": {"items": {"properties": {"x": {"default": "x" * 1_000_000}}}}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     message = calls(json.dumps({"a": [{"x": 0}] * 100_000}))
-    assert of_history(message, tools) == of_history(message)
+    assert digests_of_history(message, tools) == digests_of_history(message)

@@ -1,20 +1,22 @@
-"""A streamed response on its way to the client: its events, and pings while the engine is silent."""
+"""A response on its way to the client: whole, or as events with pings while the engine is silent; and its headers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
+from urllib.parse import quote
 
 from starlette.types import Send
 
 from dovetail.errors import DovetailError
+from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.http.errors import public_error
-from dovetail.gateway.http.report_headers import turn_headers
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import Rendered, Turn
 
 #: Headers of a response that is a stream of events.
 EVENT_STREAM_HEADERS = [
@@ -29,7 +31,13 @@ PING_SECONDS = 10.0
 #: The ping of an API without an event that means nothing: a comment, which clients ignore (HTML, "Server-sent events").
 COMMENT = b": waiting\n\n"
 
+#: The end of a stream in OpenAI's APIs.
+DONE = b"data: [DONE]\n\n"
 
+#: Longest list of fields in a header, in characters, because proxies limit the length of a header.
+_LONGEST_LIST = 1_000
+
+Headers = list[tuple[bytes, bytes]]
 #: Sends what a step adds to a response.
 SendStep = Callable[[Step], Awaitable[None]]
 
@@ -49,6 +57,31 @@ class ResponseStream(Protocol):
     def step(self, step: Step) -> bytes: ...
 
     def error(self, error: DovetailError) -> bytes: ...
+
+
+def event(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+@asynccontextmanager
+async def whole(make: Callable[[Turn, Sequence[Step]], bytes], turn: Turn, send: Send) -> AsyncIterator[SendStep]:
+    """Sends the response that `make` makes of all steps, when the context ends."""
+    steps: list[Step] = []
+
+    async def take(step: Step) -> None:
+        steps.append(step)
+
+    yield take
+    await send_json(make(turn, steps), turn_headers(turn), send)
+
+
+async def send_json(body: bytes, headers: Headers, send: Send) -> None:
+    """Send a whole response."""
+    length = (b"content-length", str(len(body)).encode())
+    headers = [(b"content-type", b"application/json"), length, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager
@@ -125,3 +158,56 @@ class _EventStream:
             await asyncio.sleep(PING_SECONDS / 2)
             if time.monotonic() - self._sent_at >= PING_SECONDS / 2:
                 await self.send(None)
+
+
+def turn_headers(turn: Turn) -> Headers:
+    """Headers that report how the answer differs from what the request spells; none for a request taken as it is.
+
+    They are the repairs made to the history, the fields that no grammar enforces, the fields left out, control
+    tokens that a raw prompt spells as text, and the limit on new tokens if it was cut.
+    """
+    return _present(
+        {
+            b"x-dovetail-repairs": repair_counts(turn.repairs).encode(),
+            b"x-dovetail-unenforced": _field_list(turn.unenforced),
+            b"x-dovetail-omitted": _field_list(turn.request.omitted),
+            b"x-dovetail-spelled-controls": _field_list(turn.spelled_controls),
+            b"x-dovetail-max-tokens": str(turn.max_tokens).encode() if turn.max_tokens_cut else b"",
+        }
+    )
+
+
+def rendered_headers(rendered: Rendered) -> Headers:
+    """The repairs made to the history and the fields left out, if there are any."""
+    return _present(
+        {
+            b"x-dovetail-repairs": repair_counts(rendered.repairs).encode(),
+            b"x-dovetail-omitted": _field_list(rendered.request.omitted),
+        }
+    )
+
+
+def _present(headers: dict[bytes, bytes]) -> Headers:
+    return [(name, value) for name, value in headers.items() if value]
+
+
+def repair_counts(repairs: Sequence[Repair]) -> str:
+    """The number of repairs of each kind, as in `call_id=3,result_id=3`."""
+    if not repairs:
+        return ""
+    return ",".join(f"{kind}={n}" for kind, n in Counter(repair.kind for repair in repairs).items())
+
+
+def _field_list(fields: Sequence[str]) -> bytes:
+    """As many fields as fit, percent-encoded like a JSON pointer in a URI, and the number of the others."""
+    shown: list[str] = []
+    room = _LONGEST_LIST
+    for field in fields:
+        if len(field) > room:  # skipped without encoding it, which makes nothing shorter: there may be very many
+            continue
+        encoded = quote(field, safe="/#[]$~:@!&'()*+=?")
+        if len(encoded) <= room:
+            shown.append(encoded)
+            room -= len(encoded)
+    rest = len(fields) - len(shown)
+    return ", ".join((*shown, *([f"{rest} more"] if rest else []))).encode()

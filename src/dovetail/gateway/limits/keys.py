@@ -1,0 +1,398 @@
+"""Named API keys: what the holder of each may do and has used, in its requests, in headers and on /metrics.
+
+A key is made here and has 256 random bits, so its plain SHA-256 is safe to write down: nobody can guess keys until one
+has that hash. The slow, salted hashes that passwords need would cost time in every request and protect nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dovetail.errors import Forbidden, InvalidRequest, RateLimited
+from dovetail.gateway.turn.observer import Observer
+from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn_request import TurnRequest
+
+#: How new keys begin, so that people, and scanners of files, see what they are.
+PREFIX = "sk-dovetail-"
+_BYTES = 32
+
+#: What a key opens: the API; the API and the recordings of all clients; or /metrics and nothing else.
+Scope = Literal["api", "inspect", "metrics"]
+
+
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the holder of one key may do; None: as much as the server does.
+
+    `requests_per_minute`, `tokens_per_minute`: tokens are those of prompts and of answers.
+    `concurrent_requests`: requests at a time. `models`: the names of models. `n`: answers to one request.
+    `max_tokens`: new tokens of one answer.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    models: frozenset[str] | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One named key. `digest`: its SHA-256."""
+
+    name: str
+    digest: bytes
+    limits: KeyLimits = KeyLimits()
+    scope: Scope = "api"
+
+
+def new_key() -> str:
+    """A fresh key."""
+    return PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def digest_of(key: str) -> bytes:
+    """The SHA-256 of a key. Headers are Latin-1, and so are keys."""
+    return hashlib.sha256(key.encode("latin-1")).digest()
+
+
+Clock = Callable[[], float]
+#: The limits that a request can meet with status 429.
+Limit = Literal["requests", "tokens", "concurrent"]
+
+_MINUTE = 60.0
+_RUNNING_RETRY_S = 1.0  # nobody knows when one of the running requests ends
+
+
+class Meter:
+    """A limit a minute, as a token bucket: what was spent flows back evenly, and what is reserved does not.
+
+    In any span of t seconds at most `limit * (1 + t / 60)` is spent, and whatever is spent beyond its reservation
+    delays what comes after. A meter takes the same memory however much it counts (docs/decisions/0029).
+
+    Every call has the `limit`, which may change from call to call, and the time `now` in seconds, which never goes
+    back. `spent` is what was spent at the time `at`, and `reserved` what is reserved.
+    """
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.at = 0.0
+        self.reserved = 0
+
+    def remaining(self, limit: int, now: float) -> int:
+        """What may be spent at once, rounded down; 0 if more than the limit was spent."""
+        return max(0, int(self._room(limit, now)))
+
+    def full_in(self, limit: int, now: float) -> float:
+        """In how many seconds nothing is spent any more, if nothing else is."""
+        return (self._spent_at(limit, now) + self.reserved) * _MINUTE / limit
+
+    def wait(self, amount: int, limit: int, now: float) -> float:
+        """In how many seconds `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
+        return max(0.0, (amount - self._room(limit, now)) * _MINUTE / limit)
+
+    def spend(self, amount: int, limit: int, now: float) -> None:
+        """Count `amount` as spent, even beyond the limit."""
+        self.spent = self._spent_at(limit, now) + amount
+
+    def reserve(self, amount: int) -> None:
+        """Keep `amount` for later spending; a negative amount is given back."""
+        self.reserved += amount
+
+    def _room(self, limit: int, now: float) -> float:
+        return limit - self._spent_at(limit, now) - self.reserved
+
+    def _spent_at(self, limit: int, now: float) -> float:
+        self.spent = max(0.0, self.spent - (now - self.at) * limit / _MINUTE)
+        self.at = now
+        return self.spent
+
+
+class Account:
+    """What the holder of one key has used. Used on one event loop.
+
+    `key`: the key as the file has it now; a reload replaces it, also for requests that run.
+    `running`: the requests that run. `responses`: how many there were, by status. `refusals`: how many
+    requests met which limit. `prompt_tokens`, `completion_tokens`: the tokens that were used.
+    """
+
+    def __init__(self, key: ApiKey, clock: Clock) -> None:
+        self.key = key
+        self.running = 0
+        self.responses: Counter[int] = Counter()
+        self.refusals: Counter[Limit] = Counter()
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self._clock = clock
+        self._requests = Meter()
+        self._tokens = Meter()
+
+    @property
+    def name(self) -> str:
+        """The key's name."""
+        return self.key.name
+
+    @property
+    def limits(self) -> KeyLimits:
+        """The key's limits."""
+        return self.key.limits
+
+    def allows(self, model: str) -> bool:
+        """Whether the key may use `model`."""
+        return self.limits.models is None or model in self.limits.models
+
+    def check_model(self, model: str) -> None:
+        """Raise `Forbidden` if the key may not use `model`."""
+        if not self.allows(model):
+            raise Forbidden(f"the key {self.name!r} may not use the model {model!r:.80}", param="model")
+
+    def meters(self) -> list[tuple[str, int, int, float]]:
+        """Of each limit a minute that the key has: its unit, the limit, what remains, and in how many seconds all."""
+        limits, now = self.limits, self._clock()
+        return [
+            (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
+            for unit, limit, meter in (
+                ("requests", limits.requests_per_minute, self._requests),
+                ("tokens", limits.tokens_per_minute, self._tokens),
+            )
+            if limit is not None
+        ]
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request while it runs. Raises `RateLimited`."""
+        limits, now = self.limits, self._clock()
+        if limits.concurrent_requests is not None and self.running >= limits.concurrent_requests:
+            raise self._refusal("concurrent", f"{self.running} requests run at a time", _RUNNING_RETRY_S)
+        if (most := limits.requests_per_minute) is not None:
+            if (wait := self._requests.wait(1, most, now)) > 0:
+                raise self._refusal("requests", f"{most} requests a minute", wait)
+            self._requests.spend(1, most, now)
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    @contextmanager
+    def reserved(self, tokens: int) -> Iterator[Reservation]:
+        """Reserve `tokens` for a request while it runs. Raises `RateLimited`.
+
+        A request for more than the limit runs when nothing else is reserved and spent.
+        """
+        reservation = self._reserve(tokens)
+        try:
+            yield reservation
+        finally:
+            self._tokens.reserve(-reservation.left)
+
+    def _reserve(self, tokens: int) -> Reservation:
+        reserved = 0
+        if (most := self.limits.tokens_per_minute) is not None:
+            reserved = min(tokens, most)
+            if (wait := self._tokens.wait(reserved, most, self._clock())) > 0:
+                reason = f"{most} tokens a minute, and this request asks for up to {tokens}"
+                raise self._refusal("tokens", reason, wait)
+        self._tokens.reserve(reserved)
+        return Reservation(self, reserved)
+
+    def _refusal(self, limit: Limit, reason: str, wait: float) -> RateLimited:
+        self.refusals[limit] += 1
+        seconds = max(1, math.ceil(wait))
+        error = RateLimited(f"the limit of the key {self.name!r} is reached: {reason}; try again in {seconds} s")
+        error.retry_after = seconds
+        return error
+
+    def _use(self, prompt: int, completion: int, reserved: int) -> None:
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self._tokens.reserve(-reserved)
+        if (most := self.limits.tokens_per_minute) is not None:
+            self._tokens.spend(prompt + completion, most, self._clock())
+
+
+class Reservation:
+    """The tokens that one request may still use. `left`: how many of them."""
+
+    def __init__(self, account: Account, left: int) -> None:
+        self.left = left
+        self._account = account
+
+    def use(self, prompt: int, completion: int) -> None:
+        """Count tokens of the prompt and of answers as used. They may be more than were reserved."""
+        reserved = min(prompt + completion, self.left)
+        self.left -= reserved
+        self._account._use(prompt, completion, reserved)
+
+
+class Keyring:
+    """The accounts of the keys that a file names. `clock` is in seconds and never goes back.
+
+    `guards_metrics`: whether /metrics needs a key, because there is or was one for it.
+    """
+
+    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
+        self.guards_metrics = False
+        self._clock = clock
+        self._secret = secrets.token_bytes(32)
+        self._accounts: dict[bytes, Account] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Take `keys`, of different names and digests, instead of all earlier ones.
+
+        A name that stays keeps what it has used. Requests whose key is gone run to their end.
+        """
+        earlier = {account.name: account for account in self.accounts}
+        accounts: dict[bytes, Account] = {}
+        for key in keys:
+            account = earlier.get(key.name) or Account(key, self._clock)
+            account.key = key
+            accounts[self._blinded(key.digest)] = account
+            self.guards_metrics |= key.scope == "metrics"
+        self._accounts = accounts
+
+    @property
+    def accounts(self) -> list[Account]:
+        """All accounts, in the order of the file."""
+        return [*self._accounts.values()]
+
+    def find(self, keys: Iterable[str]) -> Account | None:
+        """The account of the first of `keys` that there is."""
+        for key in filter(None, keys):
+            digest = digest_of(key)
+            account = self._accounts.get(self._blinded(digest))
+            if account is not None and hmac.compare_digest(digest, account.key.digest):
+                return account
+        return None
+
+    def _blinded(self, digest: bytes) -> bytes:
+        """`digest` as nobody outside can compute it, so that the time of a look-up says nothing about any key."""
+        return hashlib.blake2b(digest, key=self._secret).digest()
+
+
+def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
+    """`request` with the limits on its answers. Raises `InvalidRequest`, which names the field, for more than those.
+
+    A request without `max_tokens` gets the key's, and so does one whose API cuts `max_tokens` to what is possible.
+    """
+    answers = request.choices * max(1, len(request.prompts))
+    if limits.n is not None and answers > limits.n:
+        raise InvalidRequest(
+            f"this key may ask for {limits.n} answers in one request, and not for {answers}", param="n"
+        )
+    most = limits.max_tokens
+    if most is not None and not request.fit_max_tokens and (request.max_tokens or 0) > most:
+        field = request.max_tokens_field
+        raise InvalidRequest(f"{field} is {request.max_tokens}, and this key may ask for {most}", param=field)
+    return msgspec.structs.replace(request, most_tokens=most)
+
+
+@contextmanager
+def metered(turn: Turn, account: Account) -> Iterator[Observer]:
+    """Reserves the tokens that `turn` may take. What it yields counts those that the turn takes.
+
+    Raises `RateLimited`.
+    """
+    with account.reserved(turn.prompt_tokens + _asked(turn, account.limits)) as reservation:
+        meter = _Meter(reservation, turn.prompt_tokens)
+        try:
+            yield meter
+        except asyncio.CancelledError:
+            meter.use(0)  # the engine may have computed the prompt
+            raise
+
+
+class _Meter(Observer):
+    """Counts the tokens of a turn. `prompt`: those of its prompts, which count once."""
+
+    def __init__(self, reservation: Reservation, prompt: int) -> None:
+        self._reservation = reservation
+        self._prompt = prompt
+
+    def step(self, step: Step) -> None:
+        self.use(len(step.ids))
+
+    def use(self, completion: int) -> None:
+        """Count new tokens, and the prompt if it was not counted before."""
+        self._reservation.use(self._prompt, completion)
+        self._prompt = 0
+
+
+def _asked(turn: Turn, limits: KeyLimits) -> int:
+    """The new tokens that the request asks for. One without any limit asks for none in particular."""
+    if turn.request.max_tokens is None and limits.max_tokens is None:
+        return 0
+    return turn.max_tokens * len(turn.choices)
+
+
+def limit_headers(account: Account, *, anthropic: bool) -> dict[str, str]:
+    """The limit, what remains of it and when all of it does, for requests and for tokens, as far as there are limits.
+
+    https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
+    https://docs.claude.com/en/api/rate-limits#response-headers
+    """
+    headers: dict[str, str] = {}
+    for unit, limit, remaining, full_in in account.meters():
+        if anthropic:
+            full_at = datetime.now(UTC) + timedelta(seconds=math.ceil(full_in))
+            values = {"limit": f"{limit}", "remaining": f"{remaining}", "reset": f"{full_at:%Y-%m-%dT%H:%M:%SZ}"}
+            headers |= {f"anthropic-ratelimit-{unit}-{field}": value for field, value in values.items()}
+        else:
+            values = {"limit": f"{limit}", "remaining": f"{remaining}", "reset": duration(full_in)}
+            headers |= {f"x-ratelimit-{field}-{unit}": value for field, value in values.items()}
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """A duration as Go writes it, rounded up to milliseconds: `6m0s`, `1.5s`, `20ms`.
+
+    https://pkg.go.dev/time#Duration.String
+    """
+    milliseconds = math.ceil(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    rest = f"{milliseconds / 1000:g}s"
+    if hours:
+        return f"{hours}h{minutes}m{rest}"
+    return f"{minutes}m{rest}" if minutes else rest
+
+
+class KeyMetrics:
+    """The accounts of a keyring, read when /metrics is requested. A key that is gone is not shown."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+
+    def collect(self) -> Iterable[Metric]:
+        responses = CounterMetricFamily("dovetail_key_responses", "HTTP responses by key", labels=["key", "status"])
+        tokens = CounterMetricFamily("dovetail_key_tokens", "Tokens used by key", labels=["key", "kind"])
+        refused = "Requests refused with 429, by key and by the limit that was reached"
+        refusals = CounterMetricFamily("dovetail_key_refusals", refused, labels=["key", "limit"])
+        running = GaugeMetricFamily("dovetail_key_running_requests", "Running requests by key", labels=["key"])
+        for account in self._keyring.accounts:
+            name = account.name
+            for status, number in account.responses.items():
+                responses.add_metric([name, f"{status}"], number)
+            tokens.add_metric([name, "prompt"], account.prompt_tokens)
+            tokens.add_metric([name, "completion"], account.completion_tokens)
+            for limit, number in account.refusals.items():
+                refusals.add_metric([name, limit], number)
+            running.add_metric([name], account.running)
+        return [responses, tokens, refusals, running]
