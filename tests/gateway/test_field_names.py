@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.turn.field_names import FieldNames
+from dovetail.gateway.turn.turn_request import FieldNames
 
 NAMES = FieldNames(
     {

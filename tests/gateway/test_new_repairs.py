@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formats.prompts.history import Repair
-from dovetail.gateway.turn.new_repairs import new_repairs
+from dovetail.gateway.turn.prompt import new_repairs
 
 ROLES = st.sampled_from(["system", "user", "assistant", "tool"])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Message
-from dovetail.gateway.turn.tool_names import ToolNames
+from dovetail.gateway.turn.tools import ToolNames
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, ids_of, in_process, prepared
 

@@ -8,7 +8,7 @@ from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
 from dovetail.gateway.response_store import StoreLimits
-from dovetail.gateway.turn.turn_defaults import TurnDefaults
+from dovetail.gateway.turn.turn_request import TurnDefaults
 
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):

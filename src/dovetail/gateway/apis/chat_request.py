@@ -28,10 +28,8 @@ from dovetail.gateway.apis.request_body import (
     check_unsupported,
     decode_body,
 )
-from dovetail.gateway.turn.field_names import FieldNames
-from dovetail.gateway.turn.fixed_sampling import sampling_fields
-from dovetail.gateway.turn.tool_names import check_tool_choice
-from dovetail.gateway.turn.turn_request import Extension, TurnRequest
+from dovetail.gateway.turn.tools import check_tool_choice
+from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
 MAX_TOP_LOGPROBS = 20
 

@@ -16,8 +16,7 @@ from dovetail.gateway.apis.request_body import (
     check_unsupported,
     decode_body,
 )
-from dovetail.gateway.turn.fixed_sampling import sampling_fields
-from dovetail.gateway.turn.turn_request import Extension, RawPrompt, TurnRequest
+from dovetail.gateway.turn.turn_request import Extension, RawPrompt, TurnRequest, sampling_fields
 
 #: The most answers to one request: prompts times `n`.
 MAX_ANSWERS = 128

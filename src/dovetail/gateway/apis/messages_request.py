@@ -23,10 +23,8 @@ from dovetail.gateway.apis.request_body import (
     convert_field,
     decode_body,
 )
-from dovetail.gateway.turn.field_names import FieldNames
-from dovetail.gateway.turn.fixed_sampling import sampling_fields
-from dovetail.gateway.turn.tool_names import check_tool_choice
-from dovetail.gateway.turn.turn_request import Extension, TurnRequest
+from dovetail.gateway.turn.tools import check_tool_choice
+from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
 #: The effort that a budget of thinking tokens asks for: the first one whose budget is not less.
 _EFFORTS = {"low": 2_048, "medium": 8_192, "high": 32_768}

@@ -30,10 +30,9 @@ from dovetail.gateway.observe.capture import Captures
 from dovetail.gateway.observe.metrics import Metrics
 from dovetail.gateway.observe.request_report import Api, RequestReport
 from dovetail.gateway.settings import Settings
-from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Rendered, Turn
+from dovetail.gateway.turn.turn import Observer, Rendered, Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 #: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is

@@ -22,9 +22,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dovetail.errors import Forbidden, InvalidRequest, RateLimited
-from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import Observer, Turn
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 #: How new keys begin, so that people, and scanners of files, see what they are.

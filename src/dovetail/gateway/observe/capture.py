@@ -43,9 +43,8 @@ from dovetail.gateway.observe.redaction import redacted
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.record import model_digest
 from dovetail.gateway.turn.logprobs import ContentLogprob
-from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import Observer, Turn
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Detokenizer, Tokenizer
 

@@ -24,9 +24,8 @@ from dovetail.completion import MetricSample
 from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
 from dovetail.gateway.observe.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
-from dovetail.gateway.turn.observer import Observer
 from dovetail.gateway.turn.output import FinishReason, Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import Observer, Turn
 
 _MOST_TOOLS = 64
 #: The bounds of the histograms in seconds, by metric. A request waits at most 600 s for its turn, by default.

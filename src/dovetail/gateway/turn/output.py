@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,6 +13,7 @@ from dovetail.errors import EngineError
 from dovetail.events import CallStart, Event
 from dovetail.gateway.turn.custom_inputs import CustomInputs
 from dovetail.gateway.turn.logprobs import ContentLogprob, ContentTokens, Speller
+from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.validation import AnswerValidator, ValidatedCall
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Segment
@@ -74,8 +76,8 @@ class OutputReader:
         self._stop = SegmentStop(stop) if stop else None
         self._end_ids = end_ids
         self._speller = speller
-        self._inputs = CustomInputs(custom_tools)
-        self._content_tokens = ContentTokens()
+        self._inputs = CustomInputs(custom_tools) if custom_tools else None
+        self._content_tokens = None if speller is None else ContentTokens()
         self._called = False
 
     async def step(self, batch: TokenBatch) -> Step:
@@ -99,7 +101,8 @@ class OutputReader:
         if finish is not None:
             # A stop string may cut a call in half, so the reader gets the reason "length": the output is not complete.
             last += self._reader.finish("length" if stopped else finish)
-        self._content_tokens.finish(last)
+        if self._content_tokens is not None:
+            self._content_tokens.finish(last)
         events += last
         self._called = self._called or any(isinstance(event, CallStart) for event in events)
         events, calls = await self._validated(events, finish, stopped)
@@ -114,7 +117,7 @@ class OutputReader:
             batch.accepted,
             reason,
             logprobs=logprobs,
-            content_logprobs=self._content_tokens.take(),
+            content_logprobs=() if self._content_tokens is None else self._content_tokens.take(),
             cached=batch.cached,
             forced=batch.forced,
             reasoning_tokens=reasoning_tokens,
@@ -140,7 +143,7 @@ class OutputReader:
             if self._reader.ended:
                 return events, reasoning, i
             reasoning += before or self._reader.in_reasoning
-            if logprobs:
+            if self._content_tokens is not None:
                 marker = before != self._reader.in_reasoning or any(segment.control for segment in segments)
                 self._content_tokens.add(logprobs[i], new, marker=marker)
         return events, reasoning, len(ids)
@@ -162,7 +165,9 @@ class OutputReader:
         events = await self._validator.feed(events)
         if finish is not None:
             events += await self._validator.finish("stop_string" if stopped else finish)
-        return self._inputs.feed(events, last=finish is not None), tuple(self._validator.calls[earlier:])
+        if self._inputs is not None:
+            events = self._inputs.feed(events, last=finish is not None)
+        return events, tuple(self._validator.calls[earlier:])
 
     def _logprobs(self, batch: TokenBatch, count: int) -> tuple[ContentLogprob, ...]:
         """The log probabilities of the first `count` tokens."""
@@ -171,3 +176,27 @@ class OutputReader:
         if len(batch.logprobs) != len(batch.ids):
             raise EngineError("the engine returned no log probabilities, though the request asks for them")
         return self._speller.spell(batch.logprobs[:count])
+
+
+class TimedOutputReader(OutputReader):
+    """Times the stages `parse` and `check`. A check of nothing is not one."""
+
+    def __init__(self, trace: Trace, choice: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(choice, *arguments, **options)
+        self._trace = trace
+
+    def _read(self, ids: Sequence[int], logprobs: Sequence[ContentLogprob]) -> tuple[list[Event], int, int]:
+        begin = time.perf_counter()
+        try:
+            return super()._read(ids, logprobs)
+        finally:
+            self._trace.add("parse", begin, time.perf_counter())
+
+    async def _validated(
+        self, events: list[Event], finish: Literal["stop", "length"] | None, stopped: bool
+    ) -> tuple[list[Event], tuple[ValidatedCall, ...]]:
+        begin = time.perf_counter()
+        checked, calls = await super()._validated(events, finish, stopped)
+        if calls or finish is not None:
+            self._trace.add("check", begin, time.perf_counter())
+        return checked, calls

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.errors import InvalidRequest
+from dovetail.events import Content
 from dovetail.gateway.turn.turn_request import RawPrompt
+from dovetail.reading import Reader, ReaderOptions
+from dovetail.reading.reader import Script
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer, control_literals_in, raw_prompt
 
 
@@ -51,3 +54,17 @@ def check_tokens(tokens: Sequence[int], tokenizer: Tokenizer, field: str) -> Non
                 f"{field}[{i}] is {token}, which is no token: ids are 0 to {tokenizer.vocab_size - 1}",
                 param=f"{field}[{i}]",
             )
+
+
+class RawReader(Reader):
+    controls = ()
+
+    def __init__(self) -> None:
+        super().__init__(ReaderOptions(thinking=False))
+
+    def _answer(self) -> Script[None]:
+        """Read everything: a control token at the beginning is text, too."""
+        return self._read()
+
+    def _read(self) -> Script[None]:
+        yield from self._value(lambda text: self._events.append(Content(text)))

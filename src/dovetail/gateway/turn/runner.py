@@ -25,27 +25,22 @@ from dovetail.formats.base import Format
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
-from dovetail.gateway.turn.fixed_sampling import fixed
 from dovetail.gateway.turn.logprobs import Speller
-from dovetail.gateway.turn.new_repairs import new_repairs
-from dovetail.gateway.turn.output import OutputReader, Step
-from dovetail.gateway.turn.raw_prompt import ids_of, least_tokens, prompt_of, spelled_controls
-from dovetail.gateway.turn.raw_reader import RawReader
-from dovetail.gateway.turn.reasoning_budget import bounded
+from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
+from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, written_prompt
+from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
-from dovetail.gateway.turn.timed_output import TimedOutputReader
-from dovetail.gateway.turn.tool_names import ToolNames
-from dovetail.gateway.turn.tools import DeclaredTools
+from dovetail.gateway.turn.tools import DeclaredTools, ToolNames
 from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.truncation import truncated
 from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
-from dovetail.gateway.turn.turn_defaults import TurnDefaults
-from dovetail.gateway.turn.turn_request import TurnRequest
+from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
-from dovetail.gateway.turn.written_prompt import WrittenPrompt, opening_of, written_prompt
 from dovetail.grammar import FreeText, Grammar, matcher
+from dovetail.grammar.bounded_reasoning import BoundedReasoning
 from dovetail.grammar.grammar import Writer
 from dovetail.grammar.inputs.together import check_together
+from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer
 
@@ -187,16 +182,7 @@ class TurnRunner:
             grammar = self._grammar(request, language)
             matcher_ = matcher.compile(grammar, self._tokenizer, sorted(self._end_ids)) if grammar else None
             schemas = answer_schemas(request, declared.tools)
-        enforces = self._engine.info.enforces == "constraint"
-        constraint, unbounded = bounded(
-            matcher_,
-            request,
-            max_tokens,
-            language,
-            self._tokenizer,
-            enforces=enforces,
-            default=self._defaults.reasoning_budget,
-        )
+        constraint, unbounded = self._bounded(matcher_, request, max_tokens, language)
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
         new_reader = functools.partial(self._reader, request, language)
@@ -235,6 +221,23 @@ class TurnRunner:
             grammar=grammar,
             constraint=constraint,
         )
+
+    def _bounded(
+        self, matcher: Matcher | None, request: TurnRequest, max_tokens: int, language: formats.Turn
+    ) -> tuple[Matcher | BoundedReasoning | None, str]:
+        """The constraint of `matcher` and of the budget for reasoning, and the field of a budget that nothing enforces.
+
+        Nothing can end the reasoning of a format without a control token for that, or of an engine without constraints.
+        """
+        budget, field = request.reasoning_budget_of(max_tokens, self._defaults.reasoning_budget)
+        if budget is None or not (language.left_open or language.may_reason):
+            return matcher, ""
+        enforces = self._engine.info.enforces == "constraint"
+        markers = self._format.reasoning_tokens(self._tokenizer) if enforces else None
+        if markers is None:
+            return matcher, field
+        bounded = BoundedReasoning(matcher, self._tokenizer, markers, budget, left_open=language.left_open)
+        return bounded, ""
 
     def _grammar(self, request: TurnRequest, language: formats.Turn) -> Grammar | None:
         """The grammar of the answer; None if anything may come.

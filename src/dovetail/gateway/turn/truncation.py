@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.gateway.turn.field_names import FieldNames
-from dovetail.gateway.turn.turn_request import TurnRequest
+from dovetail.gateway.turn.turn_request import FieldNames, TurnRequest
 
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 _INSTRUCTIONS = ("system", "developer")

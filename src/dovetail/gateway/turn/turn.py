@@ -1,4 +1,4 @@
-"""A turn that is ready to run: its request, and for each answer a completion and a reader."""
+"""A turn that is ready to run, its request with a completion and a reader for each answer, and who may watch it run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dovetail.custom_tools import is_custom
 from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, Signatures
-from dovetail.gateway.turn.tool_names import ToolNames
+from dovetail.gateway.turn.output import Step
+from dovetail.gateway.turn.tools import ToolNames
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas
 from dovetail.grammar import Grammar
@@ -152,3 +153,19 @@ def _with_seed(sampling: Sampling, offset: int) -> Sampling:
     if sampling.seed is None:
         return sampling
     return msgspec.structs.replace(sampling, seed=(sampling.seed + offset + 2**63) % 2**64 - 2**63)
+
+
+class Observer:
+    """Watches one request, in the order of the methods. It overrides those it needs. No method waits for anything."""
+
+    def prepared(self, turn: Turn) -> None:
+        """The request has become `turn`."""
+
+    def admitted(self) -> None:
+        """The engine has a place for the turn."""
+
+    def step(self, step: Step) -> None:
+        """The engine has made a step. Runs for every token, before the client gets the step."""
+
+    def ended(self, error: BaseException | None) -> None:
+        """The request has ended: with `error`, or with its whole response."""

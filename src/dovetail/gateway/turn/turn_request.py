@@ -1,20 +1,65 @@
-"""The request for one turn, independent of any API: each API under `apis/` translates its requests into this type."""
+"""The request for one turn, independent of any API: each API under `apis/` translates its requests into this type.
+
+Beside it: the client's names for its fields, and what an operator may set or fix for all requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+import re
+import secrets
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
 
+from dovetail.checkpoints.fixed_sampling import FixedSampling
 from dovetail.completion import Sampling
 from dovetail.conversation import check_response_format
 from dovetail.custom_tools import choice_as_function
-from dovetail.formats.answers.tool_choice import Strict
-from dovetail.formats.prompts.history import KINDS
+from dovetail.errors import DovetailError, InvalidRequest
+from dovetail.formats.answers.tool_choice import Strict, requires_call
+from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
-from dovetail.gateway.turn.field_names import FieldNames
 from dovetail.gateway.turn.trace import Trace
+
+#: Where a path may be cut: before an index, a dot, or the "#" of a JSON pointer.
+_STEP = re.compile(r"[.\[#]")
+
+
+class FieldNames(msgspec.Struct, frozen=True):
+    """The client's names for fields of a `TurnRequest`.
+
+    `prefixes` maps the beginning of a path (`messages[2].tool_calls[0].function`) to what the client calls it
+    (`input[3]`). The longest one counts; a path without one keeps its name.
+    """
+
+    prefixes: Mapping[str, str] = {}
+
+    def of(self, path: str) -> str:
+        """The client's name for `path`."""
+        if not self.prefixes:
+            return path
+        for end in (len(path), *(step.start() for step in reversed(list(_STEP.finditer(path))))):
+            if (name := self.prefixes.get(path[:end])) is not None:
+                return name + path[end:]
+        return path
+
+    def of_repair(self, repair: Repair) -> Repair:
+        """`repair` with the client's name for its place."""
+        return msgspec.structs.replace(repair, where=self.of(repair.where)) if self.prefixes else repair
+
+    @contextmanager
+    def in_errors(self) -> Iterator[None]:
+        """Errors inside this context name the client's fields."""
+        try:
+            yield
+        except DovetailError as error:
+            if error.param is not None and (name := self.of(error.param)) != error.param:
+                error.message = error.message.replace(error.param, name)
+                error.param = name
+            raise
+
 
 #: Template options that are request fields too, with the name of that field.
 FIELD_OF_OPTION = {
@@ -25,6 +70,9 @@ FIELD_OF_OPTION = {
     "verbosity": "verbosity",
     "preserve_thinking": "thinking.keep",
 }
+
+#: Reasoning before a required call leaves 1 / this of the answer's tokens for the call, but no more than this number.
+_FOR_A_CALL, _MOST_FOR_A_CALL = 4, 4_096
 
 #: The two names under which templates have the option that turns reasoning off.
 THINKING_OPTIONS = ("thinking", "enable_thinking")
@@ -141,6 +189,20 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
             return self.extension.reasoning_budget, "dovetail.reasoning_budget"
         return self.reasoning_budget, self.reasoning_budget_field
 
+    def reasoning_budget_of(self, max_tokens: int, default: int | None) -> tuple[int | None, str]:
+        """The most tokens of reasoning in an answer of at most `max_tokens`, and the field that says so, if one does.
+
+        `default`: the budget of a request without one. Reasoning before a required call also has to leave room for
+        that call.
+        """
+        budget, field = self.reasoning_limit
+        if budget is None and not field:
+            budget = default
+        if not requires_call(self.tool_choice):
+            return budget, field
+        left = max_tokens - min(max_tokens // _FOR_A_CALL, _MOST_FOR_A_CALL)
+        return left if budget is None else min(budget, left), field
+
     @property
     def structured(self) -> bool:
         """Whether a response format constrains the content."""
@@ -170,3 +232,62 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     def _template_format(self) -> Any:
         """The response format for the template; None if it asks for text."""
         return self.response_format if self.structured else None
+
+
+_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "n",
+)
+
+
+def sampling_fields(request: Any) -> dict[str, float]:
+    """The sampling fields that the client set in its request, whatever the API."""
+    values = {field: getattr(request, field, None) for field in _FIELDS}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def fixed(request: TurnRequest, allowed: FixedSampling) -> TurnRequest:
+    """`request` with the server's values. Raises `InvalidRequest` that names the field for a value that is not allowed.
+
+    A request that sets an allowed value gets it.
+    """
+    requested = request.sampling_fields
+    for field, values in allowed.items():
+        if (value := requested.get(field, values[0])) not in values:
+            shown = " or ".join(f"{each:g}" for each in values)
+            raise InvalidRequest(
+                f"{field} must be {shown}, because this server fixes the sampling to the model's own, not {value:g}",
+                param=field,
+            )
+    chosen = {field: requested.get(field, values[0]) for field, values in allowed.items() if field != "n"}
+    top_k = int(chosen.get("top_k", 0))
+    sampling = msgspec.structs.replace(request.sampling, **{**chosen, "top_k": top_k if top_k > 0 else None})
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of turns. A request may override `strict`, `no_repair` and `default_max_tokens`.
+
+    `strict` is the level of tools when neither the request nor the tool has one. `no_repair` names the kinds of history
+    repair to leave off. `default_max_tokens` limits the answers to requests without a limit (None: the rest of the
+    context). `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any
+    number). Only an engine that enforces constraints keeps to it.
+
+    `fixed_sampling` has the values that requests may have in each sampling field (None: any). With `gate_override`, a
+    request may switch the gate off for itself. `record_key` signs the records of answers, which clients return in their
+    next request. Servers that share their clients share the key.
+    """
+
+    strict: Strict = "schema"
+    no_repair: frozenset[str] = frozenset()
+    default_max_tokens: int | None = None
+    reasoning_budget: int | None = None
+    fixed_sampling: FixedSampling | None = None
+    gate_override: bool = True
+    record_key: bytes = msgspec.field(default_factory=lambda: secrets.token_bytes(32))

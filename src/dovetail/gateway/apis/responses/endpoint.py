@@ -21,8 +21,7 @@ from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
-from dovetail.gateway.turn.observer import Observer
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import Observer, Turn
 
 _MAX_ITEMS = 100
 

@@ -22,12 +22,10 @@ from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
 from dovetail.gateway.http.response import COMMENT, DONE
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
-from dovetail.gateway.turn.field_names import FieldNames
-from dovetail.gateway.turn.fixed_sampling import sampling_fields
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.tool_names import check_tool_choice
+from dovetail.gateway.turn.tools import check_tool_choice
 from dovetail.gateway.turn.turn import Turn
-from dovetail.gateway.turn.turn_request import Extension, TurnRequest
+from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
 #: Fields of chat completions whose names here do not depend on the request.
 _FIELDS = {
