@@ -23,7 +23,7 @@ from benchmarks import tables
 from benchmarks.engine.shapes import LLAMA, llama
 from benchmarks.gateway import fronts, report
 from benchmarks.gateway.measure import Job, Measured, upstream
-from dovetail.client.not_tested import NotTested
+from dovetail.client.transport import NotTested
 
 _DEMO = Path(dovetail.__file__).parent / "data/demo/target"
 _TEXT = "The gateway reads a request, renders its prompt, and streams the answer token by token to the client. " * 40

@@ -8,8 +8,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from dovetail.client.not_tested import NotTested
-from dovetail.client.transport import Arrival, HttpTransport, Reply
+from dovetail.client.transport import Arrival, HttpTransport, NotTested, Reply
 
 _LIMIT_S = 600.0
 #: Between two requests for the same page.

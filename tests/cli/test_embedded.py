@@ -26,7 +26,7 @@ from dovetail.cli.embedded_engine import LoadingBar, cost_folder, engine_setting
 from dovetail.engine.core import LLMCore
 from dovetail.engine.settings import EngineSettings
 from dovetail.plan import Plan, resolve
-from dovetail.plan.acceptance import expected_acceptance
+from dovetail.plan.defaults import expected_acceptance
 from dovetail.plan.options import OPTIONS
 from dovetail.tokens import tokenizer
 from tests.cli.test_serve import free_port, serving

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.gateway.turn.truncation import truncated
+from dovetail.gateway.turn.prompt import truncated
 from dovetail.gateway.turn.turn_request import FieldNames, TurnRequest
 
 #: A conversation as units that stay whole: a message, or a call with its results.

@@ -10,8 +10,8 @@ from dovetail.conversation import check_tools
 from dovetail.custom_tools import InputGrammar
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.cache import Cache
-from dovetail.grammar.inputs import together
-from dovetail.grammar.inputs.together import check_together
+from dovetail.grammar.inputs import check as together
+from dovetail.grammar.inputs.check import check_together
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import prepared
 

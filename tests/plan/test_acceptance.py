@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.plan import resolve
-from dovetail.plan.acceptance import expected_acceptance
+from dovetail.plan.defaults import expected_acceptance
 
 pytestmark = pytest.mark.usefixtures("no_gpus")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dovetail.plan.chat_format import chat_format
+from dovetail.plan.engines import chat_format
 from tests.checkpoints.configs import KIMI_K25, write
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from dovetail.errors import PlanError
 from dovetail.formats.registry import FAMILIES, NAMES
 from dovetail.plan import resolve
-from dovetail.plan.acceptance import expected_acceptance
+from dovetail.plan.defaults import expected_acceptance
 from dovetail.plan.emit import FORMS, Command, emitted, sglang, trtllm, vllm
 from dovetail.plan.layers import Setting
 from dovetail.plan.options import BY_NAME, GATE, OPTIONS

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from dovetail.bench.calls import wrong
 from dovetail.bench.figures import Calls, Cell, Ratio, measured, ratio
 from dovetail.bench.plan import Kind, Plan, Speculation
-from dovetail.bench.prompts import tolerance
+from dovetail.bench.prompts import tolerance, wrong
 from dovetail.bench.target import Target, Timed, timed
 from dovetail.client.not_tested import NotTested
 

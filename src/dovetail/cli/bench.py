@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import http.client
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,7 +25,6 @@ from dovetail.bench.report import show
 from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, machine, versions
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
-from dovetail.cli.demo_endpoint import demo_endpoint
 from dovetail.cli.endpoint_key import endpoint_key
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.client.transport import HttpTransport, base_of
@@ -121,3 +126,44 @@ def _report(
     if any(cell.because is not None for cell in cells):
         return 2
     return 1 if any(cell.calls.wrong for cell in cells) else 0
+
+
+_START_S, _END_S = 300.0, 30.0
+
+
+@contextlib.contextmanager
+def demo_endpoint() -> Iterator[str]:
+    """The URL of `dovetail serve` in a process of its own. Raises `InvalidRequest` if it does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "dovetail", "serve", "--port", str(port)]
+    with tempfile.TemporaryFile() as complaints:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints)
+        try:
+            deadline = time.monotonic() + _START_S
+            while not _serves(port):
+                if (code := child.poll()) is not None or time.monotonic() > deadline:
+                    complaints.seek(0)
+                    last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+                    reason = last or (f"nothing after {_START_S:.0f} s" if code is None else f"exit code {code}")
+                    raise InvalidRequest(f"the demo model does not start: {reason}")
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            child.terminate()
+            try:
+                child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _serves(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

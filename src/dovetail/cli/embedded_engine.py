@@ -15,7 +15,7 @@ from dovetail.completion import Engine
 from dovetail.engine.settings import INSIDE, LOOKUP, EngineSettings
 from dovetail.errors import PlanError
 from dovetail.plan import Plan
-from dovetail.plan.acceptance import expected_acceptance
+from dovetail.plan.defaults import expected_acceptance
 from dovetail.plan.methods import LOOKUPS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +13,6 @@ from rich.text import Text
 
 from dovetail.backends import vllm
 from dovetail.backends.remote import PATIENCE_S, Deadlines, RemoteEngine, Server, read_vocabulary
-from dovetail.backends.vllm.download import downloaded_bytes
 from dovetail.cli.server_checks import check_grammar_backend, check_server, until_passed
 from dovetail.cli.startup_progress import StartupProgress, errors_ignored
 from dovetail.cli.terminal import PROBLEM
@@ -24,6 +24,26 @@ from dovetail.plan.drafter_support import cannot_run
 from dovetail.plan.engines import missing_files
 from dovetail.server.api_keys import read_key
 from dovetail.tokens import Tokenizer
+
+
+def downloaded_bytes(snapshot: str) -> int:
+    """The size of the hub's cache for the model whose `snapshot` folder this is, unfinished files included.
+
+    https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION links into blobs/.
+    """
+    try:
+        with os.scandir(Path(snapshot).parent.parent / "blobs") as blobs:
+            return sum(_size(blob) for blob in blobs)
+    except OSError:
+        return 0
+
+
+def _size(blob: os.DirEntry[str]) -> int:
+    try:
+        return blob.stat().st_size
+    except OSError:  # an unfinished file that was renamed in this moment
+        return 0
+
 
 #: A text that repeats itself, so that lookup has something to draft, and that fits into most limits.
 _PROBE_TEXT = "one two three four five six seven eight nine ten " * 4

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import PlanError
+from dovetail.gate import per_draft
 from dovetail.plan import memory, pairing, parallel
 from dovetail.plan.candidate import Advice, Candidate
 from dovetail.plan.embedded import LOOKUP_TOKENS
 from dovetail.plan.layers import Setting
 from dovetail.plan.methods import CLEAN_LOOKUP
 from dovetail.plan.options import OPTIONS
+from dovetail.plan.recipe import Recipe, every
 
 _DRAFT_TOKENS = 3
 _SUFFIX_TOKENS = 24  # an upper bound: suffix decoding stops when it is unsure (vLLM 0.33, config/speculative.py)
@@ -90,3 +95,20 @@ def _budget(plan: Candidate, degree: int) -> memory.Budget:
     assert plan.gpus is not None
     layout = memory.layout({**plan.settings, "tensor_parallel_size": Setting(degree, "default")})
     return memory.budget(plan.target, plan.drafter, layout, plan.gpus.gpu)
+
+
+_UNIT = re.compile(r"tokens a step, of (\d+)")
+
+
+def expected_acceptance(settings: Mapping[str, Setting[Any]]) -> float | None:
+    """The probability that a draft is accepted when those before it were; None if the drafter in a plan's `settings` is
+    not from one of Dovetail's recipes, or the recipe has no acceptance length."""
+    source = settings["drafter"].source if "drafter" in settings else None
+    lengths = [own for recipe in every() if source == f"recipe {recipe.name}" for own in _measured(recipe)]
+    return statistics.median(lengths) if lengths else None
+
+
+def _measured(recipe: Recipe) -> list[float]:
+    figures = [figure for figure in recipe.measured if figure.what == "acceptance length"]
+    units = [(figure.value, _UNIT.fullmatch(figure.unit)) for figure in figures]
+    return [per_draft(length, int(unit[1]) - 1) for length, unit in units if unit is not None]

@@ -1,18 +1,45 @@
-"""Checks a plan against its engine: settings that the engine does not have, and files that are missing."""
+"""Checks a plan against its engine: settings that the engine does not have, files that are missing, the chat format."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
+import msgspec
+
 from dovetail.checkpoints.files import has_weights
 from dovetail.checkpoints.tensor_files import check_complete
-from dovetail.errors import CheckpointError, PlanError
+from dovetail.errors import CheckpointError, DovetailError, PlanError
 from dovetail.plan import embedded
 from dovetail.plan.candidate import Advice, Candidate
-from dovetail.plan.chat_format import chat_format
 from dovetail.plan.options import BY_NAME, GATE
 from dovetail.plan.parallel import SIZES
+
+
+class ChatFormat(msgspec.Struct, frozen=True):
+    """A format's name and why it was chosen. `name` is None when no format fits, and `reason` says why.
+
+    `template`: whether prompts come from the model's own chat template, so that `name` does not tell how calls look.
+    `reads_calls`: whether the format reads tool calls.
+    """
+
+    name: str | None
+    reason: str | None = None
+    template: bool = False
+    reads_calls: bool = True
+
+
+def chat_format(folder: str) -> ChatFormat:
+    """What `dovetail.format` detects in a checkpoint's folder."""
+    from dovetail.formats import format  # imports every family, which a plan that names its format does not need
+    from dovetail.formats.registry import JINJA
+
+    try:
+        detected = format(folder)
+        return ChatFormat(detected.name, detected.because or None, detected.name == JINJA, detected.reads_calls)
+    except DovetailError as error:
+        return ChatFormat(None, error.message)
+
 
 #: Engine -> its name in messages.
 NAMES = {"embedded": "the embedded engine", "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.backends.remote.http import SLICE
+from dovetail.backends.remote.http import SLICE, Turns
 from dovetail.completion import TokenBatch, TokenLogprob
 from dovetail.errors import EngineError
-from dovetail.turns import Turns
 from tests.backends.remote.fake import EOS, Fake, answered, completion, ids_of, run, sse, until, vllm_chunk
 
 _USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}

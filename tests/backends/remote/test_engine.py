@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dovetail.backends.remote import Deadlines, RemoteEngine, Server
+from dovetail.backends.remote.engine import BLOCK
 from dovetail.backends.remote.errors import ServerLost
-from dovetail.backends.remote.routing import BLOCK
 from dovetail.completion import Completion, Engine, MetricSample, total
 from dovetail.errors import EngineBusy, EngineError, EngineTimeout, EngineUnavailable, InvalidRequest
 from tests.backends.remote.fake import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.backends.remote.redaction import GAP, redacted
+from dovetail.backends.remote.errors import GAP, redacted
 
 
 @pytest.mark.parametrize(

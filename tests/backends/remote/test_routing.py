@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.backends.remote.routing import Affinity, choose
+from dovetail.backends.remote.engine import Affinity, choose
 
 BLOCK = 2
 SERVERS = ["a", "b", "c"]

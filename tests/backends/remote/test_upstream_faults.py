@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from dovetail.backends.remote import Deadlines, RemoteEngine, Server, Vocabulary
-from dovetail.backends.remote.errors import seconds_of
-from dovetail.backends.remote.redaction import GAP, redacted
+from dovetail.backends.remote.errors import GAP, redacted, seconds_of
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import Answer, Fake, run, sse, vllm_chunk
 from tests.gateway.scripted import MODEL, in_process

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from types import MappingProxyType
@@ -242,3 +243,40 @@ def _lost(name: str, error: Exception) -> ServerLost:
     if isinstance(error, aiohttp.ClientPayloadError):
         return ServerLost(f"{name} closed the connection within an answer")
     return ServerLost(f"{name} closed the connection: {str(error) or type(error).__name__}")
+
+
+#: Slices in one iteration of the event loop.
+_SLICES = 8
+
+
+class Turns:
+    """Lets so many callers of `take` go on in each iteration of the event loop, in the order in which they came."""
+
+    def __init__(self, slices: int = _SLICES) -> None:
+        self._slices = self._left = slices
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._counting = False
+
+    async def take(self) -> None:
+        """Wait for a turn, which is there at once as long as few ask for one."""
+        loop = asyncio.get_running_loop()
+        if not self._counting:
+            self._counting = True
+            loop.call_soon(self._next_iteration)
+        if self._left and not self._waiting:
+            self._left -= 1
+            return
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        await waiter  # one that is cancelled stays in the line until its turn
+
+    def _next_iteration(self) -> None:
+        self._left = self._slices
+        while self._left and self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._left -= 1
+                waiter.set_result(None)
+        self._counting = bool(self._waiting)
+        if self._counting:
+            asyncio.get_running_loop().call_soon(self._next_iteration)

@@ -14,14 +14,13 @@ import msgspec
 from dovetail.backends.remote.counters import translated
 from dovetail.backends.remote.dialect import Dialect, Drafts, Limits, Models, Reader
 from dovetail.backends.remote.errors import UNREADABLE, ServerLost, refusal
-from dovetail.backends.remote.http import Http, split_address
+from dovetail.backends.remote.http import Http, Turns, split_address
 from dovetail.backends.remote.llama_cpp import LlamaCpp
 from dovetail.backends.remote.sglang import SGLang
 from dovetail.backends.remote.vllm import VLLM
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, EngineInfo, MetricSample, TokenBatch
 from dovetail.errors import DovetailError, EngineBusy, EngineError, EngineTimeout, InvalidRequest
-from dovetail.turns import Turns
 
 _log = logging.getLogger(__name__)
 

@@ -32,8 +32,7 @@ from dovetail.backends.remote.dialect import (
     stop_token_ids,
     structural_tag,
 )
-from dovetail.backends.remote.errors import ErrorBody, ServerLost, message_of, refusal
-from dovetail.backends.remote.redaction import redacted
+from dovetail.backends.remote.errors import ErrorBody, ServerLost, message_of, redacted, refusal
 from dovetail.backends.remote.vocabulary import Vocabulary
 from dovetail.completion import Completion, Finish, TokenBatch, TokenLogprob
 from dovetail.errors import EngineError

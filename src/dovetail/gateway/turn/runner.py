@@ -27,19 +27,18 @@ from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signat
 from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.turn.logprobs import Speller
 from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
-from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, written_prompt
+from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
 from dovetail.gateway.turn.tools import DeclaredTools, ToolNames
 from dovetail.gateway.turn.trace import Trace
-from dovetail.gateway.turn.truncation import truncated
 from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.grammar import FreeText, Grammar, matcher
 from dovetail.grammar.bounded_reasoning import BoundedReasoning
 from dovetail.grammar.grammar import Writer
-from dovetail.grammar.inputs.together import check_together
+from dovetail.grammar.inputs.check import check_together
 from dovetail.grammar.matcher import Matcher
 from dovetail.reading import Reader
 from dovetail.tokens import Detokenizer, Prompt, Tokenizer

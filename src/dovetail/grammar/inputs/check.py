@@ -1,4 +1,4 @@
-"""The check after a call to a custom tool: whether its input is in the client's grammar, whatever the engine enforced.
+"""The checks of custom tools: what all grammars of a request cost together, and whether an input is in its grammar.
 
 The matcher is that of decoding, over single bytes.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 
-from dovetail.custom_tools import INPUT, InputGrammar
+from dovetail.conversation import Tool
+from dovetail.custom_tools import DEFINITION, INPUT, InputGrammar
 from dovetail.errors import SchemaRefused
+from dovetail.grammar.cache import Cache
 from dovetail.grammar.inputs.language import InputGrammarError
 from dovetail.grammar.inputs.matching import matcher
 from dovetail.grammar.schemas.check import Checker, Fault
@@ -50,3 +55,38 @@ class InputChecker:
         if not matching.is_accepting():
             return Fault("schema_mismatch", f"/{INPUT} ends too early for the tool's grammar")
         return None
+
+
+#: Seconds of CPU for the grammars of a request. That of codex takes 6 ms, the worst known half a second.
+_SECONDS = 2.0
+_CACHED, _CACHED_BYTES = 1_024, 2**20
+
+
+def check_together(tools: Iterable[Tool]) -> None:
+    """Read the grammars of `tools`. Raises `SchemaRefused`, which names the tool, if they take too long together.
+
+    A grammar that was read before counts as much again, so that a request is treated alike whatever came before.
+    """
+    remaining = _SECONDS
+    for number, tool in enumerate(tools):
+        if tool.grammar is None:
+            continue
+        if remaining <= 0:
+            origin = f"tools[{number}].{DEFINITION}"
+            raise SchemaRefused(
+                f"{origin} is not read: the grammars of the tools before it took more than {_SECONDS:g} seconds",
+                param=origin,
+            )
+        grammar = tool.grammar
+        remaining -= _COSTS.get(grammar, len(grammar.definition), partial(_cost, grammar))
+
+
+_COSTS: Cache[float] = Cache(_CACHED, _CACHED_BYTES)
+
+
+def _cost(grammar: InputGrammar) -> float:
+    """Seconds of CPU that reading a grammar takes, and testing it. Whether it can be used is told elsewhere."""
+    began = time.thread_time()
+    with suppress(InputGrammarError):
+        matcher(grammar)
+    return time.thread_time() - began

@@ -200,7 +200,7 @@ def _gate(remaining: Remaining) -> dict[str, Any]:
 
 def _acceptance(plan: Mapping[str, Setting[Any]]) -> dict[str, float]:
     """The gate's setting for what the drafter's recipe has measured; empty if it has measured nothing."""
-    from dovetail.plan.acceptance import expected_acceptance  # reads recipes, which show settings as commands do
+    from dovetail.plan.defaults import expected_acceptance  # reads recipes, which show settings as commands do
 
     acceptance = expected_acceptance(plan)
     return {} if acceptance is None else {"acceptance": round(acceptance, 4)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from typing import Any
 
 from dovetail.errors import DovetailError
 from dovetail.plugins.vllm import names, versions
 
-_PARSERS, _REPAIR = "dovetail.plugins.vllm.lazy_parsers", "dovetail.plugins.vllm.repair"
+_PARSERS, _REPAIR = "dovetail.plugins.vllm.register", "dovetail.plugins.vllm.repair"
 _ATTENTION = "dovetail.plugins.vllm.mla_backend.LatentBackend"
 _log = logging.getLogger("vllm.dovetail")  # a child of vLLM's logger, because vLLM shows only its own
 
@@ -66,3 +67,18 @@ def _register_attention() -> None:
         register_backend(slot, _ATTENTION)
     elif slot.get_path() != _ATTENTION:
         _log.info("attention backend CUSTOM is %s, so Dovetail's for MLA cannot be chosen", slot.get_path())
+
+
+def __getattr__(name: str) -> Any:
+    parser, _, kind = name.rpartition("_")
+    built_in = {"tools": names.TOOL_PARSERS, "reasoning": names.REASONING_PARSERS}.get(kind, {})
+    candidates = names.OWN.get(parser) or built_in.get(parser)
+    if kind not in ("tools", "reasoning") or candidates is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    versions.check_installed("dovetail's parsers")
+    from dovetail.plugins.vllm import parsers
+
+    base = parsers.ToolReader if kind == "tools" else parsers.ReasoningReader
+    members = {"candidates": candidates, "__module__": __name__, "parser_name": parser}
+    globals()[name] = parsers.CompositionHook(name, (base,), members)
+    return globals()[name]
