@@ -42,6 +42,7 @@ class Tool(msgspec.Struct, frozen=True):
     `strict`: whether the schema is enforced; None leaves that to the server's setting.
     `custom`: whether it is a custom tool, with the one parameter `custom_tools.INPUT`.
     `grammar`: the grammar of a custom tool's input; None allows any text.
+    `field`: where the request declares the tool, for errors and reports: `tools[0]`, or `messages[2].tools[0]`.
     """
 
     name: str
@@ -50,11 +51,39 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool | None = None
     custom: bool = False
     grammar: InputGrammar | None = None
+    field: str = "tools[0]"
+
+    @property
+    def name_field(self) -> str:
+        """The field of the request with the tool's name."""
+        return f"{self.field}.{'custom' if self.custom else 'function'}.name"
+
+    @property
+    def schema_field(self) -> str:
+        """The field of the request with the schema of the arguments."""
+        return f"{self.field}.function.parameters"
+
+    @property
+    def grammar_field(self) -> str:
+        """The field of the request with the grammar of a custom tool's input."""
+        return f"{self.field}.{custom_tools.DEFINITION}"
+
+    def check_strict(self) -> None:
+        """Raise `InvalidRequest` for a strict tool whose arguments are no object."""
+        if self.strict and self.parameters is not None and self.parameters.get("type", "object") != "object":
+            field = self.schema_field
+            raise InvalidRequest(f'{field} must be of type "object": arguments have names', param=field)
 
     @property
     def without_schema(self) -> Tool:
         """The same tool with any arguments allowed."""
         return msgspec.structs.replace(self, parameters=None, grammar=None)
+
+
+class Tools(tuple[Tool, ...]):
+    """The tools of a request, checked: `check_tools` returns them, and takes them as they are."""
+
+    __slots__ = ()
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
@@ -128,18 +157,21 @@ def _check_call(call: Any, where: str) -> None:
         raise InvalidRequest(f"{where}.function.arguments must be a JSON string", param=f"{where}.function.arguments")
 
 
-def check_tools(tools: Any) -> tuple[Tool, ...]:
-    """OpenAI's `tools` as `Tool`s. Raises `InvalidRequest` naming the field if they do not have OpenAI's shape.
+def check_tools(tools: Any, field: str = "tools") -> Tools:
+    """OpenAI's `tools` as `Tools`. Raises `InvalidRequest` naming the field if they do not have OpenAI's shape.
 
-    A schema only has to be an object or absent. Whether it can be enforced is decided by `dovetail.grammar`.
+    `field`: where the request has them. A schema only has to be an object or absent. Whether it can be enforced is
+    decided by `dovetail.grammar`.
     """
+    if isinstance(tools, Tools):
+        return tools
     if tools is None:
-        return ()
-    check_tool_types(tools)
+        return Tools()
+    check_tool_types(tools, field)
     checked: list[Tool] = []
     seen: set[str] = set()
     for i, tool in enumerate(tools):
-        where, kind = f"tools[{i}]", tool.get("type")
+        where, kind = f"{field}[{i}]", tool.get("type")
         if kind not in ("function", "custom"):
             raise InvalidRequest(f"{where}.type must be 'function' or 'custom'", param=f"{where}.type")
         function = custom_tools.declared(tool)
@@ -159,15 +191,15 @@ def check_tools(tools: Any) -> tuple[Tool, ...]:
         if kind == "custom":
             grammar = custom_tools.input_grammar(tool)
             schema = custom_tools.parameters(grammar)
-            checked.append(Tool(name, function.get("description"), schema, custom=True, grammar=grammar))
+            described = function.get("description")
+            checked.append(Tool(name, described, schema, custom=True, grammar=grammar, field=where))
             continue
         parameters, strict = function.get("parameters"), function.get("strict")
         _check_type(strict, bool | None, "true, false or null", f"{where}.function.strict")
-        if strict and parameters is not None and parameters.get("type", "object") != "object":
-            where = f"{where}.function.parameters"
-            raise InvalidRequest(f'{where} must be of type "object": arguments have names', param=where)
-        checked.append(Tool(name, function.get("description"), parameters, strict))
-    return tuple(checked)
+        declared = Tool(name, function.get("description"), parameters, strict, field=where)
+        declared.check_strict()
+        checked.append(declared)
+    return Tools(checked)
 
 
 _FORMAT = "response_format"

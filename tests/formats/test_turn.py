@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Message
+from dovetail.formats.turn import Turn
 from dovetail.grammar.matcher import compile
 from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS, allows
@@ -132,3 +133,27 @@ def test_a_structural_tag_needs_no_tokenizer(name: str) -> None:
     ends = [tokenizer.control[literal] for literal in fmt.end_of_turn if literal in tokenizer.control]
     info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=ends)
     assert xgrammar.GrammarCompiler(info).compile_structural_tag(json.dumps(tag))
+
+
+def test_which_answers_cannot_be_continued_under_a_grammar() -> None:
+    """Those that begin with a header rather than with text; a schema that is enforced in part changes nothing."""
+    unusable = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": True}}}
+    refused = set()
+    for name in sorted(families.NAMES):
+        for tools in (TOOLS, [unusable]):
+            turn = Turn(families.format_of(name), tools=tools, continues=True, left_open=False)
+            try:
+                assert turn.grammar() is not None
+            except InvalidRequest as error:
+                assert error.param == "continue_final_message"
+                refused.add(name)
+    assert refused == {"harmony", "muse", "functionary"}
+
+
+def test_reasoning_that_the_prompt_opened_for_a_family_that_opens_it_itself() -> None:
+    fmt = families.format_of("qwen3")
+    assert Turn(fmt, left_open=True).grammar() is None
+    with pytest.raises(InvalidRequest, match="go on from where this prompt ends") as refused:
+        Turn(fmt, tools=TOOLS, left_open=True).grammar()
+    assert refused.value.param == "dovetail.strict"
+    assert Turn(fmt, left_open=True).parse("hm</think>\n\nHi").reasoning == "hm"

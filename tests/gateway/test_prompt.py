@@ -19,7 +19,7 @@ from dovetail.formats.prompts.history import KINDS
 from dovetail.gateway import Settings
 from dovetail.gateway.turn.prompt import render_prompt
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.tools import DeclaredTools
+from dovetail.gateway.turn.tools import declared_tools
 from dovetail.gateway.turn.turn_request import Extension
 from dovetail.grammar import ControlToken, Maybe, Node
 from dovetail.tokens import Prompt, Tokenizer
@@ -396,7 +396,7 @@ def test_kimi_k3_shows_no_content_beside_tools(tok: Tokenizer) -> None:
     messages = [{"role": "system", "content": "Be kind.", "tools": [named("g")]}, USER]
     request = turn_request({"messages": messages})
     with pytest.raises(InvalidRequest, match="must be empty") as refused:
-        DeclaredTools(request, SHOWING["kimi_k3"])
+        declared_tools(request, SHOWING["kimi_k3"])
     assert refused.value.param == "messages[0].content"
 
 
@@ -424,7 +424,7 @@ SHOWING = {
 def test_formats_show_the_tools_that_messages_declare(name: str) -> None:
     messages = [{"role": "system", "content": "", "tools": [named("g")]}, USER]
     request = turn_request({"messages": messages, "tools": [TOOL]})
-    assert [tool["function"]["name"] for tool in DeclaredTools(request, SHOWING[name]).tools] == ["f", "g"]
+    assert [tool.name for tool in declared_tools(request, SHOWING[name])] == ["f", "g"]
     text = render_prompt(request, SHOWING[name], messages).text
     assert all(shown in text for shown in (('"g"', '"f"') if name != "harmony" else ("type g", "type f")))
 

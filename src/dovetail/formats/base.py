@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
+from dovetail import conversation as checked
 from dovetail.conversation import check_renderable, deepest
 from dovetail.custom_tools import as_functions, with_functions
 from dovetail.errors import DovetailError, InvalidRequest, RenderError
@@ -30,7 +31,8 @@ from dovetail.tokens import Prompt, Segment, Tokenizer, raw_prompt
 #: The prompt opens the reasoning block, or the model writes all of it, or the model does not reason.
 ReasoningBlock = Literal["opened", "written", "none"]
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
+#: As an OpenAI client sends them, or checked.
+Tools = Sequence[Mapping[str, Any]] | checked.Tools | None
 
 
 def as_sent(schema: Any) -> Any:
@@ -300,7 +302,7 @@ class Format(ABC):
             parallel_tool_calls=parallel_tool_calls,
         )
 
-    def template_variables(self, tools: Tools) -> Mapping[str, Any]:
+    def template_variables(self, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
         """The variables that the model's own code passes to its chat template, besides messages and options."""
         return {}
 
@@ -433,6 +435,8 @@ class Format(ABC):
 
 def parameters_by_name(tools: Any) -> dict[str, Any]:
     """The schema of the parameters of each tool, by the tool's name. Tools of a wrong shape are left out."""
+    if isinstance(tools, checked.Tools):
+        return {tool.name: tool.parameters for tool in tools}
     schemas: dict[str, Any] = {}
     for tool in as_functions(tools) if isinstance(tools, Sequence) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None

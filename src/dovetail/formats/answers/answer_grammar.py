@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dovetail.conversation import ResponseFormat, Tool, check_response_format, check_tools
-from dovetail.custom_tools import DEFINITION
 from dovetail.errors import InvalidRequest, RenderError
 from dovetail.events import Message
 from dovetail.formats.answers import call_envelope
@@ -73,8 +72,8 @@ class AnswerGrammar:
             return None
         # The bounds are checked before a family takes the schemas apart.
         schemas = [
-            JsonSchema(tool.parameters, f"tools[{i}].function.parameters")
-            for i, tool in callable_tools.items()
+            JsonSchema(tool.parameters, tool.schema_field)
+            for tool in callable_tools.values()
             if tool.parameters is not None
         ]
         if requested is not None:
@@ -94,9 +93,9 @@ class AnswerGrammar:
             grammar = self.answer(callable_tools, required, thinking, parallel, others)
         if required and parallel and (after := self.after_calls()) is not None:
             grammar = Grammar(Concat((grammar.root, Maybe(after))))
-        for i, (_, left_out) in enforced.items():
+        for tool, left_out in enforced.values():
             if left_out:
-                grammar = Grammar(Loosened(grammar.root, f"tools[{i}].function.parameters", tuple(left_out)))
+                grammar = Grammar(Loosened(grammar.root, tool.schema_field, tuple(left_out)))
         return grammar
 
     # -- whole answers ------------------------------------------------------------------------------------------------
@@ -262,9 +261,9 @@ class AnswerGrammar:
     def arguments(self, index: int, tool: Tool) -> Node:
         """The grammar of a call's arguments: a `JsonSchema`, unless the tool has a grammar of its own."""
         if tool.grammar is not None:
-            return self.custom_input(ClientGrammar(tool.grammar, f"tools[{index}].{DEFINITION}"))
+            return self.custom_input(ClientGrammar(tool.grammar, tool.grammar_field))
         schema = self.format.shown_order({**(tool.parameters or {}), "type": "object"})
-        return JsonSchema(schema, f"tools[{index}].function.parameters")
+        return JsonSchema(schema, tool.schema_field)
 
     def custom_input(self, grammar: ClientGrammar) -> Node:
         """The arguments of a call to a custom tool with a grammar."""

@@ -125,7 +125,7 @@ class FunctionaryAnswers(AnswerGrammar):
         called = []
         for index, tool in tools.items():
             if tool.name == ALL:
-                where = f"tools[{index}].{'custom' if tool.custom else 'function'}.name"
+                where = tool.name_field
                 raise InvalidRequest(f"{where} {ALL!r} is the recipient of content in this model", param=where)
             arguments = self.slots(index, tool)[call_envelope.ARGUMENTS]
             called.append(Concat((ExactText(f"{tool.name}\n"), arguments)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from dovetail.events import Message
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
-from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock, Tools
+from dovetail.formats.base import EngineParsers, Format, Messages, ReasoningBlock
 from dovetail.formats.declarations import (
     Undeclarable,
     cached,
@@ -246,7 +246,7 @@ class KimiK25(KimiK2):
                 pieces += ("", THINK_END)
         return Prompt.alternating(pieces)
 
-    def template_variables(self, tools: Tools) -> Mapping[str, Any]:
+    def template_variables(self, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
         try:
             return {"tools_ts_str": in_typescript(tools or ())}
         except Undeclarable:

@@ -214,7 +214,7 @@ class PythonicAnswers(plain_text.PlainTextAnswers):
         called: list[Node] = []
         for index, tool in tools.items():
             if not _NAME.fullmatch(tool.name):
-                where = f"tools[{index}].{'custom' if tool.custom else 'function'}.name"
+                where = tool.name_field
                 raise InvalidRequest(f"{where} {tool.name!r} cannot be the name of a Python function", param=where)
             arguments = self.arguments(index, tool)
             if isinstance(arguments, JsonSchema):

@@ -17,8 +17,7 @@ from typing import cast
 import msgspec
 
 from dovetail.completion import Engine, TokenBatch
-from dovetail.conversation import check_tools
-from dovetail.custom_tools import is_custom
+from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
@@ -30,7 +29,7 @@ from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
 from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
-from dovetail.gateway.turn.tools import DeclaredTools, ToolNames
+from dovetail.gateway.turn.tools import ToolNames, declared_tools, errors_about_tools
 from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
@@ -106,7 +105,7 @@ class TurnRunner:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
             request = ToolNames.of(request.tools, request.messages).in_request(request)
-            DeclaredTools(request, self._format)  # refuses the tools that `prepare` refuses
+            declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
             return Rendered(request, written.prompt, ids, self._reports(request, written))
@@ -157,7 +156,7 @@ class TurnRunner:
     def _prepare(self, request: TurnRequest, names: ToolNames, recorded: bool) -> Turn:
         if request.prompts:
             return self._prepare_raw(request, recorded)
-        declared = DeclaredTools(request, self._format)
+        tools = declared_tools(request, self._format)
         written = self._written(request)
         prompt = written.prompt
         self._check_length(prompt)
@@ -168,19 +167,19 @@ class TurnRunner:
         language = formats.Turn(
             self._format,
             prompt,
-            tools=declared.tools,
+            tools=tools,
             tool_choice=request.tool_choice,
             thinking=request.thinking,
             continues=request.continue_final_message,
             response_format=request.response_format,
             parallel_tool_calls=request.parallel_tool_calls,
         )
-        with request.trace.stage("compile"), declared.request_fields():
-            if any(map(is_custom, declared.tools)):  # no other tool has a grammar of its own
-                check_together(check_tools(declared.tools))
+        with request.trace.stage("compile"), errors_about_tools():
+            if any(tool.custom for tool in tools):  # no other tool has a grammar of its own
+                check_together(tools)
             grammar = self._grammar(request, language)
             matcher_ = matcher.compile(grammar, self._tokenizer, sorted(self._end_ids)) if grammar else None
-            schemas = answer_schemas(request, declared.tools)
+            schemas = answer_schemas(request, tools)
         constraint, unbounded = self._bounded(matcher_, request, max_tokens, language)
         if unbounded:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
@@ -213,7 +212,7 @@ class TurnRunner:
             tokenizer=self._tokenizer,
             recorded=recorded,
             schemas=schemas,
-            unenforced=tuple(map(request.field_names.of, self._unenforced(grammar, schemas, declared))),
+            unenforced=tuple(map(request.field_names.of, self._unenforced(grammar, schemas))),
             most_drafts=self._most_drafts,
             recorder=self._recorder(request, start, new_reader),
             signatures=self._signatures,
@@ -290,7 +289,7 @@ class TurnRunner:
             choices=choices,
             tokenizer=self._tokenizer,
             recorded=recorded,
-            schemas=answer_schemas(request, ()),
+            schemas=answer_schemas(request, Tools()),
             unenforced=(),
             most_drafts=self._most_drafts,
             recorder=self._recorder(request, lambda: None, lambda choice, in_reasoning: RawReader()),
@@ -313,10 +312,10 @@ class TurnRunner:
             for choice in range(request.choices)
         ]
 
-    def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas, tools: DeclaredTools) -> tuple[str, ...]:
+    def _unenforced(self, grammar: Grammar | None, schemas: AnswerSchemas) -> tuple[str, ...]:
         writer: Writer = "structural_tag" if self._engine.info.enforces == "structural_tag" else "lark"
         places = [origin + pointer for origin, pointer in grammar.unenforced(writer)] if grammar else []
-        return tuple(map(tools.field, dict.fromkeys((*places, *schemas.unchecked))))
+        return tuple(dict.fromkeys((*places, *schemas.unchecked)))
 
     def _check_length(self, prompt: Prompt) -> None:
         """Refuse a prompt that cannot fit before it is tokenized, which takes a second for a megabyte."""

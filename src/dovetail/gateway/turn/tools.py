@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.conversation import Tool, check_tools
-from dovetail.custom_tools import declared as declared_part
+from dovetail.conversation import Tool, Tools, check_tools
 from dovetail.custom_tools import is_custom
 from dovetail.errors import DovetailError, InvalidRequest, SchemaRefused
 from dovetail.events import CallStart
@@ -129,8 +128,6 @@ def _names(tools: Any) -> Iterator[str]:
             yield part["name"]
 
 
-_TOOL_INDEX = re.compile(r"tools\[(\d+)\]")
-
 _PROBE_NAME = "zqprobexv"  # letters only, which no template escapes, and no word of any template
 _PROBE_CONTENT = "zqprobexc"
 _PROBE_TOOLS = [
@@ -139,7 +136,7 @@ _PROBE_TOOLS = [
 _USER = {"role": "user", "content": "hi"}
 
 
-class DeclaredTools:
+def declared_tools(request: TurnRequest, fmt: Format) -> Tools:
     """The tools that an answer may call: the request's, and those of its messages that the format shows to the model.
 
     No two tools may share a name. A request that sets `dovetail.strict` sets the level of every tool; with "schema", a
@@ -147,92 +144,67 @@ class DeclaredTools:
 
     Raises `InvalidRequest`, which names the field, for tools that are not well formed.
     """
-
-    def __init__(self, request: TurnRequest, fmt: Format) -> None:
-        declared = [(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())]
-        declaring = [(i, message) for i, message in enumerate(request.messages) if message.get("tools")]
-        if declaring:
-            roles = _roles_with_tools(fmt)
-            for i, message in declaring:
-                field = f"messages[{i}].tools"
-                if message["role"] not in roles:
-                    role, where = message["role"], "system messages" if "system" in roles else "the field tools"
-                    text = f"{field}: {fmt.name} does not know tools in messages of the role {role}: use {where}"
-                    raise InvalidRequest(text, param=field)
-                if message.get("content") and not roles[message["role"]]:
-                    field = f"messages[{i}].content"
-                    raise InvalidRequest(f"{field} must be empty in a message that declares tools", param=field)
-                with _errors_named(field):
-                    _check_names(message["tools"], check_tools(message["tools"]))
-                declared += ((tool, f"{field}[{j}]") for j, tool in enumerate(message["tools"]))
-        _check_different(declared)
-        self.tools = [tool for tool, _ in declared]
-        if (level := request.extension.strict) is not None:
-            self.tools = [_at_level(level, tool) for tool in self.tools]
-        self._fields = [field for _, field in declared]
-
-    def field(self, path: str) -> str:
-        """`path`, which begins with an index into `tools`, as a field of the request."""
-        index = _TOOL_INDEX.match(path)
-        if index is None or int(index[1]) >= len(self._fields):
-            return path
-        return self._fields[int(index[1])] + path[index.end() :]
-
-    @contextmanager
-    def request_fields(self) -> Iterator[None]:
-        """Errors inside this context name the field of the request; an error that names none is about `tools`."""
-        try:
-            yield
-        except InvalidRequest as error:
-            param, message = error.param or "tools", error.message
-            if (index := _TOOL_INDEX.match(param)) and int(index[1]) < len(self._fields):
-                place, field = index[0], self._fields[int(index[1])]
-                param, message = param.replace(place, field, 1), message.replace(place, field, 1)
-                if isinstance(error, SchemaRefused):
-                    message += ' (the request can ask for less: "dovetail": {"strict": "names"})'
-            # A new error: several requests may share the compiled grammar that failed, and its exception.
-            raise type(error)(message, param=param) from error
+    declared = [*check_tools(request.tools)]
+    declaring = [(i, message) for i, message in enumerate(request.messages) if message.get("tools")]
+    if declaring:
+        roles = _roles_with_tools(fmt)
+        for i, message in declaring:
+            field = f"messages[{i}].tools"
+            if message["role"] not in roles:
+                role, where = message["role"], "system messages" if "system" in roles else "the field tools"
+                text = f"{field}: {fmt.name} does not know tools in messages of the role {role}: use {where}"
+                raise InvalidRequest(text, param=field)
+            if message.get("content") and not roles[message["role"]]:
+                field = f"messages[{i}].content"
+                raise InvalidRequest(f"{field} must be empty in a message that declares tools", param=field)
+            declared += _with_plain_names(check_tools(message["tools"], field))
+    _check_different(declared)
+    level = request.extension.strict
+    return Tools(declared if level is None else [_at_level(level, tool) for tool in declared])
 
 
-def _check_names(tools: Sequence[Any], checked: Sequence[Tool]) -> None:
-    """Tools in messages begin with a letter or `_`, as Moonshot's API has it."""
-    for i, (tool, name) in enumerate(zip(tools, (tool.name for tool in checked), strict=True)):
-        if not (name[0].isalpha() or name[0] == "_"):
-            field = f"tools[{i}].{tool['type']}.name"
-            raise InvalidRequest(f"{field} {name[:80]!r} must begin with a letter or '_'", param=field)
+def _with_plain_names(tools: Tools) -> Tools:
+    """`tools` of a message, whose names begin with a letter or `_`, as Moonshot's API has it."""
+    for tool in tools:
+        if not (tool.name[0].isalpha() or tool.name[0] == "_"):
+            field = tool.name_field
+            raise InvalidRequest(f"{field} {tool.name[:80]!r} must begin with a letter or '_'", param=field)
+    return tools
 
 
-def _check_different(declared: Sequence[tuple[Any, str]]) -> None:
+def _check_different(declared: Sequence[Tool]) -> None:
     seen: set[str] = set()
-    for tool, field in declared:
-        name = declared_part(tool)["name"]
-        if name in seen:
-            field += f".{tool['type']}.name"
-            raise InvalidRequest(f"{field} {name} is declared twice", param=field)
-        seen.add(name)
+    for tool in declared:
+        if tool.name in seen:
+            raise InvalidRequest(f"{tool.name_field} {tool.name} is declared twice", param=tool.name_field)
+        seen.add(tool.name)
 
 
-def _at_level(level: Strict, tool: dict[str, Any]) -> dict[str, Any]:
+def _at_level(level: Strict, tool: Tool) -> Tool:
     """`tool` with the level that its request sets.
 
     "off" and "names" are upper bounds, whatever a client library always sends. With "schema", a tool without a level of
     its own gets `"strict": true`, so that a schema that cannot be enforced is refused.
     """
-    if is_custom(tool):
+    if tool.custom:
         return tool
-    own = tool["function"].get("strict")
-    strict = (True if own is None else own) if level == "schema" else None
-    return {**tool, "function": {**tool["function"], "strict": strict}}
+    strict = (True if tool.strict is None else tool.strict) if level == "schema" else None
+    leveled = msgspec.structs.replace(tool, strict=strict)
+    leveled.check_strict()
+    return leveled
 
 
 @contextmanager
-def _errors_named(field: str) -> Iterator[None]:
+def errors_about_tools() -> Iterator[None]:
+    """An error inside this context that names no field is about `tools`. A refused schema comes with a way out."""
     try:
         yield
     except InvalidRequest as error:
-        error.param = (error.param or "").replace("tools", field, 1)
-        error.message = error.message.replace("tools", field, 1)
-        raise
+        message = error.message
+        if isinstance(error, SchemaRefused) and (error.param or "").startswith(("tools[", "messages[")):
+            message += ' (the request can ask for less: "dovetail": {"strict": "names"})'
+        # A new error: several requests may share the compiled grammar that failed, and its exception.
+        raise type(error)(message, param=error.param or "tools") from error
 
 
 @functools.lru_cache(16)

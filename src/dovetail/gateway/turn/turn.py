@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.completion import Completion, Sampling
-from dovetail.custom_tools import is_custom
+from dovetail.conversation import check_tools
 from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, Signatures
@@ -126,7 +126,7 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def custom_tools_written(self) -> frozenset[str]:
         """The names of the custom tools, as the model writes them."""
-        return frozenset(tool["custom"]["name"] for tool in self.language.tools or () if is_custom(tool))
+        return frozenset(tool.name for tool in check_tools(self.language.tools) if tool.custom)
 
     @property
     def max_tokens(self) -> int:

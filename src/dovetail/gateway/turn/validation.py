@@ -6,13 +6,12 @@ A fault becomes a `Defect` event after the invalid call or content. No event is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from dovetail.conversation import Tool, check_response_format, check_tools
-from dovetail.custom_tools import DEFINITION
+from dovetail.conversation import Tool, Tools, check_response_format
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.formats.answers.tool_choice import usable
@@ -43,7 +42,7 @@ class AnswerSchemas(msgspec.Struct, frozen=True):
     unchecked: tuple[str, ...] = ()
 
 
-def answer_schemas(request: TurnRequest, tools: Sequence[Mapping[str, Any]]) -> AnswerSchemas:
+def answer_schemas(request: TurnRequest, tools: Tools) -> AnswerSchemas:
     """What an answer to `request`, which may call `tools`, is validated against.
 
     Unusable parts of a tool's schema are left out. Raises `SchemaRefused` for an unusable schema of a tool with
@@ -52,12 +51,12 @@ def answer_schemas(request: TurnRequest, tools: Sequence[Mapping[str, Any]]) -> 
     checkers: dict[str, Checker | InputChecker] = {}
     unchecked: list[str] = []
     budget, regex_budget = Budget(), RegexBudget()
-    for i, tool in enumerate(check_tools(tools)):
+    for tool in tools:
         if tool.custom:
-            checkers[tool.name], unusable = _input_checker(tool, f"tools[{i}].{DEFINITION}")
+            checkers[tool.name], unusable = _input_checker(tool, tool.grammar_field)
             unchecked += unusable
             continue
-        origin = f"tools[{i}].function.parameters"
+        origin = tool.schema_field
         usable_tool, left_out = usable(tool, budget)
         checked = "#" not in left_out
         try:

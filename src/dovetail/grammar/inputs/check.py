@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from dovetail.conversation import Tool
-from dovetail.custom_tools import DEFINITION, INPUT, InputGrammar
+from dovetail.custom_tools import INPUT, InputGrammar
 from dovetail.errors import SchemaRefused
 from dovetail.grammar.cache import Cache
 from dovetail.grammar.inputs.language import InputGrammarError
@@ -68,11 +68,11 @@ def check_together(tools: Iterable[Tool]) -> None:
     A grammar that was read before counts as much again, so that a request is treated alike whatever came before.
     """
     remaining = _SECONDS
-    for number, tool in enumerate(tools):
+    for tool in tools:
         if tool.grammar is None:
             continue
         if remaining <= 0:
-            origin = f"tools[{number}].{DEFINITION}"
+            origin = tool.grammar_field
             raise SchemaRefused(
                 f"{origin} is not read: the grammars of the tools before it took more than {_SECONDS:g} seconds",
                 param=origin,
