@@ -61,7 +61,7 @@ def check(plan: Candidate, folders: Mapping[str, str]) -> list[Advice]:
 
 
 def _gated(plan: Candidate) -> list[Advice]:
-    """A note on the gate: vLLM always drafts the same length, Dovetail's scheduler inside it does not."""
+    """A note on the gate: vLLM needs Dovetail's scheduler for it."""
     gated = [name for name in GATE if name != "max_draft_tokens" and plan.value(name) not in (None, "off")]
     scheduler = "Dovetail's scheduler inside vLLM does that: `pip install dovetail[vllm]` where vLLM runs"
     return [Advice("note", gated[0], f"{', '.join(map(plan.text, gated))}: {scheduler}")] if gated else []
@@ -71,7 +71,7 @@ def _ungated(plan: Candidate) -> list[Advice]:
     return [
         Advice("warning", name, f"{plan.text(name)}: {NAMES[plan.engine]} {without}")
         for name, without in GATE.items()
-        if plan.value(name) not in (None, "off")  # these engines behave as if it were off
+        if plan.value(name) not in (None, "off")  # off is the default of these engines
     ]
 
 

@@ -954,12 +954,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
-#: The gate and its limits -> what an engine does that has no such setting.
+#: The gate and its limits -> what SGLang and TensorRT-LLM do with the command that a plan is written as.
 GATE: Mapping[str, str] = {
-    "gate": "drafts as much at every step",
-    "max_draft_tokens": "drafts as much at every step",
+    "gate": "drafts as much at every step by default",
+    "max_draft_tokens": "drafts as much at every step by default",
     "speculate_below_context": "drafts at any length",
-    "speculate_up_to_batch": "drafts in batches of any size",
+    "speculate_up_to_batch": "drafts in batches of any size by default",
 }
 _ALIASES = {alias: option.name for option in OPTIONS for alias in option.aliases}
 _SPECULATIVE = "--speculative-config."

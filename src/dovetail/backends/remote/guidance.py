@@ -1,6 +1,6 @@
 """Writes grammars for vLLM's guidance backend, an llguidance with smaller limits and one end token.
 
-vLLM 0.32 brings llguidance 1.7.6 and vLLM 0.33 brings 1.9.1. Both use llguidance's default limits.
+vLLM 0.32 and 0.33 bring llguidance 1.7 and use its default limits.
 """
 
 from __future__ import annotations
