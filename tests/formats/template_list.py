@@ -52,8 +52,8 @@ _REASONS = """
 - Engines' copies of DeepSeek's templates write blanks that DeepSeek's own do not have, and Hunyuan's a word before
   each answer. We write the models' own.
 
-| template | the first answer that differs, or why none is shown |
-|---|---|""".splitlines()
+The first answer that differs, or why none is shown:
+""".splitlines()
 
 
 class Row(NamedTuple):
@@ -72,24 +72,24 @@ def rows(shared_data: Path) -> Iterator[Row]:
         name = str(path.relative_to(shared_data / "templates").with_suffix(""))
         verdict = fmt.verdict
         if not fmt.reads_calls:
-            yield Row(name, "plain", (f"not read: {_cell(fmt.derived.derivation.reason)}", "", "", ""))
+            yield Row(name, "plain", (f"not read: {_line(fmt.derived.derivation.reason)}", "", "", ""))
             continue
         kind = "derived" if fmt.family_name == DERIVED else "native"
         reasons = (fmt.derived.derivation.reason,) if verdict is None else tuple(filter(None, verdict))
         marks = ("no history",) * 3 if verdict is None else tuple("no" if problem else "yes" for problem in verdict)
-        yield Row(name, kind, (fmt.family_name, *marks), tuple(map(_cell, reasons)))
+        yield Row(name, kind, (fmt.family_name, *marks), tuple(map(_line, reasons)))
 
 
-def _cell(text: str) -> str:
-    """`text` in a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+def _line(text: str) -> str:
+    """`text` in one line of Markdown, in a list or a table."""
+    return text.replace("\n", " ").replace("<", "\\<").replace("|", "\\|")
 
 
 def page(listed: Iterable[Row]) -> str:
     listed = list(listed)
     count = Counter(row.kind for row in listed)
     numbers = {kind: count[kind] for kind in ("native", "derived", "plain")}
-    reasons = (f"| {row.name} | {'; '.join(row.reasons)} |" for row in listed if row.reasons)
+    reasons = (f"- {row.name}: {'; '.join(row.reasons)}" for row in listed if row.reasons)
     return _HEAD.format(total=len(listed), **numbers) + "\n".join((*map(str, listed), *_REASONS, *reasons)) + "\n"
 
 
