@@ -50,6 +50,7 @@ demo: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.prose
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -74,10 +74,10 @@ class Completion(msgspec.Struct, frozen=True):
     `max_tokens`: the most new tokens.
     `stop`: strings that end the output as soon as the last character of one is decoded. An engine behind HTTP ignores
     them: its caller sees the text and closes the stream.
-    `stop_token_ids`: tokens that end the output, as those of `EngineInfo.eos_ids` do. The last batch contains them. An
+    `stop_token_ids`: tokens that end the output, as `EngineInfo.eos_ids` do. The last batch contains them. An
     engine behind HTTP may ignore them: its caller sees the ids and closes the stream.
     `ignore_eos`: the tokens of `EngineInfo.eos_ids` are not chosen.
-    `min_tokens`: before so many new tokens, no token that ends the output is chosen. Stop strings may come before.
+    `min_tokens`: new tokens before which no token that ends the output is chosen. Stop strings may come before.
     With a constraint, `ignore_eos` and `min_tokens` hold as long as the constraint allows a token that does not end the
     output. Where it allows none, the output ends.
     `logprobs`: None for no log probabilities; n for the log probability of each new token and of the n likeliest

@@ -274,6 +274,7 @@ def test_a_format_without_prompts_has_to_fit_the_chat_template(
     complaint = (
         "format is 'qwen3' (command line): qwen3 has no prompts of its own, they come from the model's chat template"
     )
-    assert f"{complaint}, and that of {folder} is not qwen3's" in refused(capsys, "plan", folder, "--format", "qwen3")
+    unlike = f"{complaint}, and {folder}'s template is not qwen3's"
+    assert unlike in refused(capsys, "plan", folder, "--format", "qwen3")
     checkpoint(folder, template=PLAIN)
     assert "the chat template shows no calls" in refused(capsys, "serve", folder, "--format", "hermes")

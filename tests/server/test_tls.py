@@ -61,7 +61,7 @@ def test_without_files_there_is_no_tls() -> None:
         ("/no/such.pem", KEY, "ssl_certfile /no/such.pem cannot be read: No such file"),
         (CERTIFICATE, "/no/such.key", "ssl_keyfile /no/such.key cannot be read: No such file"),
         (CERTIFICATE, str(FILES), "cannot be read: Is a directory"),
-        (CERTIFICATE, str(FILES / "other.key"), "is not that of the certificate"),
+        (CERTIFICATE, str(FILES / "other.key"), "does not belong to the certificate"),
         (CERTIFICATE, str(FILES / "encrypted.key"), "needs a passphrase"),
         (CERTIFICATE, None, "in which the key has to be too, cannot be used"),
         (__file__, KEY, "cannot be used for TLS: they must be PEM files"),
@@ -78,4 +78,4 @@ def test_a_wrong_key_is_one_message(dovetail: Dovetail, pair: Path, tmp_path: Pa
     options = "--ssl-certfile", CERTIFICATE, "--ssl-keyfile", tmp_path / "key", "--port", str(free_port())
     refused = dovetail("serve", pair / "target", *options)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert "is not that of the certificate" in refused.stderr
+    assert "does not belong to the certificate" in refused.stderr

@@ -88,7 +88,7 @@ def compare(before: Result, after: Result) -> Comparison:
 
 
 def _cells(result: Result) -> dict[_Key, Cell]:
-    """By the endpoint's place, because the same server may have another port in the later run."""
+    """The cells, with each endpoint by its place: the same server may have another port in the later run."""
     places = {endpoint: place for place, endpoint in enumerate(result.models)}
     return {
         (places.get(cell.endpoint, 0), cell.context, cell.concurrency, cell.kind, cell.speculation): cell

@@ -117,7 +117,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Decode speed of one variant over that of another in the same waves: geometric mean, and its 95 % interval."""
+    """How many times as fast one variant decodes as another in the same waves: geometric mean, 95 % interval."""
 
     context: int
     concurrency: int

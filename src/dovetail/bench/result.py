@@ -40,7 +40,7 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of what measures."""
+    """The versions of Python and of the packages that measure."""
     return {name: metadata.version(name) for name in ("aiohttp", "msgspec")} | {"python": platform.python_version()}
 
 

@@ -37,14 +37,14 @@ class _Variant:
 
 
 def _checked(timed: Sequence[Timed]) -> Calls:
-    """Every finished answer is checked, those of the warm-up too."""
+    """Every finished answer is checked, in the warm-up too."""
     finished = [each.answer for each in timed if not each.answer.cut_off]
     reasons = [reason for answer in finished if (reason := wrong(answer)) is not None]
     return Calls(len(finished), len(reasons), reasons[0] if reasons else None)
 
 
 class Run:
-    """A run of a plan. `cells`: what is measured so far; those of an earlier run are not measured again."""
+    """A run of a plan. `cells`: what an earlier run has measured, and this one does not measure again."""
 
     def __init__(self, plan: Plan, targets: Sequence[Target], cells: Sequence[Cell] = ()) -> None:
         self.cells: list[Cell] = [*cells]
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def requests(self) -> int:
-        """Timed and warm-up requests of the plan, without those of cells that are there already."""
+        """How many timed and warm-up requests the plan still needs: cells that are measured need none."""
         groups = self._groups()
         return sum(len(group) * self._requests(group[0].empty.concurrency) for group in groups)
 
@@ -112,7 +112,7 @@ class Run:
     async def _wave(self, variant: _Variant, wave: int) -> None:
         cell = variant.empty
         variant.target.check_context(cell.context, self._plan.tokens)
-        # A prompt's own words differ from those of any other; the rest is the same in all variants.
+        # A prompt's own words are in no other prompt; the rest is the same in all variants.
         place = f"{cell.endpoint} {cell.context} {cell.concurrency} {cell.kind} {cell.speculation}"
         owns = [f"{self._plan.seed} {place} {wave} {i}" for i in range(cell.concurrency)]
         requests = [await variant.target.prompt(cell.kind, cell.context, own) for own in owns]

@@ -164,7 +164,7 @@ class _Kinds:
         return kind if most else None
 
     def _inside(self, character: str) -> bool:
-        """Whether the next character of arguments is in a string of theirs; its quotes are not."""
+        """Whether `character`, the next one of the arguments, is inside a JSON string. Its quotes are outside."""
         if not self._in_string:
             self._in_string = character == '"'
             return False

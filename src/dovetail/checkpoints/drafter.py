@@ -40,7 +40,7 @@ _SPECULATORS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 class Drafter(msgspec.Struct, frozen=True, kw_only=True):
     """A drafter as its files describe it. None means that the files do not declare it.
 
-    `path` is the name by which the user calls the checkpoint; `fields` are those of its layers. `target_hidden`: width
+    `path` is the name by which the user calls the checkpoint; `fields` describe its layers. `target_hidden`: width
     of the target's hidden states. `aux_layers`: which hidden states of the target it reads, where i is the one that
     enters layer i. `draft_tokens`: how many tokens the checkpoint proposes; `most_tokens`: how many it can draft in a
     step. `verifier`: the target that it names; `target_type`: that target's model_type.

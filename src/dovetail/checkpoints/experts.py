@@ -13,7 +13,7 @@ _MOST_EXPERTS = 4096  # per layer; the largest known model has 384
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """A mixture of experts. A layer has `routed` experts, of which a token uses `active`, and `shared` beside them.
 
-    `width` is the width of one routed expert, `shared_width` that of all shared experts together. `layers` is how many
+    `width` is the width of one routed expert, `shared_width` of all shared experts together. `layers` is how many
     layers have experts; the others have a dense feed-forward.
     """
 

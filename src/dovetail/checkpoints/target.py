@@ -37,8 +37,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` is the name by which the user calls the checkpoint. `architecture` and `family` (the config's model_type)
     describe the whole model; `text_architecture`, `text_family` and `fields` describe its language model, which differs
-    only when a multimodal model contains it. `eos_ids` end a turn: those of generation_config.json if it declares any,
-    else of config.json. `context_note` says how `context` was computed. `mtp_weights` is None when
+    only when a multimodal model contains it. `eos_ids` end a turn: from generation_config.json if it declares any,
+    else from config.json. `context_note` says how `context` was computed. `mtp_weights` is None when
     no file lists the tensors, so that nobody knows whether the declared MTP layers are there.
     """
 
@@ -184,7 +184,7 @@ def _has_mtp_weights(files: Stored, layers: int) -> bool | None:
 
 
 def _quantization(whole: Fields, text: Fields, folder: str) -> Quantization | None:
-    """In config.json, in the language model's part of it, or in the file that ModelOpt writes beside it."""
+    """The quantization in config.json, in its language model's part, or in the file that ModelOpt writes beside it."""
     for config in (whole, text):
         block = config.block("quantization_config", "compression_config")
         if block is not None:

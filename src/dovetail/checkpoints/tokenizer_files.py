@@ -112,7 +112,7 @@ def _added_tokens(folder: Path) -> list[Token]:
 
 
 def _templates(folder: Path, declared: _Templates) -> Iterator[tuple[str, ChatTemplate]]:
-    """By name. Templates in files of their own win over those in a config."""
+    """The templates by name. A file of its own wins over a config."""
     files = {"default": folder / "chat_template.jinja"}
     files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     files = {name: file for name, file in files.items() if file.is_file()}

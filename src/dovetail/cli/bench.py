@@ -83,7 +83,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     if not kinds or len(kinds) < len(set(arguments.kinds.split(","))):
         raise InvalidRequest(f"--kinds knows {' and '.join(KINDS)}, not {arguments.kinds!r:.80}")
     if arguments.tokens < 2:
-        raise InvalidRequest("--tokens must be 2 or more: the speed is that of the tokens after the first")
+        raise InvalidRequest("--tokens must be 2 or more: the speed is measured after the first token")
     seed = new_seed() if arguments.seed is None else arguments.seed
     counts = arguments.tokens, arguments.requests
     return Plan(contexts, concurrencies, tuple(kinds), *counts, seed, arguments.shared_prefix)
@@ -94,7 +94,7 @@ async def _measure(measuring: Run, transports: list[HttpTransport], file: Resume
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     try:
         await measuring.prepare()
-        print(f"{measuring.requests} requests, those of the warm-up included", file=sys.stderr)
+        print(f"{measuring.requests} requests, with the warm-up", file=sys.stderr)
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("requests", total=measuring.requests)
             await measuring.run(

@@ -48,7 +48,7 @@ def engine_settings(plan: Plan) -> EngineSettings:
 def cost_folder() -> Path | None:
     """The folder of the gate's cost files.
 
-    None if it cannot be written: step times are then measured at every start. The place is that of
+    None if it cannot be written: step times are then measured at every start. The place follows
     https://specifications.freedesktop.org/basedir-spec/latest/
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))

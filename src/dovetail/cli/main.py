@@ -135,7 +135,7 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     output.add_argument(
         "--diff",
         metavar="TEMPLATE",
-        help="compare the prompt with that of a chat template: a file, or `model` for the checkpoint's own template; "
+        help="compare with the prompt of a chat template: a file, or `model` for the checkpoint's own template; "
         "exit code 1 if they differ",
     )
     render.add_argument("--json", action="store_true", help="print JSON: text, segments, repairs, and with --model ids")
@@ -266,11 +266,9 @@ def _add_verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument("url2", metavar="URL2", nargs="?", help="a second one, which is tested beside it")
     verify.add_argument("--suite", metavar="NAME[,NAME]", default="", help="suites to run (default: all)")
     verify.add_argument("--model-name", metavar="NAME", help="the model's name at the endpoint, if it serves several")
-    verify.add_argument("--model-name-2", metavar="NAME", help="the same for URL2 (default: that of --model-name)")
+    verify.add_argument("--model-name-2", metavar="NAME", help="the same for URL2 (default: --model-name)")
     verify.add_argument("--api-key-file", metavar="FILE", help="file with the key of URL (default: $OPENAI_API_KEY)")
-    verify.add_argument(
-        "--reference-model-name", metavar="NAME", help="the model's name there (default: that of --model-name)"
-    )
+    verify.add_argument("--reference-model-name", metavar="NAME", help="the model's name there (default: --model-name)")
     verify.add_argument(
         "--api-key-file-2", metavar="FILE", help="file with the key of URL2 (default: $OPENAI_API_KEY_2)"
     )

@@ -1,4 +1,4 @@
-"""`dovetail render --diff`: the difference between a prompt and that of a chat template for the same request."""
+"""`dovetail render --diff`: how a prompt differs from the one that a chat template writes for the same request."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
 
 
 def _body_memory(plan: Plan) -> dict[str, int]:
-    """The plan's limit of the memory for bodies; without one, that of the gateway."""
+    """The plan's limit of the memory for bodies; without one, the gateway has its own."""
     limit = plan.value("body_memory")
     return {} if limit is None else {"body_memory_bytes": limit}
 

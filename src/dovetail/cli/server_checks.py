@@ -103,14 +103,14 @@ async def _check_model(plan: Plan, tokenizer: Tokenizer, warn: Callable[[str], N
     if ids is not None and ids != list(control.values()):
         name = _one_line(models[0].id) if models else "a model"
         raise EngineError(
-            f"{server.name} serves {name}, whose control tokens have other ids than those of {plan.value('target')}: "
+            f"{server.name} serves {name}, whose control tokens have other ids than in {plan.value('target')}: "
             "give the checkpoint that it serves as MODEL"
         )
 
 
 async def _server_ids(server: Server, model: str, text: str) -> list[int] | None:
     """The server's own token ids of `text`; None if it does not report them."""
-    # The first fields are those of vLLM and SGLang, then those of llama.cpp, then those of Dovetail.
+    # The first fields are for vLLM and SGLang, the next for llama.cpp, the last for Dovetail.
     body: dict[str, Any] = {"model": model, "prompt": text, "add_special_tokens": False}
     body |= {"content": text, "add_special": False, "parse_special": True}
     body |= {"dovetail": {"control_tokens": True}}

@@ -50,7 +50,7 @@ class RunFile:
             raise InvalidRequest(f"{file} belongs to a run with other {of}: {advice}")
 
     def results(self, decoder: msgspec.json.Decoder[Any]) -> list[Any]:
-        """The earlier results, without lines that are none: a run may have been killed while it wrote one."""
+        """The earlier results, without broken lines: a run may have been killed while it wrote one."""
         results = []
         for line in self._lines:
             try:

@@ -38,7 +38,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def retry_after(self) -> float | None:
-        """In how many seconds to try again, from seconds or a date (RFC 9110, 10.2.3); None if it does not tell."""
+        """Seconds to wait, given as seconds or as a date (RFC 9110, 10.2.3); None without such a header."""
         header = self.headers.get("retry-after", "").strip()
         if header.isdecimal():
             return float(header)

@@ -1,4 +1,4 @@
-"""Tool declarations: what those of all families share (a cache, a size limit, JSON with sorted keys), and TypeScript.
+"""Tool declarations: what all families share (a cache, a size limit, JSON with sorted keys), and TypeScript.
 
 An agent sends the same tools with every request, and they take longer to write than the rest of a prompt.
 
@@ -126,7 +126,7 @@ class SizeLimit:
 def error_in_message(error: DovetailError, first: int, i: int) -> DovetailError:
     """`error` with the right field name if it is about a tool that came from ``messages[i].tools``.
 
-    The tools of the request and of that message were declared as one list; those of the message start at `first`.
+    The tools of the request and of that message were declared as one list; the message's tools start at `first`.
     """
     field = _TOOL_FIELD.fullmatch(error.param or "")
     if field is None or int(field[1]) < first:

@@ -104,7 +104,7 @@ class Turn:
     def reader(
         self, tokenizer: Tokenizer | None = None, *, call_prefix: str = "call_", repair_arguments: bool = False
     ) -> Reader:
-        """A reader of one answer, which is fed piece by piece. The options are those of `Format.reader`."""
+        """A reader of one answer, which is fed piece by piece. `Format.reader` has the options."""
         return self.format.reader(
             self.tools,
             thinking=self.left_open,

@@ -142,7 +142,7 @@ class Gate:
 
     @property
     def expected_acceptance(self) -> list[float]:
-        """By position, the learned probability that a draft is accepted if the drafts before it were."""
+        """The learned probability that a draft is accepted if the drafts before it were, by position."""
         return self._acceptance.overall
 
     def learned(self) -> CostModel | None:

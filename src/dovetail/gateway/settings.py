@@ -12,7 +12,7 @@ from dovetail.gateway.turn.turn_request import TurnDefaults
 
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):
-    """The gateway's settings: those of turns, and those of the server.
+    """The gateway's settings: for turns, and for the server.
 
     `served_model_name` is the model's name in the API. With `api_key` or `keys`, every path that computes or shows
     something of the model requires that key, which has no limits, or one of the named keys. Web pages of

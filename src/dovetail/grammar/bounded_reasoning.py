@@ -1,4 +1,4 @@
-"""`BoundedReasoning`: a constraint that ends the model's reasoning after so many tokens."""
+"""`BoundedReasoning`: a constraint that ends the model's reasoning after a number of tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _State(NamedTuple):
 
 
 class BoundedReasoning:
-    """The `Constraint` of one sequence: that of `matcher`, or none, and at most `budget` tokens of reasoning.
+    """The `Constraint` of one sequence: the `matcher`, if any, and at most `budget` tokens of reasoning.
 
     After these tokens only the closing marker may come. If they end inside a character, its other bytes come first, so
     that the text stays whole. Reasoning that ends earlier is not affected. `left_open`: the prompt ends inside a block.

@@ -39,7 +39,7 @@ _COMPLAINTS: Cache[str] = Cache(1024, 4 * 2**20)
 def write(spelled: SpelledSchema, rules: dict[str, str]) -> str | None:
     """The name of the rule or terminal for a schema in the words of `lark_schema`; None if it has to be `%json`.
 
-    `rules`: the names of rules and terminals by their body, to which those of this schema are added.
+    `rules`: the names of rules and terminals by their body. This schema adds its own.
     """
     if any(pointer.rpartition("/")[2] in _EXACT for pointer in spelled.unenforced):
         return None  # a number that the library cannot compare may need more digits than the bound

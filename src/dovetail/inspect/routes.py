@@ -61,7 +61,7 @@ _HEADERS = {
 
 
 def inspect_routes(settings: Settings, tokenizer: Tokenizer) -> MoreRoutes:
-    """The routes of the page, if requests are recorded; else none. `tokenizer` is that of the served model."""
+    """The routes of the page, if requests are recorded; else none. `tokenizer`: the served model's."""
     if settings.recordings is None:
         return MoreRoutes()
     data = _Data(settings.recordings.folder, settings.served_model_name, tokenizer)

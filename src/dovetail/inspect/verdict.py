@@ -217,7 +217,7 @@ def misfits(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _texts(events: Sequence[Event]) -> dict[int | None, str]:
-    """The arguments of each call by its index, and the content as that of None."""
+    """The arguments of each call by its index, and the content by None."""
     pieces: dict[int | None, list[str]] = {}
     for event in events:
         match event:

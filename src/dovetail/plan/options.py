@@ -628,7 +628,7 @@ OPTIONS: tuple[Option, ...] = (
         "fixed_sampling",
         _Text | None,
         "values that requests may have in the sampling fields, the first as the default; others are refused. model: "
-        "those of the checkpoint (default: none)",
+        "the checkpoint's values (default: none)",
         "serving",
         gateway=True,
         metavar="model|FIELD=VALUE[/VALUE][,…]",

@@ -37,7 +37,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides what runs.
 
-    `settings`: every setting; a value of None is none, or left to the engine. `variables`: the environment variables
+    `settings`: every setting; None: it has no value, or the engine decides. `variables`: the environment variables
     of `settings["env"]`, each with its own source. `target`, `drafter`: what their files declare, None if there is no
     such checkpoint or it could not be read. `folders`: the folders of target, drafter and tokenizer on this machine.
     `compute`: this machine's processor and its kernel for the weights, for the embedded engine. `reason`: why the

@@ -94,7 +94,7 @@ def resolve(
 
     `model`: a target or a drafter, as a folder or a hub id; None: the demo pair. `config`: a file with more settings.
     `recipe`: the name or the file of the only recipe to use, "none" for no recipe, None for all that match. `engine`:
-    the engine, if no layer sets one. Reads only small files, and downloads those of models on the hub.
+    the engine, if no layer sets one. Reads only small files, and downloads them for models on the hub.
 
     Raises `PlanError` for settings that are unknown, out of range or cannot work together, and `CheckpointError` for a
     checkpoint that is missing, incomplete or unreadable.

@@ -228,7 +228,7 @@ class CallReader(Reader):
         self._events.append(Content(text))
 
     def _abandon(self, text: str, defect: str) -> None:
-        """`text` began like a call and is none, because of `defect`: it is content."""
+        """`text` began like a call, but is content, because of `defect`."""
         self._defect(defect, text[:80])
         if text := text.lstrip():
             self._events.append(Content(text))

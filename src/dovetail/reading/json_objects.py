@@ -176,7 +176,7 @@ class JsonObjectReader(CallReader):
             self._extra(envelope, key)
 
     def _extra(self, envelope: Envelope, key: str) -> None:
-        """The current member is none that a call has."""
+        """Keep the current member as text: calls do not have its key."""
         if not (envelope.certain or envelope.started):
             raise _Interrupted("")
         self._defect("extra_key", key)
@@ -327,7 +327,7 @@ class JsonObjectReader(CallReader):
             self._defect("missing_arguments", self._id)
             closing = "{}"
         elif not valid:
-            # A model that drops the object's brackets, which are markup, may drop those of the arguments with them.
+            # A model that drops the object's brackets, which are markup, may drop the arguments' brackets with them.
             closing = self._arguments.closing()
             if not marker or not closing or closing.startswith('"'):
                 self._defect("invalid_arguments", self._id)

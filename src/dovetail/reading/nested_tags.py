@@ -105,7 +105,7 @@ class NestedTagReader(CallReader):
                 return tag
 
     def _tag(self) -> Script[str | None]:
-        """Read a tag after its mark; None if it is none. It is content then."""
+        """Read a tag after its mark; None for other text, which is content then."""
         text, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
         if stop == ">" and text.startswith("<"):
             return f"{text}>"

@@ -120,7 +120,7 @@ class Parameters:
         return head
 
     def _unwrap(self, text: str) -> bool:
-        """Write the members of `text` if it is an object of the tool's own parameters under a key that is none."""
+        """Write the members of `text`, an object of the tool's own parameters under a key that is not a parameter."""
         if not self._head or not text.lstrip(WHITESPACE).startswith("{") or not is_json(text):
             return False
         inner = [*_raw_members(text)]

@@ -375,7 +375,7 @@ def _begins_value(text: str, stop: str | None) -> bool:
 
 
 class _Decoder:
-    """Turns the inside of a Python string into that of a JSON string, each character as soon as its escape is complete.
+    """Turns what is inside a Python string into the same of a JSON string, each character as soon as its escape ends.
 
     An escape that Python does not have stays as it is.
     """

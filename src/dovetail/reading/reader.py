@@ -450,8 +450,8 @@ class Reader(ABC):
 def _stops(
     controls: tuple[str, ...], literals: tuple[str, ...]
 ) -> tuple[Search, Mapping[str, str], Callable[[str], Any], int]:
-    """What finds `literals` in the alphabet, each literal's name by its spelling in the alphabet, what finds any
-    character in text that may begin one of them or a control token, and the length of the longest spelling."""
+    """How to search for `literals`: their pattern, each literal's name by its spelling, both in the alphabet; a pattern
+    of the characters in text that may begin a literal or a control token; the length of the longest spelling."""
     alphabet = Alphabet(controls)
     spelled = {alphabet.from_text(literal) + alphabet.end(): literal.lstrip(" \n") or literal for literal in literals}
     firsts = "".join(re.escape(first) for first in sorted({literal[0] for literal in (*controls, *literals)}))

@@ -71,8 +71,8 @@ class ParameterReader(CallReader):
     def _weigh_stop(self, text: str, at: int) -> int | None:
         """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`.
 
-        It does where the value is JSON and inside a string. Elsewhere only the spelling of a control token does, other
-        than that of the value's own end, and only if the value's end comes before any other stop.
+        It does where the value is JSON and inside a string. Elsewhere the spelling of a control token does, unless
+        it ends the value, if the value's end comes before any other stop.
         """
         if text[self._at] != "\n" and self._parameters.in_json_string:
             return string_goes_on(text, at)

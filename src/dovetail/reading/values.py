@@ -31,7 +31,7 @@ _MOST_STEPS: Final = 512
 class ParameterTypes:
     """The types of one tool's parameters, by key. `schema` may be anything.
 
-    `schemas`: those of one value in the tool's arguments; then the types are those of this value's members and items.
+    `schemas`: the schemas of one value in the tool's arguments; then the types belong to its members and items.
     """
 
     def __init__(self, schema: Any, schemas: Sequence[Any] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The server's connections: how many there may be, and how long each may take to send a request and to read an answer.
 
 uvicorn has no such deadlines, so a client that sends half a request, or stops reading, would hold its connection for
-ever. The deadlines are those of nginx: `client_header_timeout`, `client_body_timeout`, `send_timeout`,
+ever. The deadlines are nginx's: `client_header_timeout`, `client_body_timeout`, `send_timeout`,
 `keepalive_timeout`.
 """
 
@@ -31,7 +31,7 @@ _HEADER_BYTES = 64 * 1024
 _FRAMING = 8
 #: Requests that a connection may send while another is answered; each takes some 10 KB.
 _PIPELINED = 100
-#: A body that arrives slowly may take so many times the deadline between two reads.
+#: How many times the deadline between two reads a body may take in all.
 _WHOLE_BODY = 10
 #: How long, and for how many bytes, a closed connection is read on. A client that still sends would otherwise get a
 #: reset, and might lose the answer that says why.

@@ -81,7 +81,7 @@ def _content(descriptor: int) -> bytes:
 def _folder() -> Path | None:
     """The folder for this user's keys; None if there is none.
 
-    The place is that of https://specifications.freedesktop.org/basedir-spec/latest/
+    The place follows https://specifications.freedesktop.org/basedir-spec/latest/
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     with suppress(OSError, RuntimeError, ValueError):  # there is no home, or its name contains a NUL

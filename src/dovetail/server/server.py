@@ -286,7 +286,7 @@ def _uvicorn_config(app: ASGIApp, limits: ConnectionLimits, tls: ssl.SSLContext 
         proxy_headers=False,  # nothing here looks at the client's address
         log_config=None,  # its records go where all others go (`server.logs`)
         log_level="error",  # `Connections` logs the warnings, in one line a second
-        backlog=_ACCEPTS,  # `GracefulServer.startup` sets that of the socket
+        backlog=_ACCEPTS,  # `GracefulServer.startup` sets the socket's
         timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
     )

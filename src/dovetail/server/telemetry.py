@@ -33,7 +33,7 @@ def telemetry(plan: Plan) -> Telemetry:
 
 
 def traces_endpoint(option: str | None, environment: Mapping[str, str]) -> str | None:
-    """The URL to which traces are sent: that of the option, else "" for that of OpenTelemetry's environment variables.
+    """The URL to which traces are sent: the option's, else "" if OpenTelemetry's environment variables have one.
 
     None if there are no traces. Raises `PlanError` for what the variables ask for and Dovetail has not.
     https://opentelemetry.io/docs/specs/otel/protocol/exporter/

@@ -55,6 +55,6 @@ def _no_passphrase() -> str:
 def _explained(error: OSError, certificate: str, key: str | None) -> str:
     reason = getattr(error, "reason", None) or error.strerror or str(error)
     if reason == "KEY_VALUES_MISMATCH":
-        return f"the key in {key or certificate} is not that of the certificate in {certificate}"
+        return f"the key in {key or certificate} does not belong to the certificate in {certificate}"
     where = f"{certificate} and {key}" if key is not None else f"{certificate}, in which the key has to be too,"
     return f"{where} cannot be used for TLS: they must be PEM files with a certificate and its private key ({reason})"

@@ -69,7 +69,7 @@ def text_prefix(tokenizer_file: Path, post_processor: Mapping[str, Any] | None) 
     """The literals of the control tokens that a checkpoint's own tokenizer writes before a text.
 
     `add_bos_token` in the tokenizer's configuration decides, as in transformers; without it, the template in
-    `post_processor`, which is that of the tokenizer.json.
+    `post_processor` of the tokenizer.json.
     """
     config = read_tokenizer_config(tokenizer_file.parent) if tokenizer_file.name == "tokenizer.json" else None
     if config is not None and config.add_bos_token is not None:

@@ -68,7 +68,7 @@ class Tokenizer(ABC):
         return _checked(self._encode, text)
 
     def prompt_ids(self, pieces: Sequence[str]) -> list[int]:
-        """The token ids of a prompt's pieces (see `Prompt`), equal to those of the model's own tokenizer for the whole.
+        """The token ids of a prompt's pieces (see `Prompt`), equal to what the model's own tokenizer gives for all.
 
         The ids of each text are cached, because a growing conversation repeats its earlier texts. A `TokenSpan` has ids
         of its own.

@@ -150,7 +150,7 @@ class Language(msgspec.Struct, frozen=True):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The literals that must never be in a message; those of many families without a format."""
+        """The literals that must never be in a message; without a format, the literals of many families."""
         if self.format is None:
             return _MARKERS
         return tuple(literal for literal in self.format.reader_type.controls if len(literal) > 3)

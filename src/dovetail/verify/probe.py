@@ -37,7 +37,7 @@ _OF_PROMPTS = ("messages", "tools", "tool_choice", "chat_template_kwargs", "reas
 _UNDRAFTED: Mapping[str, Any] = {"dovetail": {"draft_tokens": 0}}
 #: Fields with which SGLang's answers count their drafts; Dovetail's always do.
 _COUNTED_BY_SGLANG: Mapping[str, Any] = {"return_spec_tokens_details": True}
-_SHOWN = 200  # characters of an answer that is none
+_SHOWN = 200  # characters of an answer that is no chat completion
 _SHORT = {"max_tokens": 16, "messages": _HELLO}
 
 

@@ -20,7 +20,7 @@ from dovetail.verify.outcome import Failure, Outcome, Untested
 from dovetail.verify.probe import Companion, probe
 from dovetail.verify.suites.base import Case, Checked, Finding, Suite
 
-#: The share of pairs in which two sound endpoints are taken to differ: that of a model that is asked twice.
+#: The share of pairs in which two sound endpoints are taken to differ, as one model does that is asked twice.
 _DISAGREEMENT = 0.1
 
 

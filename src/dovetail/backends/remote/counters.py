@@ -25,7 +25,7 @@ class Counted(msgspec.Struct, frozen=True):
 #: Dovetail's names -> the server's metrics.
 Table = Mapping[str, Counted]
 
-#: The most values of a label; there are never so many draft positions.
+#: The most values of a label; there are always fewer draft positions.
 _MOST_VALUES = 64
 #: The most series to read: more than the largest deployment has. Each blocks the event loop for 20 µs.
 _MOST_SERIES = 4096

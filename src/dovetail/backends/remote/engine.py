@@ -332,7 +332,7 @@ class RemoteEngine:
                 await server.poll()
                 if server.up and server.life != life:
                     self._greet(server)
-                    # A server that joins late does not get all requests until its total is that of the others.
+                    # A server that joins late would get all requests until its total has caught up with the others.
                     others = [other.sent for other in self._servers.values() if other.up and other is not server]
                     server.sent = max(server.sent, min(others, default=0))
                 self._signal()

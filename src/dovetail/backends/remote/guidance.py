@@ -17,8 +17,8 @@ from dovetail.grammar import Choice, Concat, ControlToken, Grammar, JsonSchema, 
 from dovetail.grammar.schemas.keywords import ABOUT, ASSERTIONS
 from dovetail.grammar.schemas.references import Place, References, placed, pointer
 
-#: The most items in the `minItems` and `maxItems` of all lists together. llguidance 1.7.6 creates so many rules before
-#: it counts them: it fails at 100,000, and 10^8 exhaust the memory of the process that serves all requests.
+#: The most items in the `minItems` and `maxItems` of all lists together. llguidance 1.7.6 creates a rule for each
+#: before it counts them: it fails at 100,000, and 10^8 exhaust the memory of the process that serves all requests.
 MOST_ITEMS = 10_000
 #: The most entries in one row of its parser, which holds 2,000: the ways in which an answer may continue at one place.
 MOST_ENTRIES = 1_900

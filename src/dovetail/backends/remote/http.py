@@ -52,7 +52,7 @@ def split_address(address: str) -> tuple[str, str]:
 class Http:
     """A pool of connections to one server. Create it on the event loop that uses it.
 
-    `silence_s`: after so many seconds without a byte the server's /health is asked, and an unhealthy server is lost.
+    `silence_s`: seconds without a byte after which the server's /health is asked; an unhealthy server is lost.
     How long a healthy one may be silent is left to the caller. `path`: the Unix socket to connect to, if any; then the
     host in `base` is only a name. `keeps`: whether connections are used again.
     """
@@ -250,7 +250,7 @@ _SLICES = 8
 
 
 class Turns:
-    """Lets so many callers of `take` go on in each iteration of the event loop, in the order in which they came."""
+    """Lets `slices` callers of `take` go on in each iteration of the event loop, in the order in which they came."""
 
     def __init__(self, slices: int = _SLICES) -> None:
         self._slices = self._left = slices

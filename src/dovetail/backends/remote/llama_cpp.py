@@ -10,7 +10,7 @@ model spelled the text differently, and the ids are another spelling of the same
 llama.cpp has no stop tokens and no least number of tokens: the caller ends the stream at the first, and a request with
 `min_tokens` is refused.
 
-With log probabilities the answer is not streamed, because those of such tokens would be lost. llama.cpp reports none
+With log probabilities the answer is not streamed, because some would be lost. llama.cpp reports none
 for such tokens, nor for tokens that it drafted; a request that needs them is refused.
 """
 
@@ -209,7 +209,7 @@ class LlamaCppReader:
         if _NO_CHARACTER in text:
             return sent  # the other tokens spell no character
         raise EngineError(
-            f"{self._server} omitted ids, and its tokenizer does not return those of the text that it sent"
+            f"{self._server} omitted ids, and its tokenizer does not return the ids of the text that it sent"
         )
 
     async def _text(self, ids: tuple[int, ...]) -> str | None:

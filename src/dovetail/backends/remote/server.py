@@ -392,7 +392,7 @@ def _joined(batches: Sequence[TokenBatch]) -> TokenBatch | None:
 
 
 async def _from(arrived: Sequence[bytes], events: AsyncGenerator[list[bytes]]) -> AsyncGenerator[bytes]:
-    """The events of `arrived`, then those of `events`."""
+    """What has `arrived`, then `events`."""
     for data in arrived:
         yield data
     async for more in events:

@@ -245,12 +245,12 @@ class VLLMReader:
         return TokenBatch(ids, finish, logprobs=logprobs, prompt_logprobs=scores) if ids or finish else None
 
     def _scores(self, logprobs: _Logprobs | None) -> tuple[tuple[TokenLogprob, ...], _Logprobs | None]:
-        """The log probabilities of the prompt, which precede those of the first tokens; and those of these tokens."""
+        """The log probabilities of the prompt, if `logprobs` begins with them, and the rest of `logprobs`."""
         prompt, self._prompt = self._prompt, ()
         if not prompt:
             return (), logprobs
         if logprobs is None or logprobs.token_logprobs[:1] != [None]:
-            raise msgspec.ValidationError("log probabilities without those of the prompt")
+            raise msgspec.ValidationError("log probabilities that do not begin with the prompt")
         scores = _logprobs(prompt[1:], logprobs.between(1, len(prompt)), self._of_prompt)
         return scores, logprobs.between(len(prompt), None)
 

@@ -91,7 +91,7 @@ class NestedTagCalls(Declaration):
 
 @dataclass(frozen=True)
 class NestedTagSyntax(Syntax):
-    """`mark`: what is in front of each tag. `item_name`: the name of an item's tag. `own_names`: those of other tags.
+    """`mark`: what is in front of each tag. `item_name`: the name of an item's tag. `own_names`: other tags' names.
 
     A grammar cannot repeat the name of an undeclared member at the end of its tag: any name may stand there.
     """

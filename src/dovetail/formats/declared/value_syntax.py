@@ -32,7 +32,7 @@ class Keys(NamedTuple):
 class Syntax(ABC):
     boolean: Node
     null: Node
-    #: The members of a call's arguments, and those of other objects.
+    #: How members are written: in a call's arguments, and in other objects.
     arguments: Keys
     members: Keys
     #: Whether a string looks like another value if its text does.

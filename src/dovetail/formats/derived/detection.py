@@ -92,8 +92,7 @@ def with_template(name: str, folder: Path, families: Mapping[str, type[Format]])
     detected = detect(folder, families)
     if getattr(detected, "family_name", detected.name) != name:
         raise CheckpointError(
-            f"{where}, and that of {folder} is not {name}'s: {detected.because}. Leave --format out, or replace the "
-            "template"
+            f"{where}, and {folder}'s template is not {name}'s: {detected.because}. Leave --format out, or replace it"
         )
     return detected
 

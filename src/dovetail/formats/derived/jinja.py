@@ -58,7 +58,7 @@ class Plain(Format):
 
     def write(self, message: Message, *, thinking: bool = True) -> Prompt:
         if message.calls:
-            raise RenderError("how the model makes calls is not known: its chat template shows those of no family")
+            raise RenderError("how the model makes calls is not known: its chat template shows calls of no family")
         return Prompt([Segment(message.content, False)])
 
 

@@ -106,7 +106,7 @@ class Probe:
     # -- histories ----------------------------------------------------------------------------------------------------
 
     def history_rules(self, family: Format) -> HistoryRules:
-        """What the template needs of a history. If it accepts any call ids, they are those of `family`."""
+        """What the template needs of a history. If it accepts any call ids, `family` has its own."""
         return HistoryRules(
             call_id=_nine_digits if self._refuses_long_ids() else family.history_rules.call_id,
             parts=self._parts(),
@@ -135,7 +135,7 @@ class Probe:
     def _shows_arguments(self, arguments: Any) -> bool:
         """Whether the template shows a call's arguments.
 
-        Not encoded as a JSON string, not in Python's syntax, and not with brackets of its own around those of the JSON.
+        Not encoded as a JSON string, not in Python's syntax, and not with brackets of its own around the JSON.
         """
         texts = (
             self._text(_USER, _calling(arguments, content=content), *more)
@@ -146,7 +146,7 @@ class Probe:
         return any(_PLACE in text and not any(form in text for form in other) for text in texts)
 
     def key_order(self) -> Callable[[Any], Any]:
-        """What orders the keys of a schema as the template orders those of a call's arguments."""
+        """What orders the keys of a schema as the template orders the keys of a call's arguments."""
         keys = dict.fromkeys(_KEYS, _PLACE)
         text = self._text(_USER, _calling(keys if isinstance(self._arguments, dict) else json.dumps(keys)))
         orders: tuple[Callable[[Any], Any], ...] = (

@@ -31,7 +31,7 @@ END = "<|eot_id|>"
 #: Text in which `>>>` begins no message, because there is a blank after it.
 _PIECES = r"(?:[^>]|>{1,2}[^>]|>{3,}[ \t\r\n])*"
 _TEXT, _TEXT_BEFORE_CALLS = Regex(_PIECES + ">{0,2}"), Regex(_PIECES + NEXT)
-#: Characters of a recipient beside those of the longest tool's name.
+#: How many characters longer than the longest tool's name a recipient may be.
 _MORE = 16
 
 

@@ -3,7 +3,7 @@
     <|tool_call>call:search{limit:3,query:<|"|>words<|"|>}<tool_call|>
 
 The model writes a turn's reasoning, content and calls, and its tools' results follow within the turn. Keys are sorted,
-whatever their case. Sources: Google's chat template and documentation of Gemma 4, and those of FunctionGemma in vLLM.
+whatever their case. Sources: Google's chat template and documentation of Gemma 4; the same of FunctionGemma, in vLLM.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def add_call(pieces: list[str], name: str, arguments: str) -> None:
 def _add_developer(
     pieces: list[str], instructions: str, tools: Tools, own: Any, i: int, format_section: str | None = None
 ) -> None:
-    """A developer message, unless it is empty. `tools` are the request's and `own` those of message number `i`."""
+    """A developer message, unless it is empty. `tools` are the request's, and `own` belong to message number `i`."""
     parts = [f"# Instructions\n\n{instructions}"] if instructions else []
     if own:
         check_tool_types(own, f"messages[{i}].tools")
@@ -158,7 +158,7 @@ def _reasoning(message: Mapping[str, Any]) -> Any:
 
 
 def _name_of_result(message: Mapping[str, Any], names: Mapping[Any, str], i: int) -> Any:
-    """The name of the function that a tool's message answers: that of its call, or else the message's own `name`."""
+    """The name of the function that a tool's message answers: its call's, or else the message's own `name`."""
     call_id = message.get("tool_call_id")
     name = names.get(call_id) or message.get("name")
     if not name:

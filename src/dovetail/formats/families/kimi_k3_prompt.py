@@ -193,7 +193,7 @@ def _add_results(
 
 
 def _name_of_result(result: Mapping[str, Any], call_in_place: Sequence[Mapping[str, Any]], i: int) -> Any:
-    """The tool's name of a result: the message's own, or that of the call with the same number, if there is one."""
+    """The tool's name of a result: the message's own, or from the call with the same number, if there is one."""
     name = result.get("tool", result.get("name"))
     if name is None and call_in_place:
         name = call_in_place[0]["function"]["name"]

@@ -59,7 +59,7 @@ class SolarOpenAnswers(DeclaredAnswers):
 
 @dataclass(frozen=True)
 class NextMessage(NamedCalls):
-    """Calls in a message of their own after that of the content."""
+    """Calls in a message of their own, after the message of the content."""
 
     def segments(
         self, calls: Sequence[Call], controls: tuple[str, ...], *, after_content: bool, index: str | None = None
@@ -99,7 +99,7 @@ class SolarOpen(DeclaredFormat):
 
     @property
     def reasoning_tags(self) -> None:
-        """None: reasoning is a message, and the end of one may be that of another."""
+        """None: reasoning is a message, and its end may be the end of another message."""
 
     @property
     def _reasoning_ends(self) -> tuple[str, str]:

@@ -27,7 +27,7 @@ def marked(messages: Any, reasoning_field: str) -> tuple[list[Any], str, str]:
     *before, last = messages
     where = f"messages[{len(before)}]"
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
-        raise InvalidRequest(f"continue_final_message continues an assistant message, but {where} is none", param=where)
+        raise InvalidRequest(f"continue_final_message continues an assistant message, unlike {where}", param=where)
     if last.get("tool_calls"):
         raise InvalidRequest(f"{where} makes tool calls, so it cannot be continued", param=f"{where}.tool_calls")
     content = last.get("content")

@@ -37,7 +37,7 @@ _MOST_KEYS = 8
 class RequestMiddleware:
     """The outermost layer: gives each request an id, turns exceptions into error responses, and reports requests.
 
-    The id is that of the client's `x-request-id` header, if it is well formed, else a new one. It is in
+    The id is the client's `x-request-id`, if that header is well formed, else a new one. It is in
     `scope["request_id"]` and in the response's header. `scope["report"]` is the request's `RequestReport`,
     and `scope["anthropic"]` whether it is one of Anthropic's Messages API.
     """

@@ -37,7 +37,7 @@ Scope = Literal["api", "inspect", "metrics"]
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the holder of one key may do; None: as much as the server does.
 
-    `requests_per_minute`, `tokens_per_minute`: tokens are those of prompts and of answers.
+    `requests_per_minute`, `tokens_per_minute`: the tokens of prompts and of answers count.
     `concurrent_requests`: requests at a time. `models`: the names of models. `n`: answers to one request.
     `max_tokens`: new tokens of one answer.
     """
@@ -97,11 +97,11 @@ class Meter:
         return max(0, int(self._room(limit, now)))
 
     def full_in(self, limit: int, now: float) -> float:
-        """In how many seconds nothing is spent any more, if nothing else is."""
+        """Seconds until nothing counts as spent any more, if nothing else is spent."""
         return (self._spent_at(limit, now) + self.reserved) * _MINUTE / limit
 
     def wait(self, amount: int, limit: int, now: float) -> float:
-        """In how many seconds `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
+        """Seconds until `amount` can be spent; 0.0: now. An estimate if it depends on reservations."""
         return max(0.0, (amount - self._room(limit, now)) * _MINUTE / limit)
 
     def spend(self, amount: int, limit: int, now: float) -> None:
@@ -160,7 +160,7 @@ class Account:
             raise Forbidden(f"the key {self.name!r} may not use the model {model!r:.80}", param="model")
 
     def meters(self) -> list[tuple[str, int, int, float]]:
-        """Of each limit a minute that the key has: its unit, the limit, what remains, and in how many seconds all."""
+        """Each limit a minute that the key has: its unit, the limit, what remains, and seconds until all remains."""
         limits, now = self.limits, self._clock()
         return [
             (unit, limit, meter.remaining(limit, now), meter.full_in(limit, now))
@@ -317,7 +317,7 @@ def metered(turn: Turn, account: Account) -> Iterator[Observer]:
 
 
 class _Meter(Observer):
-    """Counts the tokens of a turn. `prompt`: those of its prompts, which count once."""
+    """Counts the tokens of a turn. `prompt`: the tokens of its prompts, which count once."""
 
     def __init__(self, reservation: Reservation, prompt: int) -> None:
         self._reservation = reservation

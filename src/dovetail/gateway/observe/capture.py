@@ -51,7 +51,7 @@ from dovetail.tokens import Detokenizer, Tokenizer
 #: The most steps of a recording; the last step of each choice comes on top.
 _MOST_STEPS = 32_768
 #: The most masks that are computed for a recording, and the most seconds that this may take. A mask takes about
-#: 0.05 ms, and those of some grammars a hundred times as long.
+#: 0.05 ms, and a hundred times as long for some grammars.
 _MOST_MASKS, _MASKS_S = 16_384, 1.0
 #: The most bytes of a body in a recording.
 MOST_BODY = 1024 * 1024

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class MaskBudget:
-    """The masks that one recording may still compute: so many, within so many seconds."""
+    """The masks that one recording may still compute: their number, and the seconds that they may take."""
 
     def __init__(self, masks: int, seconds: float) -> None:
         self._masks = masks

@@ -69,7 +69,7 @@ class RecordedRepair(msgspec.Struct, frozen=True):
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
-    """The check of one call. `tool` and `fault` are those of `ValidatedCall`."""
+    """The check of one call. `tool` and `fault` as in `ValidatedCall`."""
 
     tool: str | None
     fault: str | None
@@ -89,7 +89,7 @@ RefusedBy = Literal["model", "grammar", "end"]
 class RecordedStep(msgspec.Struct, frozen=True):
     """A step of one choice. `at` is in seconds since the request arrived.
 
-    The first `accepted` of `tokens` are drafts that stood. `drafted`, `forced`, `cached` are those of `TokenBatch`.
+    The first `accepted` of `tokens` are drafts that stood. `drafted`, `forced`, `cached` as in `TokenBatch`.
     `refused`: the drafts that did not stand, in order; None if the engine does not report them. `refused_by`: what
     refused the first of them; the others continue it. `allowed`: for each of `tokens`, how many tokens the grammar
     allowed in its place (None: not known); None without a grammar. `logprobs`: one for each of `tokens`, if the request
@@ -159,10 +159,10 @@ class RecordedError(msgspec.Struct, frozen=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """One request from its body to its messages.
 
-    Fields are None where the request did not come that far. `events` and `message` are those of the first choice: what
+    Fields are None where the request did not come that far. `events` and `message` belong to the first choice: what
     the reader told in all steps (see `joined`), and the first of `messages`. `left_out` names what did not fit.
-    `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds: those
-    of the points since the request arrived, and `stages`.
+    `grammar` is in llguidance's Lark dialect. `format` is the name of the model's format. `times` are in seconds:
+    points since the request arrived, and `stages`.
     """
 
     kind: str = KIND

@@ -1,7 +1,7 @@
 """Traces of requests as OpenTelemetry spans: one for the request, and one below it for each of its stages.
 
-The attributes are those of the semantic conventions for HTTP servers and for generative AI, and `dovetail.…` where
-those have none. No attribute has text of a prompt, of an answer or of an error message, and none has a key.
+The attributes follow the semantic conventions for HTTP servers and for generative AI; `dovetail.…` is for what they do
+not have. No attribute has text of a prompt, of an answer or of an error message, and none has a key.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
 https://opentelemetry.io/docs/specs/semconv/http/http-spans/

@@ -200,7 +200,7 @@ def _number(word: bytes) -> int:
 def digests_of_answer(answer: Message, tools: Tools = None) -> tuple[bytes, bytes]:
     """The digests of an answer's content and calls, and of its reasoning (b"" if there is none).
 
-    `tools`: those of the request, whose schemas have the defaults.
+    `tools`: the request's, whose schemas have the defaults.
     """
     return _digest(_shown(answer.content, answer.calls, tools)), _digest_of_reasoning(answer.reasoning)
 
@@ -252,7 +252,7 @@ def _arguments(arguments: Any, schema: Any) -> Any:
 def _without_defaults(value: Any, schema: Any, root: Any) -> Any:
     """`value` without the members of objects that have the default of their schema, at any depth.
 
-    `schema` is that of `value`, as the client sent it, so it may have any shape. It is followed through `properties`,
+    `schema`: the schema of `value` as the client sent it, in any shape. It is followed through `properties`,
     `items`, and `$ref` to a definition of `root`.
     """
     schema = _referenced(schema, root)

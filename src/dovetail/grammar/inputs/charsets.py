@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 _LAST = 0x10FFFF
-#: The last character before the halves of surrogate pairs, which are none, and the first after them.
+#: The last character before the halves of surrogate pairs, which are no characters, and the first after them.
 _BEFORE_HALVES, _AFTER_HALVES = 0xD7FF, 0xE000
 _FIRST_OTHER = 0x80  # the first character that is not ASCII
 _MOST_FOLDED = 1_000

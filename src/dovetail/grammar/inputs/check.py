@@ -1,6 +1,6 @@
 """The checks of custom tools: what all grammars of a request cost together, and whether an input is in its grammar.
 
-The matcher is that of decoding, over single bytes.
+The matcher is the one that decoding uses, over single bytes.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _shortest(rules: dict[str, Expression], work: Work) -> dict[str, float]:
 
 
 def _length(expression: Expression, lengths: Mapping[str, float]) -> float:
-    """The length of the shortest text, given those of the rules."""
+    """The length of the shortest text. `lengths`: the shortest texts of the rules."""
     match expression:
         case Ref(name):
             return lengths.get(name, math.inf)

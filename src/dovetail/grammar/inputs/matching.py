@@ -22,7 +22,7 @@ from dovetail.grammar.lark_schema import first_line
 _CACHED, _CACHED_BYTES = 64, 2**20
 _BYTES = llguidance.LLTokenizer("byte")
 _MOST_STATES = 50_000
-#: Parser items after any byte: of the texts of clients' tools, and of the random texts, beside those of the rules.
+#: Parser items after any byte, beside the rules' own: in the texts of clients' tools, and in the random texts.
 _MOST_ITEMS, _MOST_SAMPLED_ITEMS = 2_000, 300
 #: Random texts, the characters of each, how many of them are matched at once, and seconds of CPU for all.
 _SAMPLES, _LENGTH, _PIECE, _SECONDS = 4, 300, 8, 2.0

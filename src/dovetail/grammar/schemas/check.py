@@ -29,7 +29,7 @@ from dovetail.grammar.schemas.references import Path, Place, References, encoded
 from dovetail.grammar.schemas.validation_cost import PER_MICROSECOND, ValidationCost
 
 Kind = Literal["invalid_json", "schema_mismatch", "unchecked_arguments"]
-#: The meaning of each kind of fault. The names are stable, like those of `reading.defects`.
+#: The meaning of each kind of fault. The names are stable, as in `reading.defects`.
 KINDS: Mapping[Kind, str] = {
     "invalid_json": "arguments, or content with a response_format, that are no JSON",
     "schema_mismatch": "arguments that the tool's schema does not allow, or content that the response_format does not",
@@ -165,7 +165,7 @@ def checker(schema: Any, origin: str, budget: RegexBudget | None = None) -> Chec
 
 
 def _too_large(origin: str) -> SchemaRefused:
-    why = "its patterns, and those of the schemas before it, are too large together"
+    why = "its patterns and the patterns of the schemas before it are too large together"
     return SchemaRefused(f"{origin} cannot be enforced: {why}", param=origin)
 
 

@@ -1,5 +1,5 @@
 """The drafts of JSON Schema: which draft a schema names, whether it is valid in a draft, and the translation of older
-words into those of 2020-12."""
+words into the words of 2020-12."""
 
 from __future__ import annotations
 

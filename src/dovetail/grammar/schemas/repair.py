@@ -368,7 +368,7 @@ def _copied(value: Any) -> Any:
 
 
 def _type(declared: Any) -> Any:
-    """A `type` with JSON Schema's names in place of those of programming languages."""
+    """A `type` with JSON Schema's names, where it has names from programming languages."""
     if isinstance(declared, list):
         return [*map(_type, declared)]
     return TYPE_NAMES.get(declared.lower(), declared) if isinstance(declared, str) else declared

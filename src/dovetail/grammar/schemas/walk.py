@@ -71,7 +71,7 @@ class SchemaWalk:
         return keywords
 
     def drop(self, place: Place, *keywords: str) -> None:
-        """List those of `keywords` that the schema at `place` has as not enforced."""
+        """List as not enforced the `keywords` that the schema at `place` has."""
         for keyword in keywords:
             if (original := _original(place, keyword)) in place.schema:
                 self.unenforced[pointer((*place.path, original))] = None

@@ -80,7 +80,7 @@ def _speculation(remaining: Remaining) -> list[tuple[str, ...]]:
         arguments.append(("--speculative-draft-model-path", drafter))
     tokens = remaining.take("draft_tokens")
     if tokens is not None:
-        # A chain of K drafts, or so many branches of K drafts; SGLang counts the target's own token too.
+        # A chain of K drafts, or several branches of K drafts; SGLang counts the target's own token too.
         branches = remaining.take("draft_top_k") or 1
         arguments += [
             ("--speculative-num-steps", str(tokens)),

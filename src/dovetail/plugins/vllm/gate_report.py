@@ -19,7 +19,7 @@ from dovetail.plugins.vllm.step_gate import StepGate
 _log = logging.getLogger("vllm.dovetail")
 # The fewest seconds between two log lines, and between two updates of the counters.
 _LOG_S, _COUNT_S = 1.0, 0.5
-# A change is logged after so many equal steps, because the gate tries other numbers for a few steps.
+# Equal steps after which a change is logged, because the gate tries other numbers for a few steps.
 _STEPS = 10
 
 

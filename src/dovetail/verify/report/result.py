@@ -26,7 +26,7 @@ class UntestedResult(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one endpoint. `beside`: that of the second endpoint, if there is one."""
+    """The result of one endpoint. `beside`: the result of the second endpoint, if there is one."""
 
     failures: tuple[Failure, ...]
     suites: Mapping[str, SuiteResult]

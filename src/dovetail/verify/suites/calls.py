@@ -37,7 +37,7 @@ _VALUES = ("enum", "const", "default", "examples")
 
 
 class Confusion:
-    """Triggers of an endpoint against those of a reference, counted."""
+    """Triggers of an endpoint against the triggers of a reference, counted."""
 
     def __init__(self, pairs: Sequence[tuple[bool, bool]]) -> None:
         counts = Counter(pairs)
@@ -195,7 +195,7 @@ def valid_calls(exchange: Exchange) -> bool:
 
 
 def _valid(schema: Any, arguments: str) -> bool:
-    """By Moonshot's definition, which does not look at formats."""
+    """Valid by Moonshot's definition, which does not look at formats."""
     if not schema:
         return False
     try:

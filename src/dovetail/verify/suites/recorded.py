@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
 
 def read_samples(path: str) -> list[dict[str, Any]]:
-    """The bodies in a file of samples. Raises `InvalidRequest` naming the line of one that is none."""
+    """The bodies in a file of samples. Raises `InvalidRequest` naming a line that has no body."""
     samples = []
     for number, sample in _lines(path):
         if not isinstance(sample, dict) or not isinstance(sample.get("messages"), list):

@@ -22,7 +22,7 @@ _PROMPT = "Please call the tool {name} with arguments of your choice."
 
 
 class Schema(Suite):
-    """`tools`: tools of the user, as in a request. `schemas`: schemas by name, such as those of a validator's tests."""
+    """`tools`: tools of the user, as in a request. `schemas`: schemas by name, such as a validator's tests."""
 
     name = "schema"
     needs = ("tools",)
