@@ -277,7 +277,7 @@ class Format(ABC):
 
         `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields. A format whose prompts show
         the choice or the response format gets them. `no_repair`: kinds of repair to leave out. The other options are
-        those of `render`, and so are the errors.
+        `render`'s, and so are the errors.
         """
         fields = {"tool_choice": None if tool_choice == "auto" else tool_choice, "response_format": response_format}
         shown = {name: value for name, value in fields.items() if value is not None and name in self.template_options}
@@ -311,7 +311,7 @@ class Format(ABC):
         """The text that the model would generate for `message`, including the end of the turn."""
 
     def forms(self, message: Message, *, thinking: bool = True) -> Iterator[Prompt]:
-        """`message` in each way in which models of the family write it; the first is that of `write`."""
+        """`message` in each way in which models of the family write it; the first is `write`'s."""
         yield self.write(message, thinking=thinking)
 
     def reader(

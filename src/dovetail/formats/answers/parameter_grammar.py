@@ -232,7 +232,7 @@ class _Arguments:
         words: Iterable[str] = (),
         strings: Iterable[str] = (),
     ) -> Node:
-        """Texts that are strings of a schema, or one of `words`. `strings`: those of the words that are strings."""
+        """Texts that are strings of a schema, or one of `words`. `strings`: the words that are strings."""
         markup = self._markup
         text: Node = TextUntil(self._end, markup.stops, schema, self._origin, at, tuple(self._possible(words)))
         opener, closer = markup.quotes
@@ -243,7 +243,7 @@ class _Arguments:
         return Concat((text, *self._rest))
 
     def _words(self, words: Iterable[str], strings: Iterable[str]) -> Node | None:
-        """One of `words`. `strings`: those of them that are strings."""
+        """One of `words`. `strings`: the words that are strings."""
         opener, closer = self._markup.quotes
         quoted = (f"{opener}{word}{closer}" for word in strings if opener)
         options = tuple(map(ExactText, (*self._possible(words), *quoted)))

@@ -29,7 +29,7 @@ class PlainTextAnswers(AnswerGrammar):
         """The control token that opens calls even if content is JSON."""
 
     def marks(self) -> list[str]:
-        """The first characters of each marker. A text contains none of them, not even those of control tokens: an
+        """The first characters of each marker. A text has none of them, not even where it spells a control token: an
         engine whose grammars confuse a token with its characters could write any call after it."""
         marks = (self.reader.think.strip(), self.reader.think_end.strip(), *self.reader.controls)
         return [*dict.fromkeys(mark[:_FORBIDDEN] for mark in marks)]

@@ -46,14 +46,14 @@ _NEVER = frozenset(
 _NEVER_OF_ANY = _NEVER.difference(ABOUT["object"], ABOUT["array"])
 #: Limits for one tool. Each member's rule refers to the next one's, and llguidance crashes on a chain of 3,000.
 _MOST_RULES, _MOST_MEMBERS = 30_000, 1_000
-#: Limits for the names from which an undeclared key has to differ: all characters, and those of the longest name.
+#: Limits for the names from which an undeclared key has to differ: characters of all names, and of the longest one.
 _MOST_NAMES, _LONGEST_NAME = 4_000, 200
 
 _KEPT: Cache[tuple[Node, dict[str, Node]]] = Cache(1024, 4 * 2**20)
 
 
 def arguments(schema: Mapping[str, Any], origin: str, prefix: str, syntax: Syntax) -> tuple[Node, dict[str, Node]]:
-    """The grammar of the members of a call's arguments, and the rules that it needs besides those of `anything`.
+    """The grammar of the members of a call's arguments, and the rules that it needs besides `anything`'s.
 
     The names of the rules begin with `prefix`. Raises `SchemaRefused` for a schema that makes no sense, or for which no
     value is valid.
@@ -97,7 +97,7 @@ class _Writer:
     def value(self, schema: Any, pointer: str, keys: Keys | None = None) -> Node | None:
         """A valid value; None if there is none. Each schema is written once.
 
-        `keys`: those of its members, if it is an object. With `Syntax.arguments`, the value is a call's arguments.
+        `keys`: the keys of its members, if it is an object. With `Syntax.arguments`, the value is a call's arguments.
         """
         keys = keys or self._syntax.members
         if schema is False:

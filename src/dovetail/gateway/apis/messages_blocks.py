@@ -77,7 +77,7 @@ BlockEvent = BlockStart | BlockDelta | BlockStop
 
 
 class Blocks:
-    """Turns events into those of blocks. `whole` has the blocks that are over.
+    """Turns events into events of blocks. `whole` has the blocks that are over.
 
     `sign`: makes the signature of a thinking block from the text that the client gets. `shows_thinking`: whether the
     client gets the text of thinking.
@@ -122,7 +122,7 @@ class Blocks:
         yield from self._stop(block)
 
     def close(self) -> Iterator[BlockEvent]:
-        """End the open block, if there is one, and that of the text inside it."""
+        """End the open block, if there is one, and the text inside it."""
         if isinstance(self._open, ToolUseBlock):
             yield from self._stop_call(ended=False)
         text = "".join(self._texts)

@@ -2,7 +2,7 @@
 
 A message of content blocks becomes one or several messages: each `tool_result` is a message of its own, in front of the
 text around it, because a result follows its call. Consecutive messages of one role are combined, as Anthropic's API
-does. Blocks of text are joined by an empty line, those of an assistant by nothing, as the model wrote them.
+does. Blocks of text are joined by an empty line, an assistant's by nothing, as the model wrote them.
 """
 
 from __future__ import annotations

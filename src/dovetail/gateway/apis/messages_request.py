@@ -193,7 +193,7 @@ def _response_format(request: CountTokensRequest) -> Mapping[str, Any] | None:
 
 
 def _effort(request: CountTokensRequest) -> str | None:
-    """The reasoning effort: the request's own, else that of its budget of thinking tokens."""
+    """The reasoning effort: the request's own, else the effort that its budget of thinking tokens means."""
     if request.output_config is not None and request.output_config.effort is not None:
         return request.output_config.effort
     if request.thinking is None or request.thinking.budget_tokens is None:

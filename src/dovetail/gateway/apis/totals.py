@@ -45,7 +45,7 @@ class Speculation(msgspec.Struct, frozen=True):
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """In the usage of OpenAI's APIs."""
+    """A part of the usage in OpenAI's APIs."""
 
     cached_tokens: int
 

@@ -25,7 +25,7 @@ class CustomInputs:
     """Replaces the arguments of calls to custom tools, which are JSON, by their input, which is text."""
 
     def __init__(self, names: frozenset[str]) -> None:
-        """`names`: those of the custom tools."""
+        """`names`: the names of the custom tools."""
         self._names = names
         self._open: dict[int, InputDecoder] = {}
 

@@ -40,7 +40,7 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True):
 
 
 class ContentTokens:
-    """Finds the tokens that spell the content, among all those of an answer.
+    """Finds the tokens that spell the content, among all tokens of an answer.
 
     A reader may hold text back, so a token waits until an event shows what it was part of.
     """

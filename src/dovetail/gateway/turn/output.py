@@ -27,8 +27,8 @@ class Step(msgspec.Struct, frozen=True):
 
     `finish` is set on the last step of each choice. `logprobs` has one entry for each of `ids`, where the request asks
     for them, and `content_logprobs` one for each token of the content in `events`. `reasoning_tokens` is how many of
-    `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced` and `drafts` are those of
-    the `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
+    `ids` belong to reasoning, its markers included. `drafted`, `accepted`, `cached`, `forced` and `drafts` as in
+    `TokenBatch`. `calls` are the calls that ended in this step. `stop_string` is the stop string that ended the
     answer, if one did. `prompt_logprobs` are on the first step, if the request asks for them: one entry for each token
     of the prompt after the first.
     """
@@ -160,7 +160,7 @@ class OutputReader:
     async def _validated(
         self, events: list[Event], finish: Literal["stop", "length"] | None, stopped: bool
     ) -> tuple[list[Event], tuple[ValidatedCall, ...]]:
-        """The events with those of the validation, and the calls that ended."""
+        """The events, with what the validation adds, and the calls that ended."""
         earlier = len(self._validator.calls)
         events = await self._validator.feed(events)
         if finish is not None:

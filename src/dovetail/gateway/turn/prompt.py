@@ -213,7 +213,7 @@ def _without(request: TurnRequest, first: int, end: int) -> TurnRequest:
 
 
 def _renumbered(names: Mapping[str, str], first: int, end: int) -> Iterator[tuple[str, str]]:
-    """`names` without those of the messages from `first` to `end`, and with the new numbers of the later ones."""
+    """`names` without the names in the messages from `first` to `end`, and with the new numbers of the later ones."""
     for path, name in names.items():
         message = _MESSAGE.match(path)
         if message is None or int(message[1]) < first:

@@ -21,7 +21,7 @@ def prompt_of(raw: RawPrompt, tokenizer: Tokenizer) -> Prompt:
 
 
 def prompt_text(raw: RawPrompt, tokenizer: Tokenizer) -> str:
-    """The text of `raw`: as the client sent it, or that of its token ids."""
+    """The text of `raw`: as the client sent it, or as its token ids spell it."""
     return raw.content if isinstance(raw.content, str) else prompt_of(raw, tokenizer).text
 
 

@@ -1,4 +1,4 @@
-"""The tools that an answer may call, those of the request and those that its messages declare, and their names.
+"""The tools that an answer may call, from the request and from its messages, and their names.
 
 A name that a model cannot write becomes one that it can: `github/search` is `github_search` to the model. A turn has
 the model's names throughout, in its tools, its history and its `tool_choice`; the steps that it returns have the
@@ -137,7 +137,7 @@ _USER = {"role": "user", "content": "hi"}
 
 
 def declared_tools(request: TurnRequest, fmt: Format) -> Tools:
-    """The tools that an answer may call: the request's, and those of its messages that the format shows to the model.
+    """The tools that an answer may call: the request's, and what its messages declare if the format shows it.
 
     No two tools may share a name. A request that sets `dovetail.strict` sets the level of every tool; with "schema", a
     tool with `"strict": false` keeps its own level.

@@ -69,7 +69,7 @@ def completion_of(
 class Turn(msgspec.Struct, frozen=True):
     """A request that is ready to run.
 
-    `created` is in seconds since the epoch. `language` is the turn in the model's format; that of raw prompts has no
+    `created` is in seconds since the epoch. `language` is the turn in the model's format; for raw prompts it has no
     tools. `new_repairs`: the `repairs` that no earlier turn of the conversation had. `grammar` and `constraint`,
     which the choices have copies of, describe the answer. `recorded`: the turn is recorded. `unenforced` lists the
     fields of the request, with JSON pointers into their schemas, that no grammar enforces although they were to be

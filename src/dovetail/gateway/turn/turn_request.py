@@ -128,8 +128,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `id` names the answer: a prefix of the API, and 32 hexadecimal digits. `choices` is the number of answers.
     `logprobs` is the number of likeliest tokens to report at each place (None: no log probabilities), and
-    `prompt_logprobs` the same for the tokens of raw prompts. `min_tokens`, `ignore_eos` and `stop_token_ids` are those
-    of `Completion`.
+    `prompt_logprobs` the same for the tokens of raw prompts. `min_tokens`, `ignore_eos` and `stop_token_ids` as
+    in `Completion`.
 
     `reasoning_effort`, `verbosity` and `keep_reasoning` reach the prompt if its template has options for them.
     `reasoning_budget` is the most tokens of reasoning (None: any number), and `reasoning_budget_field` the field of the

@@ -81,7 +81,7 @@ class ResponsesEndpoint(Endpoint):
 
 
 def store_of(store: ResponseStore | None, account: Account | None) -> ResponseStore | None:
-    """The responses in `store` that a request with the key of `account` sees: those of the same key."""
+    """The responses in `store` that a request with the key of `account` sees: the responses to the same key."""
     return store if store is None or account is None else store.of(owner_named(account.name))
 
 

@@ -215,7 +215,7 @@ class EventEncoder:
 
 
 def _conversation(instructions: str | None, value: Any, history: History) -> Conversation:
-    """The messages of a request behind those of `history`."""
+    """The messages of a request behind the messages of `history`."""
     conversation = Conversation(history.find_item)
     if instructions:
         conversation.add_instructions(instructions)

@@ -183,7 +183,7 @@ class Output:
         return tuple(self._done[place] for place in sorted(self._done))
 
     def feed(self, events: Iterable[Event], logprobs: tuple[ContentLogprob, ...] = ()) -> list[StreamEvent]:
-        """`logprobs`: those of the content in `events`, which are sent with the first piece of it."""
+        """`logprobs`: log probabilities of the content in `events`, sent with the first piece of it."""
         sent: list[StreamEvent] = []
         visible = (e for e in events if isinstance(e, Reasoning | Content | CallStart | CallArguments | CallEnd))
         for (kind, index), run in itertools.groupby(visible, _target):
