@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
+from dovetail.conversation import check_tools
 from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Message
 from dovetail.formats.turn import Turn
@@ -157,3 +158,11 @@ def test_reasoning_that_the_prompt_opened_for_a_family_that_opens_it_itself() ->
         Turn(fmt, tools=TOOLS, left_open=True).grammar()
     assert refused.value.param == "dovetail.strict"
     assert Turn(fmt, left_open=True).parse("hm</think>\n\nHi").reasoning == "hm"
+
+
+def test_tools_that_are_checked_already_are_taken_as_they_are() -> None:
+    fmt = families.format_of("kimi_k25")
+    text = fmt.write(Message(calls=(Call("functions.get_weather:0", "get_weather", "{}"),)), thinking=False).text
+    turn = Turn(fmt, tools=check_tools(TOOLS), left_open=False)
+    assert turn.parse(text) == Turn(fmt, tools=TOOLS, left_open=False).parse(text)
+    assert turn.grammar() == Turn(fmt, tools=TOOLS, left_open=False).grammar()
