@@ -69,3 +69,23 @@ async def test_text_after_a_required_call_ends_the_turn(size: int) -> None:
     assert steps[-1].finish == "tool_calls"
     taken = [token for step in steps for token in step.ids]
     assert taken == [*call, *tokenizer.encode("\n")]
+
+
+@pytest.mark.parametrize("name", sorted(set(families.NAMES) - set(families.ONE_CALL)))
+async def test_an_answer_that_ended_early_has_no_record(name: str) -> None:
+    """Its tokens would say more than the message that the client was sent."""
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
+    calls = tuple(Call(f"functions.f:{i}", "f", '{"a": 1}') for i in range(2))
+    ids = tuple(fmt.write(Message(calls=calls), thinking=False).ids(tokenizer))
+    output = OutputReader(
+        0,
+        fmt.reader([TOOL], thinking=False, tool_choice="required", tokenizer=tokenizer),
+        Detokenizer(tokenizer),
+        AnswerValidator(AnswerSchemas({}, None)),
+        stop=(),
+        end_ids=frozenset(tokenizer.control[literal] for literal in fmt.end_of_turn if literal in tokenizer.control),
+        speller=None,
+    )
+    step = await output.step(TokenBatch(ids, None))
+    assert output.ended_early and step.finish == "tool_calls"
+    assert fold(step.events).defects[-1].kind == "repeated_call"

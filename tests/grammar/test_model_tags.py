@@ -86,6 +86,12 @@ DIFFERENCES: list[tuple[list[str], str, tuple[bool, bool], str]] = [
         "its tag wants an empty line, which the template lacks",
     ),
     (
+        ["a line after calls"],
+        "hermes qwen3 qwen3_coder llama3_json",
+        (True, True),
+        "a model writes the line before it decides whether another call comes",
+    ),
+    (
         ["text after calls", "a line after calls"],
         _STRAIGHT_AFTER,
         (False, True),

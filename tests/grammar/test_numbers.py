@@ -228,3 +228,24 @@ def test_white_space_is_where_the_library_has_it(text: str) -> None:
 def test_what_nothing_fits_is_refused_by_the_library(schema: Any) -> None:
     with pytest.raises(SchemaRefused, match="here cannot be enforced: #"):
         matcher(schema)
+
+
+@pytest.mark.parametrize(
+    ("branches", "text"),
+    [
+        ([{"type": "integer"}, {"type": "number", "maximum": 100}], "-7.5"),
+        ([{"const": -1}, {"type": "number", "minimum": -10, "maximum": 0}], "-1.5"),
+        ([{"enum": [-1, -2]}, {"type": "integer", "maximum": 0}], "-15"),
+        ([{"type": "number", "minimum": 0}, {"type": "number", "minimum": 0.5}], "0.25"),
+        ([{"type": "number", "multipleOf": 0.5}, {"type": "number", "minimum": 0}], "2.9"),
+        ([{"$ref": "#/$defs/n"}, {"type": "integer", "maximum": 0}], "2.5"),
+    ],
+)
+def test_numbers_beside_each_other_do_not_end_one_another(branches: list[Any], text: str) -> None:
+    """llguidance's lexer takes the longest text that any of them has at its place."""
+    schema = {"anyOf": branches, "$defs": {"n": {"type": "number", "minimum": 0}}}
+    assert allows(schema, text)
+
+
+def test_a_bound_that_is_not_exact_is_the_librarys() -> None:
+    assert not allows({"type": "number", "exclusiveMinimum": 2**53}, f"{2**53}.0")

@@ -135,6 +135,23 @@ def test_a_call_that_repeats_the_one_before_it_ends_the_answer(name: str) -> Non
     assert all(message == messages[0] for message in messages)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "llama3_json", "kimi_k25"])
+def test_several_calls_that_repeat_themselves_end_the_answer(name: str) -> None:
+    fmt, tokenizer = families.format_of(name), families.tokenizer_of(name)
+    third = '{"city": "Rome"}'
+
+    def read(*arguments: str) -> tuple[list[str], bool]:
+        reader = fmt.reader(TOOLS, thinking=False, tool_choice="required", tokenizer=tokenizer)
+        events = [event for token in written(name, *arguments) for event in reader.feed("", [token])]
+        calls = fold([*events, *reader.finish()]).calls
+        return [call.arguments for call in calls], reader.ended
+
+    assert read(ONE, OTHER, third, ONE, OTHER, third, ONE) == ([ONE, OTHER, third, ONE, OTHER], True)
+    assert read(third, ONE, OTHER, ONE, OTHER) == ([third, ONE, OTHER, ONE], True)
+    assert read(ONE, OTHER, ONE) == ([ONE, OTHER, ONE], False)  # calling again later is no loop
+    assert read(ONE, OTHER, third, OTHER, ONE) == ([ONE, OTHER, third, OTHER, ONE], False)
+
+
 def test_a_cut_off_call_that_began_like_the_one_before_it_is_shown() -> None:
     fmt, tokenizer = families.format_of("qwen3"), families.tokenizer_of("qwen3")
     ids = written("qwen3", ONE, ONE)[:-4]
@@ -152,3 +169,39 @@ def test_white_space_around_required_calls_is_dropped_however_it_is_cut() -> Non
     assert whole == piecewise
     assert whole.content == "\n\nLet me look." and len(whole.calls) == 1
     assert fmt.parse(text.replace("Let me look.", ""), TOOLS, tool_choice="required").content == ""
+
+
+CALL = '<tool_call>\n{"name": "%s", "arguments": %s'
+END = "}\n</tool_call>\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL % ("get_weather", ONE) + END + CALL % ("get_weather", '{"city"') + CALL % ("get_time", ONE) + END,
+        CALL % ("get_weather", ONE) + END + CALL % ("get_time", '{"city": ') + CALL % ("get_weather", ONE) + END,
+    ],
+    ids=["another tool", "not right after itself"],
+)
+def test_a_broken_call_in_between_makes_no_repetition(text: str) -> None:
+    fmt = families.format_of("hermes")
+    assert fmt.parse(text, TOOLS, tool_choice="required").calls == fmt.parse(text, TOOLS).calls
+
+
+def test_white_space_beside_a_defect_stays() -> None:
+    fmt = families.format_of("hermes")
+    message = fmt.parse("Hello </think>world", TOOLS, tool_choice="required", thinking=False)
+    assert message.content == "Hello world"
+
+
+@pytest.mark.parametrize("name", ["granite", "hunyuan"])
+def test_a_new_line_after_calls_forces_no_wrapper(name: str) -> None:
+    constraint = matcher(name, "required")
+    ids = [*written(name, ONE), *families.tokenizer_of(name).encode("\n"), ends_of(name)[-1]]
+    assert taken(constraint, ids) == len(ids)
+
+
+def test_a_call_without_a_marker_is_no_reasoning() -> None:
+    text = '{"name": "get_time", "parameters": {}}'
+    for thinking in (None, False):
+        assert families.format_of("llama3_json").parse(text, TOOLS, thinking=thinking).calls

@@ -42,7 +42,7 @@ _OF_NAME: dict[str, tuple[Any, ...]] = {
     "gpus": ("8x B200", "auto"),
     "context_interleave": (1, 16),
     "threads": (1, 2),
-    "format": ("kimi_k25", "qwen3"),
+    "format": ("kimi_k25", "deepseek_v31"),
     "reasoning_budget": (0, 2),
     "fixed_sampling": ("temperature=0.6/1,top_p=0.95", "model"),
     "gate_override": (True, False),

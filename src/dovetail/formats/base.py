@@ -365,7 +365,7 @@ class Format(ABC):
 
         `thinking`: whether the prompt left a reasoning block open; None: what the family's own prompts do. `Turn.parse`
         knows it from the prompt. Without a prompt, an output that would be nothing but reasoning is content, unless
-        the family's prompts open the block and `thinking` is True.
+        `thinking` is True and the family's prompts open the block, or the output mentions a call.
         """
 
         def read(thinking: bool | None) -> Message:

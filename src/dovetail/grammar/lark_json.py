@@ -22,6 +22,10 @@ from dovetail.grammar.schemas.walk import SpelledSchema
 #: Schemas with more properties are left to the library, and lists with larger counts of items. Each property's rule
 #: refers to the next one's, and llguidance crashes on a chain of 3,000.
 _MOST_PROPERTIES, _MOST_ITEMS = 1_000, 1_000
+#: References that are followed to see whether a value may be a number.
+_MOST_REFERENCES = 8
+#: From here on, the library rounds a bound to the number beside it.
+_INEXACT = 2**53
 
 _STRING = r'"(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))*"'
 _UNSIGNED, _POSITIVE = numbers.INTEGER.removeprefix("-?"), f"[1-9][0-9]{{0,{numbers.MOST_DIGITS - 1}}}"
@@ -97,12 +101,30 @@ class _Writer:
         if keywords == {"$ref"}:
             return self._reference(schema["$ref"])
         if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
+            if sum(self._may_be_number(each, 0) for each in schema["anyOf"]) > 1:
+                # llguidance's lexer takes the longest text of any of them: the sign or the digits of one number would
+                # end the others.
+                return self._library(schema)
             return _choice(map(self.value, schema["anyOf"]))
         types = schema.get("type", list(TYPES))
         types = [types] if isinstance(types, str) else types
         if not keywords <= _KNOWN or not isinstance(types, list) or not {*types} <= {*TYPES, "integer"}:
             return self._library(schema)
         return _choice(self._of_type(kind, schema) for kind in types if kind != "integer" or "number" not in types)
+
+    def _may_be_number(self, schema: Any, depth: int) -> bool:
+        """Whether a value of `schema` may be a number; True where that is not plain to see."""
+        if not isinstance(schema, dict):
+            return schema is not False
+        if isinstance(schema.get("$ref"), str) and depth < _MOST_REFERENCES:
+            target = self._root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"), True)
+            return self._may_be_number(target, depth + 1)
+        if isinstance(schema.get("anyOf"), list):
+            return any(self._may_be_number(each, depth + 1) for each in schema["anyOf"])
+        if "const" in schema or isinstance(schema.get("enum"), list):
+            return any(isinstance(each, int | float) for each in schema.get("enum", [schema.get("const")]))
+        types = schema.get("type", "number")
+        return not {"number", "integer"}.isdisjoint([types] if isinstance(types, str) else types)
 
     def _of_type(self, kind: str, schema: Mapping[str, Any]) -> str | None:
         match kind:
@@ -237,7 +259,8 @@ class _Writer:
         """A number within bounds. Bounds that are no integers, and divisors, are left to the library."""
         whole = kind == "integer"
         bounds = [bound for bound in own.values() if isinstance(bound, int | float) and not isinstance(bound, bool)]
-        if "multipleOf" in own or len(bounds) < len(own) or not (whole or all(bound % 1 == 0 for bound in bounds)):
+        plain = whole or all(bound % 1 == 0 for bound in bounds)
+        if "multipleOf" in own or len(bounds) < len(own) or not plain or any(abs(each) >= _INEXACT for each in bounds):
             return self._library({"type": kind, **own})
         low, above = own.get("minimum", -math.inf), own.get("exclusiveMinimum", -math.inf)
         high, below = own.get("maximum", math.inf), own.get("exclusiveMaximum", math.inf)

@@ -220,11 +220,14 @@ def _defaults(discovery: Discovery, folders: Mapping[str, str], engine: str, adv
 
 
 def _check_format(setting: Setting[str], folder: str | None) -> None:
-    """Check that there is such a format, and that it can write prompts for the target in `folder`, if that is known."""
+    """Check that there is such a format, and that it can write prompts for the target in `folder`.
+
+    A folder without a tokenizer cannot be served, and is planned by its config alone.
+    """
     from dovetail.formats import registry  # imports every family, which a plan without a format does not need
 
     try:
-        if folder is None:
+        if folder is None or not has_tokenizer(Path(folder)):
             registry.format(setting.value)
         else:
             registry.served_format(setting.value, Path(folder))

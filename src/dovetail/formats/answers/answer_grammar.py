@@ -121,7 +121,7 @@ class AnswerGrammar:
         if not self.reader.wrapper:
             return (), ()
         opener, closer = ExactText(self.reader.wrapper), ExactText(self.reader.wrapper_end)
-        return (Maybe(Concat((opener, *_new_lines(1)))),), (Maybe(Concat((*_new_lines(1), closer))),)
+        return (Maybe(Concat((opener, *_new_lines(1)))),), (*_new_lines(1), Maybe(closer))
 
     def content_only(self, thinking: bool) -> Grammar:
         reasoning = self._reasoning_and_new_lines(thinking) if self.reader.answer else self.reasoning(thinking)

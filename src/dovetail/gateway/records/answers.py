@@ -147,6 +147,8 @@ class AnswerRecorder:
         self._tools = tools
         self._stop = stop
         self._end_ids = end_ids
+        #: The choices without a record.
+        self._left_out: set[int] = set()
         #: The last record of each choice, which is made in a thread before the response with it is written.
         self._made: dict[int, tuple[tuple[int, ...], str]] = {}
 
@@ -154,13 +156,19 @@ class AnswerRecorder:
         """The record of an answer with the new tokens `ids`. Takes as long as reading it again, for the first time.
 
         "" for an answer that has none: it is too long, it continues a text, a stop string cut it where its tokens
-        cannot be cut, or it ended at a call that repeated the one before it, which the client does not have.
+        cannot be cut, or it is left out.
         """
+        if choice in self._left_out:
+            return ""
         made_of, record = self._made.get(choice, ((), ""))
         if not record or made_of != tuple(ids):
             record = self._record(choice, ids)
             self._made[choice] = tuple(ids), record
         return record
+
+    def leave_out(self, choice: int) -> None:
+        """Make no record of a choice whose tokens say more than the message that the client was sent."""
+        self._left_out.add(choice)
 
     def _record(self, choice: int, ids: Sequence[int]) -> str:
         start = self._start()
@@ -175,10 +183,7 @@ class AnswerRecorder:
             return ""
         segments = [*self._text(start.ids), *segments]
         new_reader = functools.partial(self._new_reader, choice, start.in_reasoning)
-        read = _read(new_reader, segments, "length" if end is None else "stop")
-        if read is None:
-            return ""
-        answer, left_open = read
+        answer, left_open = _read(new_reader, segments, "length" if end is None else "stop")
         message, reasoning = digests_of_answer(answer, self._tools)
         whole = (*start.ids, *spelling)
         record = Record(whole, end is not None, left_open, tuple(start.opening), message, reasoning)
@@ -212,8 +217,8 @@ class AnswerRecorder:
         return [*ids[:count], *self._tokenizer.encode(rest)]
 
 
-def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open] | None:
-    """The message in `segments`, and which of its texts would go on after them; None if it ended before them."""
+def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open]:
+    """The message in `segments`, and which of its texts would go on after them."""
     reader = new_reader()
     probed = fold([*reader.feed_segments([*segments, Segment(_PROBE, False)]), *reader.finish("length")])
     if not probed.calls and probed.content.endswith(_PROBE):
@@ -221,5 +226,4 @@ def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason:
     if not probed.calls and not probed.content and probed.reasoning.endswith(_PROBE):
         return Message("", probed.reasoning.removesuffix(_PROBE)), "reasoning"
     reader = new_reader()
-    answer = fold([*reader.feed_segments(segments), *reader.finish(reason)])
-    return None if reader.ended else (answer, "markup")
+    return fold([*reader.feed_segments(segments), *reader.finish(reason)]), "markup"

@@ -80,6 +80,11 @@ class OutputReader:
         self._content_tokens = None if speller is None else ContentTokens()
         self._called = False
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether the reader ended the answer, so that its last tokens are not in the message."""
+        return self._reader.ended
+
     async def step(self, batch: TokenBatch) -> Step:
         """The step that `batch` makes. Raises `EngineError` if log probabilities are missing from it."""
         ids, finish = batch.ids, batch.finish

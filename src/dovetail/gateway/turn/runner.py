@@ -382,6 +382,8 @@ class TurnRunner:
                 scored = 0
                 step = turn.tool_names.in_step(await output.step(batch))
                 if step.finish is not None:
+                    if output.ended_early:
+                        turn.recorder.leave_out(number)
                     break
                 yield step
             else:
