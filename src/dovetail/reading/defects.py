@@ -18,7 +18,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "stray_bracket": "a bracket too many; it is dropped",
         "stray_separator": "a comma or semicolon too many between calls; it is dropped",
         "text_after_calls": "text after calls where only calls were asked for; it ends the answer and is dropped",
-        "repeated_call": "required calls once more, right after themselves; the last one ends the answer and is dropped",
+        "repeated_call": "required calls once more, right after themselves; the last ends the answer and is dropped",
         "call_not_allowed": "the markers of a call in an answer that was to have none; what they hold is content",
         # Headers, names, ids
         "missing_name": "a call that names no tool: its text is content, unless there is only one tool to mean",
