@@ -249,3 +249,11 @@ def test_numbers_beside_each_other_do_not_end_one_another(branches: list[Any], t
 
 def test_a_bound_that_is_not_exact_is_the_librarys() -> None:
     assert not allows({"type": "number", "exclusiveMinimum": 2**53}, f"{2**53}.0")
+
+
+@pytest.mark.timeout(60)
+def test_references_are_looked_at_once() -> None:
+    """A hostile schema: 60 references to each of six levels are 60 ** 6 paths."""
+    levels = {f"n{i}": {"anyOf": [{"$ref": f"#/$defs/n{i + 1}"}] * 60} for i in range(6)}
+    schema = {"anyOf": [{"$ref": "#/$defs/n0"}, {"type": "null"}], "$defs": {**levels, "n6": {"type": "string"}}}
+    assert allows(schema, '"a"') and not allows(schema, "1")

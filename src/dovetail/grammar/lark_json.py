@@ -22,8 +22,6 @@ from dovetail.grammar.schemas.walk import SpelledSchema
 #: Schemas with more properties are left to the library, and lists with larger counts of items. Each property's rule
 #: refers to the next one's, and llguidance crashes on a chain of 3,000.
 _MOST_PROPERTIES, _MOST_ITEMS = 1_000, 1_000
-#: References that are followed to see whether a value may be a number.
-_MOST_REFERENCES = 8
 #: From here on, the library rounds a bound to the number beside it.
 _INEXACT = 2**53
 
@@ -71,6 +69,7 @@ class _Writer:
         #: The new rules and terminals, as `rules`.
         self.made: dict[str, str] = {}
         self._referred: dict[str, str] = {}  # by reference
+        self._numbers: dict[str, bool] = {}  # by reference: whether its values may be numbers
         self._properties = 0
 
     def named(self, prefix: str, body: str) -> str:
@@ -101,7 +100,7 @@ class _Writer:
         if keywords == {"$ref"}:
             return self._reference(schema["$ref"])
         if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
-            if sum(self._may_be_number(each, 0) for each in schema["anyOf"]) > 1:
+            if sum(map(self._may_be_number, schema["anyOf"])) > 1:
                 # llguidance's lexer takes the longest text of any of them: the sign or the digits of one number would
                 # end the others.
                 return self._library(schema)
@@ -112,15 +111,18 @@ class _Writer:
             return self._library(schema)
         return _choice(self._of_type(kind, schema) for kind in types if kind != "integer" or "number" not in types)
 
-    def _may_be_number(self, schema: Any, depth: int) -> bool:
+    def _may_be_number(self, schema: Any) -> bool:
         """Whether a value of `schema` may be a number; True where that is not plain to see."""
         if not isinstance(schema, dict):
             return schema is not False
-        if isinstance(schema.get("$ref"), str) and depth < _MOST_REFERENCES:
-            target = self._root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"), True)
-            return self._may_be_number(target, depth + 1)
+        if isinstance(reference := schema.get("$ref"), str):
+            if reference not in self._numbers:  # looked at once, however many schemas refer to it, itself among them
+                self._numbers[reference] = True
+                target = self._root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), True)
+                self._numbers[reference] = self._may_be_number(target)
+            return self._numbers[reference]
         if isinstance(schema.get("anyOf"), list):
-            return any(self._may_be_number(each, depth + 1) for each in schema["anyOf"])
+            return any(map(self._may_be_number, schema["anyOf"]))
         if "const" in schema or isinstance(schema.get("enum"), list):
             return any(isinstance(each, int | float) for each in schema.get("enum", [schema.get("const")]))
         types = schema.get("type", "number")
