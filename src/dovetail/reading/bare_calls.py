@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dovetail.events import Content
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import MOST_SPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from dovetail.events import Content
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import MOST_SPACE
 from dovetail.reading.json_objects import Envelope, JsonObjectReader
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 
 _PUNCTUATION = ("{", "}", "[", "]")

@@ -11,9 +11,10 @@ from typing import ClassVar, NamedTuple
 
 from dovetail.events import Content
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
+from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import JsonEnd, appending, to_end
 from dovetail.reading.json_string import StringDecoder, decode
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 
 #: An id that a model may have written itself.

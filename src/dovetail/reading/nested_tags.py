@@ -18,8 +18,9 @@ from typing import ClassVar
 import msgspec
 
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
+from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.parameters import Parameters
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
 from dovetail.reading.values import STRING, ParameterTypes
 from dovetail.tokens import Tokenizer

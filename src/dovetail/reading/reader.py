@@ -61,6 +61,23 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     required: bool = False
 
 
+class Trial:
+    """What a reader has to know of a part that it reads on trial: see `Reader._try`.
+
+    `start`: where the part begins in the unread output. `before`: the events from before it.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.before: list[Event] = []
+        #: Whether it is kept if it is longer than what may be withheld.
+        self.certain = False
+
+
+class Abandoned(Exception):
+    """What was read on trial is not what it was tried for."""
+
+
 class Reader(ABC):
     """Reads one output of one model. It cannot be shared or reused."""
 
@@ -87,6 +104,8 @@ class Reader(ABC):
         #: Where the last marker begins, or where the text ended that came in its place.
         self._mark = 0
         self._over = False
+        #: The part of the output that is read on trial, if there is one.
+        self._trial: Trial | None = None
         #: While the script waits for more of a text and nothing is unread or buffered: what finds a character that may
         #: begin a marker, what finds a marker, what takes the text, and the offset in the text at which it stopped.
         self._first: Callable[[str], Any] | None = None
@@ -167,14 +186,20 @@ class Reader(ABC):
         return self._taken()
 
     def _taken(self) -> list[Event]:
-        events, self._events = self._events, []
+        if self._trial is None:
+            events, self._events = self._events, []
+        else:
+            events, self._trial.before = self._trial.before, []
         return events if self._required is None else self._required.take(events)
 
     def _advance(self, fresh: str) -> list[Event]:
         if self._over:
             raise ReaderMisuse("this reader has finished; make a new one for the next output")
-        self._input = self._input[self._at :] + fresh if self._at < len(self._input) else fresh
-        self._at = 0
+        if self._trial is not None:
+            self._input += fresh
+        else:
+            self._input = self._input[self._at :] + fresh if self._at < len(self._input) else fresh
+            self._at = 0
         next(self._script)
         if self._alphabet.buffered:
             self._first = None
@@ -354,6 +379,47 @@ class Reader(ABC):
             yield
         return match
 
+    def _try(self, script: Script[None], trial: Trial, longest: int) -> Script[bool]:
+        """Run `script`, whose events are withheld until `_commit`; whether that was called.
+
+        If it was not when the script ends or raises `Abandoned`, then all of its input is unread again and its events
+        are dropped. The same if the script has seen `longest` characters and wants more, unless the trial is `certain`.
+        """
+        trial.before, self._events, self._trial = self._events, [], trial
+        ended = False
+        while self._trial is not None and not ended:
+            limit = trial.start + longest
+            rest = self._input[limit:]
+            over = self._over
+            if rest:  # what is decided must not depend on how much more has come
+                self._input, self._over = self._input[:limit], False
+            try:
+                next(script)
+            except (StopIteration, Abandoned):
+                ended = True
+            if rest:
+                self._input, self._over = self._input + rest, over
+            self._first = None  # so that all input passes through `_advance`, which keeps it
+            if rest and trial.certain and not ended:
+                Reader._commit(self)
+            if self._trial is not None and not ended:
+                ended = bool(rest)
+                if not ended:
+                    yield
+        if self._trial is None:
+            if not ended:
+                yield from script
+            return True
+        script.close()
+        self._trial, self._events, self._at = None, trial.before, trial.start
+        return False
+
+    def _commit(self) -> None:
+        """What is read on trial is what it was tried for."""
+        trial = self._trial
+        if trial is not None:
+            self._trial, self._events = None, trial.before + self._events
+
     def _unread(self) -> None:
         """Put back the last marker. Only possible before anything else is read."""
         self._at = self._mark
@@ -374,11 +440,15 @@ class Reader(ABC):
     def _pass(
         self,
         write: Callable[[str], None],
-        other: Callable[[str], None],
+        other: Callable[[str], None] | None,
         stops: tuple[str, ...],
         weigh: Weigh | None = None,
         leaves: Search | None = None,
     ) -> Script[str | None]:
+        """Pass text to `write` and other control tokens to `other`, up to one of `stops`, which is returned.
+
+        Without `other`, any control token of the family is returned, and a foreign one is dropped with a `Defect`.
+        """
         search, names, first, _ = _stops(self.controls, stops)
         while True:
             text, at = self._input, self._at
@@ -407,14 +477,20 @@ class Reader(ABC):
                         write(self._alphabet.spell(spelled))
                         continue
                 stop = self._take(match.group(), names)
-                if stop is not None:
-                    return stop
-                other(self._alphabet.literal(match.group()))
+                literal = match.group() if stop is not None else self._alphabet.literal(match.group())
+                if stop is not None or (other is None and literal in self.controls):
+                    return stop or literal
+                (other or self._stray_marker)(literal)
             elif self._over or self._breaks_off(text[start:], search):
                 # The beginning of a stop that did not come is text. The rest may still contain a control token.
-                self._at = start + 1
+                self._mark, self._at = start, start + 1
                 literal = self._alphabet.spell(text[start])
-                (write if literal == text[start] else other)(literal)
+                if literal == text[start]:
+                    write(literal)
+                elif other is None and literal in self.controls:
+                    return literal
+                else:
+                    (other or self._stray_marker)(literal)
             else:
                 yield
 

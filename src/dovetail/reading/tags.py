@@ -14,9 +14,10 @@ from typing import NamedTuple
 from dovetail.events import Content
 from dovetail.reading.alphabet import any_control
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE, CallReader
+from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.parameters import Parameters
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer

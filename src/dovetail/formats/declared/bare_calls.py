@@ -9,9 +9,9 @@ from dovetail.formats.answers import call_envelope, plain_text
 from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
 from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.grammar import Choice, Concat, ExactText, Grammar, Maybe, Node, Regex, Repeat
-from dovetail.reading.calls import MOST_SPACE
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_objects import Keys
+from dovetail.reading.prose import MOST_SPACE
 
 _SPACE = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
 _BLANK = Regex(rf"[ \t\r\n]{{1,{MOST_SPACE}}}")

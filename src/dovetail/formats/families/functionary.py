@@ -22,7 +22,7 @@ from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Node, Regex, Repeat
 from dovetail.reading import CallReader, Script
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import MOST_SPACE
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Segment
 
 #: What begins a message, and the recipient of content.

@@ -22,8 +22,8 @@ from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.calls import MOST_SPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Segment
 
 #: What ends a message, and what ends the name of a message's role.

@@ -39,7 +39,8 @@ from dovetail.formats.families.harmony_prompt import (
 )
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import CallReader, ReaderOptions, Script
-from dovetail.reading.calls import LONGEST_HEADER, MOST_SPACE
+from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 
 Kind: TypeAlias = type[Content] | type[Reasoning]

@@ -37,7 +37,7 @@ from dovetail.grammar import (
 )
 from dovetail.grammar.patterns import quoted
 from dovetail.reading import Script
-from dovetail.reading.calls import MOST_SPACE
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.python_literals import SPACE, PythonReader
 from dovetail.tokens import Prompt, Segment
 

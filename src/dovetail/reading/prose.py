@@ -1,0 +1,428 @@
+"""`ProseReader`: the walk over an output, which is reasoning, content and sections of calls.
+
+A model may write about markup. So a marker in reasoning or content is weighed before it counts:
+
+- What opens a section is read on trial (`Reader._try`). In content it opens one if a call to one of the tools begins
+  there and its first argument, or its end, follows. In reasoning, nothing but the end of the answer or more markup may
+  follow the calls. Otherwise the opener is text, and what comes after it is read anew.
+- Any other marker that means nothing where it stands is text if more text follows; it is dropped before the end.
+- A marker of reasoning or of the turn's end is text if it stands like a word or a quotation in a line.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final, TypeAlias
+
+from dovetail.events import Content, Defect, Reasoning
+from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.reader import Abandoned, Reader, ReaderOptions, Script, Trial
+from dovetail.tokens import Tokenizer
+
+#: Characters of whitespace that are buffered until the next text shows whether they are markup.
+MOST_SPACE: Final = 16
+#: How many characters after an opener are withheld at most, until it is known whether it opens a section.
+FARTHEST_CALL: Final = 4096
+#: How many misplaced markers may stand between an opener and its call.
+_MOST_STRAYS: Final = 4
+#: How many misplaced markers in a row are weighed together.
+_LONGEST_RUN: Final = 16
+#: What stands before and after a word or a quotation.
+_BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
+_AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
+
+Prose: TypeAlias = type[Reasoning] | type[Content]
+
+
+class CallTrial(Trial):
+    """A section of calls on trial. `kind`: what it stands in."""
+
+    def __init__(self, start: int, kind: Prose) -> None:
+        super().__init__(start)
+        self.kind = kind
+        #: The ids of the calls that have begun.
+        self.ids: list[str] = []
+        #: Of the last call: whether it names one of the tools, has its first argument, lacks its end, and has ended.
+        self.known = self.argument = self.unended = self.ended = False
+        #: Whether the output is cut off in the header of a call.
+        self.cut = False
+        #: Whether it is a call, in an answer that may not have any.
+        self.refused = False
+        self.strays = 0
+
+    def begin_call(self, call_id: str, known: bool) -> None:
+        self.ids.append(call_id)
+        self.known, self.argument, self.unended, self.ended = known, False, False, False
+
+
+class ProseReader(Reader):
+    """Reads reasoning, content and sections of calls. A subclass reads a section."""
+
+    _trial: CallTrial | None
+
+    #: The markers around reasoning. Newlines that the family's template writes before a marker are part of it; the
+    #: marker is also recognized without them.
+    think, think_end = "<think>", "</think>"
+    #: What opens a section of calls, with leading newlines as above.
+    openers: tuple[str, ...]
+    #: The same, for families in which one marker opens every section.
+    section: str
+    #: What ends a turn.
+    ends: tuple[str, ...] = ()
+    #: The openers that are ordinary text. They open calls in content only, because reasoning may mention them.
+    text_openers: tuple[str, ...] = ()
+    #: Markers that have a meaning inside a section only.
+    inner: tuple[str, ...] = ()
+    #: A regex for what begins a call without any marker, in families that have such calls.
+    unmarked: ClassVar[str] = "(?!)"
+    #: A regex for layout inside a call that means nothing and is dropped without a `Defect`.
+    layout: ClassVar[str] = "(?!)"
+    #: How many newlines the template writes before `<think>`, after it and after `</think>`. They are markup.
+    before_think = after_think = after_think_end = 0
+    #: Whether an answer without reasoning begins with `think_end`.
+    lone_think_end = False
+    #: The markers around content, in families that have them. Newlines in front of the closing one are part of it.
+    answer: str = ""
+    answer_end: str = ""
+    #: How many newlines the family's template writes after each of these.
+    after_answer = after_answer_end = 0
+    #: Ordinary text that some models write around all that follows their reasoning: at its beginning and at its end.
+    wrapper: str = ""
+    wrapper_end: str = ""
+    #: How many newlines the family's template writes before content.
+    before_content = 0
+    #: Whether a prompt that opens the reasoning block writes the newlines after the opening tag as well.
+    prompted_after_think = False
+
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._stray = False  # whether misplaced text has begun, so that its defect is reported once
+        self._wrapped = False  # whether the wrapper is open
+        self._shown = ""  # the last text of the open reasoning or content
+        super().__init__(options, tokenizer)
+
+    # -- a whole output -----------------------------------------------------------------------------------------------
+
+    def _read(self) -> Script[None]:
+        place: Prose = Reasoning if self._options.thinking else Content
+        think, think_end, openers, answers, marks, stops = _marks_of_answers(type(self))
+        # Ordinary text opens calls only if the answer may contain calls.
+        in_content = (*marks, *self._unopened()) if self._options.calls and not self._options.structured else stops
+        if self.wrapper_end:
+            in_content = (*in_content, self.wrapper_end, "\n" + self.wrapper_end)
+        answer_ended = False
+        if place is Reasoning:
+            yield from self._skip("\n", 0 if self.prompted_after_think else self.after_think)
+        else:
+            if self.lone_think_end:
+                yield from self._next_is(think_end)
+            yield from self._content_begins()
+        while True:
+            marker = yield from self._text(place, *(stops if place is Reasoning else in_content))
+            if marker is None:
+                return
+            if marker == think:
+                if (yield from self._is_mention(place)):
+                    continue
+                place = Reasoning
+                self.in_reasoning = True
+                self._shown = ""
+                yield from self._skip("\n", self.after_think)
+            elif marker == think_end:
+                if place is Content:
+                    if (yield from self._is_mention(place)):
+                        continue
+                    self._stray_marker(marker)
+                place = Content
+                self._shown = ""
+                yield from self._skip("\n", self.after_think_end)
+                yield from self._content_begins()
+            elif marker in self.ends:
+                if not (yield from self._is_mention(place)):
+                    yield from self._end_passed(marker, place is Reasoning)
+                    place = Content
+            elif marker in answers:
+                if (yield from self._is_mention(place)):
+                    continue
+                if place is Reasoning:
+                    self._defect("reasoning_not_closed")
+                elif marker == answers[-1] and answer_ended:
+                    self._stray_marker(marker)
+                answer_ended = marker == answers[-1]
+                place = Content
+                yield from self._skip("\n", self.after_answer if marker == self.answer else self.after_answer_end)
+            elif marker == self.wrapper_end and place is Content:
+                yield from self._wrapper_ends()
+            elif marker in openers or marker not in (*marks, *self.controls):
+                if (yield from self._section_or_mention(marker, place)):
+                    place = Content
+            else:
+                yield from self._stray_or_text(marker, place)
+
+    def _text(self, kind: Prose, *stops: str) -> Script[str | None]:
+        """Emit text as `kind` up to the first of `stops` or a control token of the family, and return that.
+
+        A stop is returned without leading whitespace; None at the end of the output. A control token that the family
+        does not have is dropped with a `Defect`.
+        """
+        self.in_reasoning = kind is Reasoning
+
+        def write(text: str) -> None:
+            self._shown = text
+            self._events.append(kind(text))
+
+        marker = yield from self._pass(write, None, stops)
+        self.in_reasoning = False
+        return marker
+
+    def _show(self, kind: Prose, text: str) -> None:
+        self._shown = text
+        self._events.append(kind(text))
+
+    # -- is it a mention? ---------------------------------------------------------------------------------------------
+
+    def _last_marker(self) -> str:
+        """The last marker, as it was written."""
+        return self._alphabet.spell(self._input[self._mark : self._at])
+
+    def _is_mention(self, kind: Prose) -> Script[bool]:
+        """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""
+        written = self._last_marker()
+        if written[0] == "\n" or self._shown[-1:] not in _BEFORE:
+            return False
+        if (yield from self._peek()) not in _AFTER:
+            return False
+        self._show(kind, written)
+        return True
+
+    def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
+        """Read a marker that means nothing here, and those after it. They are text if text follows them."""
+        written, literals = self._last_marker(), [marker]
+        in_line = written[0] != "\n" and self._shown[-1:] in _BEFORE
+        while True:
+            space = yield from self._skip(WHITESPACE, MOST_SPACE)
+            more = len(literals) < _LONGEST_RUN
+            following = (yield from self._next_is(*_inner_marks(type(self)))) if more else None
+            if following is None:
+                break
+            written += space + self._last_marker()
+            literals.append(following)
+        text_follows = (yield from self._peek()) not in ("", *self.controls)
+        if not self._options.calls or in_line or text_follows:
+            self._show(kind, written + space)
+            return
+        for literal in literals:
+            self._stray_marker(literal)
+        if space:
+            self._show(kind, space)
+
+    def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
+        """Read the section that `opener`, the last marker, opens; False if it is a mention, which is text."""
+        length = self._at - self._mark
+        trial = CallTrial(self._mark, kind)
+        if (yield from self._try(self._tried_section(opener, kind), trial, FARTHEST_CALL)):
+            return True
+        self._forget_calls(trial.ids)
+        if trial.refused:
+            self._defect("call_not_allowed", opener)
+        written = self._alphabet.spell(self._input[self._at : self._at + length])
+        rest = self._alphabet.spell(self._input[self._at + length :])
+        if trial.cut and self._begins_call(rest):
+            self._defect("truncated_call", written + rest)
+            self._at = len(self._input)
+        else:
+            self._at += length
+            self._show(kind, written)
+        return False
+
+    def _unopened(self) -> tuple[str, ...]:
+        """The literals that begin a call to one of the tools, if its opener is missing."""
+        return ()
+
+    def _forget_calls(self, ids: Sequence[str]) -> None:
+        """The calls with these ids, the last that began, are mentions."""
+        raise NotImplementedError
+
+    def _begins_call(self, text: str) -> bool:
+        """Whether `text`, the end of an output that was cut off, may begin a call to one of the tools."""
+        raise NotImplementedError
+
+    def _tried_section(self, opener: str, kind: Prose) -> Script[None]:
+        if opener in self._unopened():
+            self._defect("missing_section")
+            self._unread()
+        elif kind is Reasoning:
+            self._defect("reasoning_not_closed")
+        own_line = self._shown[-1:] in ("", "\n")
+        yield from self._section(opener)
+        trial = self._trial
+        if trial is None:
+            return
+        if not trial.ids:
+            empty = bool(self._events) and self._events[-1] == Defect("empty_section")
+            if empty and own_line and self._options.calls and (yield from self._peek()) in ("", "\n", *self.controls):
+                self._commit()
+        elif kind is Content:
+            if self._over and self._at == len(self._input):
+                self._certain()
+        elif trial.argument or trial.ended:
+            yield from self._skip(WHITESPACE, MOST_SPACE)
+            if (yield from self._peek()) in ("", *self.controls):
+                self._certain()
+
+    def _argument_on_trial(self, fragment: str) -> None:
+        """A piece of a call's arguments comes. Brackets alone may be the reader's own."""
+        trial = self._trial
+        assert trial is not None
+        if trial.argument or fragment.strip(WHITESPACE) in ("", "{", "{}"):
+            return
+        trial.argument = trial.certain = True
+        if not self._options.calls or (trial.kind is Content and trial.known):
+            self._certain()
+
+    def _call_ended_on_trial(self) -> None:
+        trial = self._trial
+        assert trial is not None
+        if trial.unended and not trial.argument:
+            raise Abandoned
+        trial.ended = True
+        if not self._options.calls or trial.kind is Content:
+            self._certain()
+
+    def _defect(self, kind: str, detail: str = "") -> None:
+        trial = self._trial
+        if trial is not None and kind == "missing_call_end":
+            trial.unended = True
+        elif trial is not None and kind == "truncated_call" and not trial.ids:
+            trial.cut = True
+            raise Abandoned
+        super()._defect(kind, detail)
+
+    def _stray_marker(self, literal: str) -> None:
+        trial = self._trial
+        if trial is not None:
+            trial.strays += 1
+            if trial.strays > _MOST_STRAYS or literal.strip() in (self.think, self.think_end.strip()):
+                raise Abandoned
+        super()._stray_marker(literal)
+
+    def _certain(self) -> None:
+        """The section on trial, if there is one, is a section."""
+        trial = self._trial
+        if trial is None:
+            return
+        if not self._options.calls:
+            trial.refused = True
+            raise Abandoned
+        if any(isinstance(event, Content) and not event.text.isspace() for event in self._events):
+            raise Abandoned  # text in front of the call
+        self._commit()
+
+    def _content_begins(self) -> Script[None]:
+        """Read the beginning of the content, in families where it has a meaning."""
+        yield from self._skip("\n", self.before_content)
+        if (self.answer or self.wrapper) and not self._wrapped:
+            yield from self._open_answer()
+        if self._options.structured and self._options.calls and self.text_openers:
+            yield from self._calls_or_structured()
+
+    def _open_answer(self) -> Script[None]:
+        """Read what opens the content, if it comes next. Newlines before a marker are layout."""
+        space = yield from self._skip("\n", MOST_SPACE)
+        self._wrapped = (yield from self._next_is(self.answer or self.wrapper)) is not None
+        if self._wrapped:
+            yield from self._skip("\n", 1 if self.wrapper else self.after_answer)
+        elif space and self._options.calls and (yield from self._next_is(*self._unindented_openers())) is not None:
+            self._unread()
+        elif space and len((yield from self._peek())) < 2:
+            self._events.append(Content(space))
+
+    def _calls_or_structured(self) -> Script[None]:
+        """Read calls that begin with ordinary text. No content of a response format begins like that."""
+        space = yield from self._skip("\n", MOST_SPACE)
+        opener = yield from self._next_is(*self._unindented_openers())
+        if opener is not None:
+            yield from self._section(opener)
+        elif space:
+            self._events.append(Content(space))
+
+    def _unindented_openers(self) -> Iterable[str]:
+        return dict.fromkeys(opener.lstrip() for opener in self.text_openers)
+
+    def _end_passed(self, end: str, in_reasoning: bool) -> Script[None]:
+        """Read what may follow `end`, one of `ends`, in families where a turn goes on after it.
+
+        `in_reasoning`: whether reasoning was open before it.
+        """
+        yield from ()
+
+    def _wrapper_ends(self) -> Script[None]:
+        """The end of the wrapper was read. It is text unless the answer ends there."""
+        text = self._alphabet.spell(self._input[self._mark : self._at])
+        text += yield from self._skip("\n", MOST_SPACE)
+        after = yield from self._peek()
+        if not self._wrapped or not (after == "" or after in self.ends):
+            self._events.append(Content(text))
+
+    def _section(self, opener: str) -> Script[None]:
+        """Read the section that `opener` opened. A marker that does not belong to it is put back."""
+        raise NotImplementedError
+
+    def _another_section(self, opener: str) -> Script[bool]:
+        """Whether `opener` opens another section after this one. Whitespace is markup before a marker or the end."""
+        space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        marker = yield from self._next_is(opener, *self.ends)
+        if marker == opener:
+            return True
+        if marker is not None:
+            self._unread()
+        elif space and (yield from self._peek()):
+            self._events.append(Content(space))
+        return False
+
+    def _between(self, *stops: str) -> Script[str | None]:
+        """Read up to one of `stops` where no text belongs: whitespace is markup, other text is content."""
+        self._stray = False
+        return self._pass(self._stray_text, self._stray_marker, stops)
+
+    def _stray_text(self, text: str) -> None:
+        if not self._stray:
+            text = text.lstrip()
+            if not text:
+                return
+            if self._trial is not None:
+                raise Abandoned
+            self._stray = True
+            self._defect("text_in_section")
+        self._events.append(Content(text))
+
+    def _abandon(self, text: str, defect: str) -> None:
+        """`text` began like a call, but is content, because of `defect`."""
+        if self._trial is not None:
+            self._trial.cut = defect == "truncated_call"
+            raise Abandoned
+        self._defect(defect, text[:80])
+        if text := text.lstrip():
+            self._events.append(Content(text))
+
+
+@functools.lru_cache(256)
+def _marks_of_answers(
+    kind: type[ProseReader],
+) -> tuple[str, str, list[str], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The markers of a family outside of sections: of reasoning, those that open calls, those around content, all, and
+    those that mean something in reasoning too."""
+    think, think_end, *openers = (marker.lstrip() for marker in (kind.think, kind.think_end, *kind.openers))
+    # Each marker with its newlines, and without them. A dict, because the order matters.
+    answers = tuple(filter(None, (kind.answer, kind.answer_end.lstrip())))
+    own = (think, think_end, kind.think_end, *filter(None, (kind.answer, kind.answer_end)), *answers)
+    marks = tuple(dict.fromkeys((*own, *openers, *kind.openers, *kind.ends, *kind.inner)))
+    return think, think_end, openers, answers, marks, tuple(mark for mark in marks if mark not in kind.text_openers)
+
+
+@functools.lru_cache(256)
+def _inner_marks(kind: type[ProseReader]) -> tuple[str, ...]:
+    """The markers of a family that mean nothing outside of sections."""
+    others = (*kind.openers, *kind.ends, kind.think, kind.think_end)
+    alone = (c for c in kind.controls if not any(c in m for m in (*others, *kind.inner)))
+    return tuple(dict.fromkeys((*kind.inner, *alone)))
