@@ -25,7 +25,7 @@ from dovetail.formats.prompts.history import HistoryRules, Repair
 from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
-from dovetail.reading import CallReader, Reader, ReaderOptions
+from dovetail.reading import CallReader, OnMalformedCall, Reader, ReaderOptions
 from dovetail.tokens import Prompt, Segment, Tokenizer, raw_prompt
 
 #: The prompt opens the reasoning block, or the model writes all of it, or the model does not reason.
@@ -324,6 +324,7 @@ class Format(ABC):
         repair_arguments: bool = False,
         call_prefix: str = "call_",
         structured: bool = False,
+        on_malformed_call: OnMalformedCall = "error",
     ) -> Reader:
         """A reader of one answer, which is fed piece by piece.
 
@@ -336,6 +337,8 @@ class Format(ABC):
         arguments JSON. Without it, such a call stays as it is.
         `call_prefix`: with a number, the id of a call in families whose calls have no ids.
         `structured`: whether the content follows a response format. Ordinary text in it is never a call.
+        `on_malformed_call`: what becomes of a call that names a tool and cannot be read: with "error", a call whose
+        arguments have its text under the key `reading.MALFORMED`; with "text", content.
         """
         if thinking is None:
             thinking = self.reasoning == "opened"
@@ -348,6 +351,7 @@ class Format(ABC):
             call_prefix,
             structured,
             requires_call(tool_choice),
+            on_malformed_call,
         )
         return self.reader_type(options, tokenizer)
 

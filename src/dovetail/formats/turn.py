@@ -20,7 +20,7 @@ from dovetail.events import Message, fold
 from dovetail.formats.answers.tool_choice import Strict
 from dovetail.formats.prompts.history import Repair
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, Grammar, Loosened, Maybe, Node
-from dovetail.reading import Reader
+from dovetail.reading import OnMalformedCall, Reader
 from dovetail.tokens import Prompt, Tokenizer
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Turn:
     `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields.
     `thinking`: whether the request lets the model reason.
     `continues`: whether the prompt ends in an answer that the model is to continue.
+    `on_malformed_call`: what becomes of a call that cannot be read: see `Format.reader`.
     `left_open`: whether the prompt ends inside a reasoning block; the prompt tells, if the caller does not.
     """
 
@@ -52,6 +53,7 @@ class Turn:
     continues: bool = False
     response_format: Any = None
     parallel_tool_calls: bool = True
+    on_malformed_call: OnMalformedCall = "error"
     left_open: bool = None  # type: ignore[assignment]  # set in __post_init__
 
     def __post_init__(self) -> None:
@@ -114,6 +116,7 @@ class Turn:
             call_prefix=call_prefix,
             repair_arguments=repair_arguments,
             structured=self.structured,
+            on_malformed_call=self.on_malformed_call,
         )
 
     def parse(self, text: str, *, reason: str = "stop", repair_arguments: bool = False) -> Message:

@@ -21,6 +21,8 @@ LONGEST_HEADER = 1024
 
 #: What a name may have in front of it, and what is written in its place.
 _PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
+#: The same, or the beginning of a tag's attribute.
+_BEGUN_NAME = re.compile(r"""\s*(?:functions?[.:])*(?:\w*\s*=\s*["']?)?""")
 _DASHES = str.maketrans("-. ", "___")
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _MOST_NAMES = 128
@@ -60,7 +62,7 @@ class CallReader(ProseReader):
         self._ids.difference_update(ids)
 
     def _begins_call(self, text: str) -> bool:
-        begun = _PREFIXED.sub("", text, count=1).strip()
+        begun = _BEGUN_NAME.sub("", text, count=1).strip()
         return begun[:1] in "{[" or any(name.startswith(begun) for name in self._options.tools)
 
     # -- one call -----------------------------------------------------------------------------------------------------

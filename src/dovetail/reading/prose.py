@@ -28,6 +28,7 @@ FARTHEST_CALL: Final = 4096
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
+QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
 _BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
 _AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
@@ -74,6 +75,8 @@ class ProseReader(Reader):
     text_openers: tuple[str, ...] = ()
     #: Markers that have a meaning inside a section only.
     inner: tuple[str, ...] = ()
+    #: Markers around the messages of one turn. They are dropped.
+    around_messages: tuple[str, ...] = ()
     #: A regex for what begins a call without any marker, in families that have such calls.
     unmarked: ClassVar[str] = "(?!)"
     #: A regex for layout inside a call that means nothing and is dropped without a `Defect`.
@@ -99,7 +102,13 @@ class ProseReader(Reader):
         self._stray = False  # whether misplaced text has begun, so that its defect is reported once
         self._wrapped = False  # whether the wrapper is open
         self._shown = ""  # the last text of the open reasoning or content
+        self._mentioned = False  # whether the model has written about an opener
         super().__init__(options, tokenizer)
+
+    def _openers_in(self, kind: Prose) -> tuple[str, ...]:
+        """The openers of sections in `kind`, without newlines in front."""
+        in_text = self.text_openers if kind is Reasoning or self._options.structured else ()
+        return tuple(dict.fromkeys(opener.lstrip("\n") for opener in self.openers if opener not in in_text))
 
     # -- a whole output -----------------------------------------------------------------------------------------------
 
@@ -138,7 +147,7 @@ class ProseReader(Reader):
                 yield from self._skip("\n", self.after_think_end)
                 yield from self._content_begins()
             elif marker in self.ends:
-                if not (yield from self._is_mention(place)):
+                if marker in self.around_messages or not (yield from self._is_mention(place)):
                     yield from self._end_passed(marker, place is Reasoning)
                     place = Content
             elif marker in answers:
@@ -153,6 +162,8 @@ class ProseReader(Reader):
                 yield from self._skip("\n", self.after_answer if marker == self.answer else self.after_answer_end)
             elif marker == self.wrapper_end and place is Content:
                 yield from self._wrapper_ends()
+            elif marker in self.around_messages:
+                self._stray_marker(marker)
             elif marker in openers or marker not in (*marks, *self.controls):
                 if (yield from self._section_or_mention(marker, place)):
                     place = Content
@@ -208,7 +219,7 @@ class ProseReader(Reader):
             written += space + self._last_marker()
             literals.append(following)
         text_follows = (yield from self._peek()) not in ("", *self.controls)
-        if not self._options.calls or in_line or text_follows:
+        if not self._options.calls or self._mentioned or in_line or text_follows:
             self._show(kind, written + space)
             return
         for literal in literals:
@@ -217,27 +228,46 @@ class ProseReader(Reader):
             self._show(kind, space)
 
     def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
-        """Read the section that `opener`, the last marker, opens; False if it is a mention, which is text."""
-        length = self._at - self._mark
-        trial = CallTrial(self._mark, kind)
-        if (yield from self._try(self._tried_section(opener, kind), trial, FARTHEST_CALL)):
-            return True
-        self._forget_calls(trial.ids)
-        if trial.refused:
-            self._defect("call_not_allowed", opener)
-        written = self._alphabet.spell(self._input[self._at : self._at + length])
-        rest = self._alphabet.spell(self._input[self._at + length :])
-        if trial.cut and self._begins_call(rest):
-            self._defect("truncated_call", written + rest)
-            self._at = len(self._input)
-        else:
+        """Read the section that `opener`, the last marker, opens; False if it is a mention, which is text.
+
+        Of openers one right after another, the last one opens the section.
+        """
+        shown, doubled = "", []
+        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in _BEFORE
+        while True:
+            length = self._at - self._mark
+            trial = CallTrial(self._mark, kind)
+            if (yield from self._try(self._tried_section(opener, kind, doubled), trial, FARTHEST_CALL)):
+                return True
+            self._forget_calls(trial.ids)
+            if trial.refused:
+                self._defect("call_not_allowed", opener)
+            shown += self._alphabet.spell(self._input[self._at : self._at + length])
+            rest = self._alphabet.spell(self._input[self._at + length :])
+            if trial.cut and (self._cut_off or not (rest.strip() or in_line)):
+                self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
+                self._at = len(self._input)
+                return False
             self._at += length
-            self._show(kind, written)
+            doubled.append(opener)
+            space = yield from self._skip(WHITESPACE, MOST_SPACE)
+            again = None if len(doubled) > _MOST_STRAYS else (yield from self._next_is(*self._openers_in(kind)))
+            shown += space
+            if again is None:
+                break
+            opener = again
+        self._mentioned = True
+        self._show(kind, shown)
         return False
 
     def _unopened(self) -> tuple[str, ...]:
         """The literals that begin a call to one of the tools, if its opener is missing."""
         return ()
+
+    def _leave(self, kind: Prose) -> None:
+        """Calls begin in open reasoning or content."""
+        if kind is Reasoning:
+            self._defect("reasoning_not_closed")
 
     def _forget_calls(self, ids: Sequence[str]) -> None:
         """The calls with these ids, the last that began, are mentions."""
@@ -247,18 +277,21 @@ class ProseReader(Reader):
         """Whether `text`, the end of an output that was cut off, may begin a call to one of the tools."""
         raise NotImplementedError
 
-    def _tried_section(self, opener: str, kind: Prose) -> Script[None]:
+    def _tried_section(self, opener: str, kind: Prose, doubled: Sequence[str]) -> Script[None]:
+        for literal in doubled:
+            self._defect("stray_marker", literal)
         if opener in self._unopened():
             self._defect("missing_section")
             self._unread()
-        elif kind is Reasoning:
-            self._defect("reasoning_not_closed")
+        else:
+            self._leave(kind)
         own_line = self._shown[-1:] in ("", "\n")
         yield from self._section(opener)
         trial = self._trial
         if trial is None:
             return
         if not trial.ids:
+            trial.cut = self._over and self._at == len(self._input) and not self._has_text()
             empty = bool(self._events) and self._events[-1] == Defect("empty_section")
             if empty and own_line and self._options.calls and (yield from self._peek()) in ("", "\n", *self.controls):
                 self._commit()
@@ -284,7 +317,9 @@ class ProseReader(Reader):
         trial = self._trial
         assert trial is not None
         if trial.unended and not trial.argument:
-            raise Abandoned
+            marker = self._last_marker().strip()
+            if not trial.known or marker in ("", self.think, self.think_end.strip()):
+                raise Abandoned
         trial.ended = True
         if not self._options.calls or trial.kind is Content:
             self._certain()
@@ -314,9 +349,13 @@ class ProseReader(Reader):
         if not self._options.calls:
             trial.refused = True
             raise Abandoned
-        if any(isinstance(event, Content) and not event.text.isspace() for event in self._events):
-            raise Abandoned  # text in front of the call
+        if self._has_text():  # in front of the call
+            raise Abandoned
         self._commit()
+
+    def _has_text(self) -> bool:
+        """Whether there is text among what is withheld."""
+        return any(isinstance(event, Content) and not event.text.isspace() for event in self._events)
 
     def _content_begins(self) -> Script[None]:
         """Read the beginning of the content, in families where it has a meaning."""
@@ -399,7 +438,7 @@ class ProseReader(Reader):
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
         if self._trial is not None:
-            self._trial.cut = defect == "truncated_call"
+            self._trial.cut = defect == "truncated_call" and self._begins_call(text)
             raise Abandoned
         self._defect(defect, text[:80])
         if text := text.lstrip():

@@ -14,7 +14,7 @@ import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -39,6 +39,12 @@ Accept: TypeAlias = Callable[[str], int | None]
 Script: TypeAlias = Generator[None, None, T]
 
 
+#: See `ReaderOptions`.
+OnMalformedCall: TypeAlias = Literal["error", "text"]
+#: The key under which a call that cannot be read has its text.
+MALFORMED: Final = "malformed_arguments"
+
+
 class ReaderOptions(msgspec.Struct, frozen=True):
     """What a reader knows about the request.
 
@@ -50,6 +56,8 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     `structured`: whether content is JSON of a response format. A string in it may contain anything, so that ordinary
     text begins a call at the start of the content only.
     `required`: whether the answer has to be calls; see `RequiredCalls`.
+    `on_malformed_call`: what becomes of a call that names a tool and cannot be read. "error": it is a call whose
+    arguments have its text under the key `MALFORMED`. "text": it is content.
     """
 
     tools: Mapping[str, Any] = {}
@@ -59,6 +67,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     call_prefix: str = "call_"
     structured: bool = False
     required: bool = False
+    on_malformed_call: OnMalformedCall = "error"
 
 
 class Trial:

@@ -22,7 +22,7 @@ from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Node, Regex, Repeat
 from dovetail.reading import CallReader, Script
 from dovetail.reading.arguments import WHITESPACE
-from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.prose import MOST_SPACE, Prose
 from dovetail.tokens import Prompt, Segment
 
 #: What begins a message, and the recipient of content.
@@ -47,8 +47,9 @@ class FunctionaryReader(CallReader):
     def _content_begins(self) -> Script[None]:
         yield from self._messages("")
 
-    def _section(self, opener: str) -> Script[None]:
+    def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
         yield from self._messages(opener)
+        return True
 
     def _messages(self, opener: str | None) -> Script[None]:
         """Read calls, from a message's recipient on, and the recipient of the content after them."""

@@ -40,6 +40,7 @@ class GigaChat3Reader(JsonCallReader):
     section = CALL + ROLE_END
     openers = (section,)
     inner = (ROLE_END,)
+    around_messages = (NEXT, ROLE_END)
     one_call_in_section = True
 
     def _end_passed(self, end: str, in_reasoning: bool) -> Script[None]:
@@ -62,6 +63,7 @@ class GigaChat3Reader(JsonCallReader):
                 yield from self._call_message()
                 return
             if marker is not None:
+                self._defect("call_not_allowed", CALL)
                 self._unread()
             space += CALL + gap
         if space.strip() or (space and len((yield from self._peek())) == 1):

@@ -24,6 +24,7 @@ from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.prose import QUOTES, Prose
 from dovetail.reading.tags import ParameterReader
 from dovetail.tokens import Prompt, Segment
 
@@ -72,16 +73,24 @@ class KimiK3Reader(ParameterReader):
         while True:
             kind = Reasoning if inside == "think" else Content
             stops = (*self.tags, *self.ends)
-            marker = yield from (self._prose(kind, *stops) if inside else self._between(*stops))
+            marker = yield from (self._text(kind, *stops) if inside else self._between(*stops))
             if marker is None:
                 return
-            if marker in self.openers and self._options.calls:
-                self._leave(inside, marker)
+            if inside and marker != CLOSE + inside and self._is_quoted():
+                self._mentioned = True
+                self._show(kind, self._last_marker())
+            elif marker in self.openers and inside:
+                if (yield from self._section_or_mention(marker, kind)):
+                    inside = ""
+            elif marker in self.openers and self._options.calls:
                 yield from self._section(marker)
-                inside = ""
             elif marker in (_MESSAGE, _THINK, _RESPONSE):
-                self._leave(inside, marker)
+                if marker == OPEN + inside:
+                    self._stray_marker(marker)
+                elif inside:
+                    self._leave(kind)
                 inside = yield from self._block(marker)
+                self._shown = ""
             elif marker in (_MESSAGE_END, _THINK_END, _RESPONSE_END):
                 if marker != CLOSE + (inside or "message"):
                     self._stray_marker(marker)
@@ -89,15 +98,17 @@ class KimiK3Reader(ParameterReader):
                 yield from self._separator()
             elif marker in self.ends:
                 inside = ""
+            elif inside:
+                yield from self._stray_or_text(marker, kind)
             else:
                 self._defect("stray_marker" if self._options.calls else "call_not_allowed", marker)
 
-    def _leave(self, inside: str, marker: str) -> None:
-        """End the block that is open, because another tag opens."""
-        if marker == OPEN + inside:
-            self._stray_marker(marker)
-        elif inside:
-            self._defect("reasoning_not_closed" if inside == "think" else "response_not_closed")
+    def _is_quoted(self) -> bool:
+        """Whether the last marker comes right after a quotation mark."""
+        return self._shown[-1:] in QUOTES
+
+    def _leave(self, kind: Prose) -> None:
+        self._defect("reasoning_not_closed" if kind is Reasoning else "response_not_closed")
 
     def _block(self, opener: str) -> Script[str]:
         """Read the opening tag of a block of text, and return the block's name; "" for a message."""

@@ -32,6 +32,8 @@ CALL = "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{argume
 
 
 class SolarOpenReader(NamedCallReader):
+    around_messages = (BEGIN, END, CONTENT, NEXT)
+
     def _stray_marker(self, literal: str) -> None:
         if literal not in (END, NEXT):  # they end content too
             super()._stray_marker(literal)
