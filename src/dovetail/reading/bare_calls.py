@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail.events import Content
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 

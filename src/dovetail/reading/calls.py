@@ -12,7 +12,7 @@ from typing import ClassVar
 from dovetail.events import CallArguments, CallEnd, CallStart
 from dovetail.reading.arguments import JsonArguments
 from dovetail.reading.prose import ProseReader
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -21,6 +21,8 @@ LONGEST_HEADER = 1024
 
 #: What a name may have in front of it, and what is written in its place.
 _PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
+_BRACKETS = re.compile(r"[ \t\r\n]{0,16}[}\]]")
+_MAY_BE_BRACKETS = re.compile(r"[ \t\r\n]{0,16}")
 #: The same, or the beginning of a tag's attribute.
 _BEGUN_NAME = re.compile(r"""\s*(?:functions?[.:])*(?:\w*\s*=\s*["']?)?""")
 _DASHES = str.maketrans("-. ", "___")
@@ -102,7 +104,7 @@ class CallReader(ProseReader):
         self._ids.add(call_id)
         if self._trial is not None:
             self._trial.begin_call(call_id, known)
-        self._arguments = JsonArguments(self._unwraps(name))
+        self._arguments = JsonArguments(self._types_of(name), self._mended, self._unwraps(name))
         self._events.append(CallStart(self._index, call_id, name))
         return name
 
@@ -135,33 +137,37 @@ class CallReader(ProseReader):
         if self._trial is not None:
             self._call_ended_on_trial()
 
+    def _mended(self, kind: str) -> None:
+        self._defect(kind, self._id)
+
     def _json_arguments(self, *stops: str) -> Script[str | None]:
         """Pass on the open call's JSON arguments up to one of `stops`. Text after the JSON is misplaced."""
-        arguments = self._arguments
+        marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+        if marker == "":
+            yield from self._surplus()
+            self._stray = False
+            marker = yield from self._pass(self._stray_text, self._stray_marker, stops)
+        return marker
 
-        def write(text: str) -> None:
-            if arguments.goes_on(text):
-                self._events.append(CallArguments(self._index, text))
-                return
-            fragment, rest = arguments.feed(text)
-            if fragment:
-                self._emit_fragment(fragment)
-            if rest:
-                self._stray_text(rest)
-
-        def write_marker(literal: str) -> None:
-            if arguments.complete:
-                self._stray_marker(literal)
-            else:
-                write(literal)  # inside the arguments it is its characters
-
-        self._stray = False
-        return self._pass(write, write_marker, stops, arguments.weigh)
+    def _surplus(self, *, brackets: bool = True) -> Script[None]:
+        """Drop what models write once more after JSON arguments: all of the object, or `brackets`."""
+        raw = self._arguments.raw
+        if len(raw) <= FARTHEST:
+            while raw.startswith(following := self._input[self._at : self._at + len(raw)]):
+                if following == raw or self._over:
+                    break
+                yield
+            if following == raw:
+                self._defect("repeated_arguments", self._id)
+                self._at += len(raw)
+        while brackets and (match := (yield from self._look(_BRACKETS, _MAY_BE_BRACKETS))) is not None:
+            self._at = match.end()
+            self._defect("stray_bracket", match.group().strip())
 
     def _flush_arguments(self) -> None:
-        """Pass on the beginning of arguments that broke off before it was known whether they are wrapped."""
-        if begun := self._arguments.flush():
-            self._emit_fragment(begun)
+        """Pass on what waited for more of the arguments."""
+        if rest := self._arguments.flush():
+            self._emit_fragment(rest)
 
     def _take_arguments(self, text: str) -> int | None:
         """Pass on the open call's JSON arguments; the offset in `text` where they end, or None."""
@@ -179,20 +185,41 @@ class CallReader(ProseReader):
         None in `ends` means that the end of the output is as good.
         """
         self._flush_arguments()
-        if marker is None and not self._arguments.complete and (self._cut_off or not self._arguments.valid()):
+        arguments = self._arguments
+        if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
             self._truncated_call()
             return
         if marker not in ends:
             self._defect("missing_call_end", self._id)
-        if self._arguments.empty:
+        if arguments.empty:
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")
-            self._end_call()
-        elif self._arguments.valid():
-            self._end_call()
+        elif not arguments.valid():
+            self._mend_end()
+        self._end_call()
+
+    def _mend_end(self) -> None:
+        """Pass on the end of arguments that are not JSON yet, although the call is over."""
+        arguments = self._arguments
+        if brackets := arguments.brackets():
+            self._defect("missing_bracket", self._id)
+            self._emit_fragment(brackets)
+        elif encoded := arguments.encoded():
+            self._defect("string_arguments", self._id)
+            self._emit_fragment(encoded)
+        elif self._options.repair_arguments and (closing := arguments.closing()):
+            self._defect("repaired_arguments", self._id)
+            self._emit_fragment(closing)
         else:
-            self._defect("invalid_arguments", self._id)
-            self._repair(self._arguments.closing())
+            self._malformed(arguments.as_malformed())
+
+    def _malformed(self, rest: str) -> None:
+        """The open call cannot be read. `rest`: the end of arguments that say so."""
+        trial = self._trial
+        if trial is not None and ((trial.unended and not trial.argument) or self._options.on_malformed_call == "text"):
+            raise Abandoned
+        self._defect("malformed_call", self._id)
+        self._emit_fragment(rest)
 
     def _truncated_call(self, closing: str | None = None) -> None:
         """The output ended inside the call's arguments, which stay as they are.

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 import msgspec
 
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring as quote
 from typing import Any
 
-from dovetail.reading.arguments import WHITESPACE, closing, is_json
 from dovetail.reading.json_prefix import LONGEST_SCALAR, JsonPrefix
+from dovetail.reading.json_text import WHITESPACE, closing, is_json
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 
 _WORDS = {"null": ("null",), "boolean": ("true", "false")}
@@ -258,7 +258,7 @@ _PYTHON = re.compile(
     re.DOTALL,
 )
 _WORDS_IN_ANY_CASE = {"true": "true", "false": "false", "none": "null", "null": "null"}
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _IN_STRING = re.compile(r'\\(?:x([0-9a-fA-F]{2})|(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))|["\x00-\x1f]', re.DOTALL)
 
 
@@ -269,7 +269,7 @@ def from_python(text: str) -> str:
 
 def _json_token(token: re.Match[str]) -> str:
     if token["word"]:
-        return _PYTHON_WORDS[token["word"]]
+        return PYTHON_WORDS[token["word"]]
     if token["string"] is not None:
         return f'"{_IN_STRING.sub(_json_escape, token["string"])}"'
     return "" if token.group() == "," else token.group()

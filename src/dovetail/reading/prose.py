@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from dovetail.events import Content, Defect, Reasoning
-from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.reader import Abandoned, Reader, ReaderOptions, Script, Trial
 from dovetail.tokens import Tokenizer
 

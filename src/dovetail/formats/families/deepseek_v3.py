@@ -32,8 +32,8 @@ from dovetail.formats.families.deepseek_v3_prompt import (
 )
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.reading import CallReader, Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.tokens import Prompt
 
 _FENCED = re.compile(rf"\s*([^\n`]*)\s*({FENCE}(?:{LANGUAGE})?)?(.*)", re.DOTALL)

@@ -22,8 +22,8 @@ from dovetail.formats.families import kimi_k3_prompt
 from dovetail.formats.families.kimi_k3_prompt import CLOSE, END, OPEN, SEP
 from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import QUOTES, Prose
 from dovetail.reading.tags import ParameterReader
 from dovetail.tokens import Prompt, Segment

@@ -23,8 +23,8 @@ from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared.declared_answers import DeclaredAnswers
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node, Repeat
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
