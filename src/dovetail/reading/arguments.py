@@ -119,13 +119,13 @@ class JsonArguments:
         self.complete = bool(text)
         return text.removeprefix("}")
 
-    def flush(self) -> str:
-        """What is passed on if nothing follows; nothing can be fed after it."""
+    def flush(self, *, cut_off: bool = False) -> str:
+        """What is passed on if nothing follows; nothing can be fed after it. `cut_off`: see `MendedJson.flush`."""
         if self._begun and self._json is None:
             self._json = MendedJson(self._types, self._mended)
             self._raw.append(self._begun)
-            return self._json.feed(self._begun)[0] + self._json.flush()
-        fragment = self._json.flush() if self._json is not None else ""
+            return self._json.feed(self._begun)[0] + self._json.flush(cut_off=cut_off)
+        fragment = self._json.flush(cut_off=cut_off) if self._json is not None else ""
         if self._json is not None and self._json.complete:
             self._unwrapped, self.complete = self._wrapped, not self._wrapped
         return fragment

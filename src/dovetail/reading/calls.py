@@ -166,7 +166,7 @@ class CallReader(ProseReader):
 
     def _flush_arguments(self) -> None:
         """Pass on what waited for more of the arguments."""
-        if rest := self._arguments.flush():
+        if rest := self._arguments.flush(cut_off=self._over and self._cut_off):
             self._emit_fragment(rest)
 
     def _take_arguments(self, text: str) -> int | None:
@@ -227,7 +227,10 @@ class CallReader(ProseReader):
         `closing`: the text that would make them valid JSON, or ""; None: compute it from `self._arguments`.
         """
         self._defect("truncated_call", self._id)
-        self._repair(self._arguments.closing() if closing is None else closing)
+        if closing is None:
+            self._arguments.flush(cut_off=self._cut_off)
+            closing = self._arguments.closing()
+        self._repair(closing)
 
     def _repair(self, closing: str) -> None:
         """End the call with the text that completes its arguments, if there is one and the request wants a repair."""

@@ -132,8 +132,8 @@ class MendedJson:
         out, self._out = "".join(self._out), []
         return out, at - before
 
-    def flush(self) -> str:
-        """What is passed on if nothing follows."""
+    def flush(self, *, cut_off: bool = False) -> str:
+        """What is passed on if nothing follows. `cut_off`: because the output was cut off, and might have gone on."""
         out = ""
         while self._left and not (self.complete or self.malformed):
             left, self._left = self._left, ""
@@ -143,7 +143,14 @@ class MendedJson:
             else:
                 self._write(quote(left)[1:-1])  # the beginning of an escape
         if self._word and not self.malformed:
-            self._end_word()
+            if cut_off and not is_json("".join(self._word)):
+                self._out += (self._gap, *self._word)
+                self.malformed = True
+            else:
+                self._end_word()
+        if cut_off and self._held is not None:
+            self._out += ('"', *self._held)
+            self._held = None
         out += "".join(self._out)
         self._out = []
         return out
@@ -185,16 +192,18 @@ class MendedJson:
         member = f"{quote(MALFORMED)}: {quote(raw)}}}"
         if not self._levels:
             return "{" + member
-        out = ""
+        out, keys = "", self._keys
         if self._string and self._held is None:
             out = '"'
             self._expected = _COMMA_OR_END
+        if len(self._levels) == 1 and self._expected in (_COLON, _VALUE):
+            keys = keys[:-1]  # the last member becomes null below
         for depth in range(len(self._levels) - 1, -1, -1):
             if self._levels[depth].end == "}" and self._expected in (_COLON, _VALUE):
                 out += ": null" if self._expected == _COLON else "null"
             out += self._levels[depth].end if depth else ""
             self._expected = _COMMA_OR_END
-        nulls = "".join(f"{key}: null, " for key in dict.fromkeys(self._keys))
+        nulls = "".join(f"{key}: null, " for key in dict.fromkeys(keys))
         return out + (", " if self._keys else "") + nulls + member
 
     # -- strings ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dovetail.reading.json_end import JsonEnd, appending, to_end
 from dovetail.reading.json_string import StringDecoder, decode
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import Script
+from dovetail.reading.reader import Abandoned, Script
 
 #: An id that a model may have written itself.
 CALL_ID_TEXT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -285,6 +285,13 @@ class JsonObjectReader(CallReader):
 
     def _arguments_alone(self, *stops: str) -> Script[str | None]:
         """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
+        if (yield from self._peek()) not in ("{", "[", '"', "'"):
+            marker = yield from self._until(self._take_arguments, *stops)
+            says_end = marker not in (None, *self.openers, *self.ends)
+            if self._trial is not None and not (says_end or self._arguments.empty):
+                raise Abandoned
+            self._cut_call(marker, between_members=True)
+            return marker
         try:
             yield from self._stream_arguments((yield from self._peek()), stops)
         except _Interrupted as interrupted:

@@ -58,6 +58,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     `required`: whether the answer has to be calls; see `RequiredCalls`.
     `on_malformed_call`: what becomes of a call that names a tool and cannot be read. "error": it is a call whose
     arguments have its text under the key `MALFORMED`. "text": it is content.
+    `bare_calls`: whether an answer that is nothing but the JSON of a call to one of the tools is that call.
     """
 
     tools: Mapping[str, Any] = {}
@@ -68,6 +69,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     structured: bool = False
     required: bool = False
     on_malformed_call: OnMalformedCall = "error"
+    bare_calls: bool = True
 
 
 class Trial:

@@ -107,9 +107,9 @@ class ParameterTypes:
             return ANY
         declared = [_named(schema["type"]) if "type" in schema else ANY]
         if enum := _list(schema.get("enum")):
-            declared.append(_union([_of_value(value) for value in enum]))
+            declared.append(_union([types_of(value) for value in enum]))
         if "const" in schema:
-            declared.append(_of_value(schema["const"]))
+            declared.append(types_of(schema["const"]))
         if "$ref" in schema:
             declared.append(self._types(self._referred(schema["$ref"]), depth + 1))
         for word in ("anyOf", "oneOf"):
@@ -156,7 +156,7 @@ def _named(types: Any) -> frozenset[str]:
     return known if known <= ANY and known else ANY
 
 
-def _of_value(value: Any) -> frozenset[str]:
+def types_of(value: Any) -> frozenset[str]:
     match value:
         case str():
             return STRING

@@ -112,6 +112,7 @@ class DeepSeekV3Reader(CallReader):
                 self._abandon(rest, "text_in_section")
             marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
             if marker == "":
+                yield from self._surplus()
                 yield from self._skip(WHITESPACE)
                 if not (yield from self._next_is(FENCE)) and fenced and (yield from self._peek()) in self.controls:
                     self._defect("missing_fence", name)
