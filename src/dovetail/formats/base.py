@@ -21,7 +21,7 @@ from dovetail.events import Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.prompts import continuing, history
-from dovetail.formats.prompts.history import HistoryRules, Repair
+from dovetail.formats.prompts.history import HistoryRules, Repair, Repaired
 from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
@@ -248,17 +248,25 @@ class Format(ABC):
         tools: Tools = None,
         *,
         off: Iterable[str] = (),
-        verbatim: Mapping[int, str] = MappingProxyType({}),
     ) -> tuple[list[dict[str, Any]], list[Repair]]:
         """The history in the form that the model was trained on, and a list of the changes.
 
         `messages` are not modified.
         `off`: kinds of repair (`history.KINDS`) to leave out.
-        `verbatim`: answers that go into the prompt as the model wrote them (`splicing`), by their messages' numbers.
 
         Raises `InvalidRequest` naming the field for a history that cannot be repaired, and for an unknown kind.
         """
-        return history.repair(with_functions(messages), self.history_rules, off, verbatim)
+        repaired = self.repaired(messages, off=off)
+        return repaired.messages, repaired.repairs
+
+    def repaired(
+        self, messages: Messages, *, off: Iterable[str] = (), verbatim: Mapping[int, str] = MappingProxyType({})
+    ) -> Repaired:
+        """The same, and the places of the client's messages in the repaired history.
+
+        `verbatim`: answers that go into the prompt as the model wrote them (`splicing`), by their messages' numbers.
+        """
+        return history.repaired(with_functions(messages), self.history_rules, off, verbatim)
 
     def turn(
         self,
