@@ -126,6 +126,7 @@ class ProseReader(Reader):
             if self.lone_think_end:
                 yield from self._next_is(think_end)
             yield from self._content_begins()
+            yield from self._bare_call()
         while True:
             marker = yield from self._text(place, *(stops if place is Reasoning else in_content))
             if marker is None:
@@ -146,6 +147,7 @@ class ProseReader(Reader):
                 self._shown = ""
                 yield from self._skip("\n", self.after_think_end)
                 yield from self._content_begins()
+                yield from self._bare_call()
             elif marker in self.ends:
                 if marker in self.around_messages or not (yield from self._is_mention(place)):
                     yield from self._end_passed(marker, place is Reasoning)
@@ -232,7 +234,8 @@ class ProseReader(Reader):
 
         Of openers one right after another, the last one opens the section.
         """
-        shown, doubled = "", []
+        shown = ""
+        doubled: list[str] = []
         in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in _BEFORE
         while True:
             length = self._at - self._mark
@@ -259,6 +262,10 @@ class ProseReader(Reader):
         self._mentioned = True
         self._show(kind, shown)
         return False
+
+    def _bare_call(self) -> Script[None]:
+        """Read content that is nothing but the JSON of a call, if it is that."""
+        raise NotImplementedError
 
     def _unopened(self) -> tuple[str, ...]:
         """The literals that begin a call to one of the tools, if its opener is missing."""
