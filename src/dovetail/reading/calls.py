@@ -66,7 +66,9 @@ class CallReader(ProseReader):
 
     def _bare_call(self) -> Script[None]:
         options = self._options
-        if not (options.bare_calls and options.calls and options.tools) or options.structured or self._index >= 0:
+        if not (options.bare_calls and options.calls and options.tools) or options.structured:
+            return
+        if self._shown or self._index >= 0:
             return
         match = yield from self._look(bare_json.BEGIN, bare_json.MAY_BEGIN)
         if match is not None:
