@@ -19,10 +19,11 @@ from tests.gateway.test_four_apis import of_chat, of_messages, of_responses
 pytestmark = pytest.mark.anyio
 
 TEXT = "ls -la please"
-ANSWER = (
-    "</think>I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>"
+CONTENT = (
+    "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>"
     f"{TEXT}<|tool_call_end|><|tool_calls_section_end|>"
 )
+ANSWER = f"</think>{CONTENT}"
 PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 FUNCTION = {"name": "bash", "parameters": PARAMETERS}
 USER = [{"role": "user", "content": "hi"}]
@@ -77,7 +78,6 @@ def told(api: str, body: Any) -> tuple[str, list[tuple[str, str, Any]], str, lis
     else:
         (_, text, calls, _), finish = of_responses(body), body["status"]
         assert {item["status"] for item in body["output"]} == {"completed"}
-    # Ids that belong to this answer only begin with the API's prefix; the model wrote the one of this call.
     return text, calls, finish, [defect["kind"] for defect in body.get("dovetail", {}).get("defects", ())]
 
 
@@ -100,13 +100,10 @@ async def test_it_is_a_call_with_its_text_as_arguments(
 
 @apis
 @cuts
-async def test_or_its_text_is_content(
-    engine: ScriptedEngine, tok: Tokenizer, api: str, sizes: tuple[int, ...]
-) -> None:
+async def test_or_its_text_is_content(engine: ScriptedEngine, tok: Tokenizer, api: str, sizes: tuple[int, ...]) -> None:
     engine.ids, engine.sizes = written(ANSWER, tok), sizes
     text, calls, finish, _ = await answer(engine, tok, api, dovetail={"on_malformed_call": "text"})
-    assert text.startswith("I look.") and TEXT in text
-    assert (calls, finish) == ([], ENDED[api])
+    assert (text, calls, finish) == (CONTENT, [], ENDED[api])
 
 
 @apis
@@ -134,7 +131,7 @@ async def test_a_completion_is_the_text_whatever_is_asked(engine: ScriptedEngine
 
 
 async def test_the_input_of_a_custom_tool_is_the_text(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    """As with any input, it is no JSON object that holds the text."""
+    """Not a JSON object that holds the text."""
     engine.ids = written(ANSWER, tok)
     body = BODIES["chat/completions"] | {"tools": [{"type": "custom", "custom": {"name": "bash"}}]}
     async with in_process(engine, tok) as client:
@@ -195,5 +192,7 @@ def test_calls_without_markup_are_a_repair(
     tok: Tokenizer, server: tuple[str, ...], request_says: Any, reads: bool
 ) -> None:
     settings = Settings(served_model_name=MODEL, no_repair=frozenset(server))
-    turn = prepared(tok, settings=settings, tools=BODIES["chat/completions"]["tools"], dovetail={"repair": request_says})
+    turn = prepared(
+        tok, settings=settings, tools=BODIES["chat/completions"]["tools"], dovetail={"repair": request_says}
+    )
     assert turn.language.bare_calls is reads
