@@ -28,6 +28,10 @@ FARTHEST_CALL: Final = 4096
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
+#: Defects of a header that does not end with them: the call goes on.
+_IN_HEADERS: Final = ("unreadable_id", "unknown_type")
+#: Characters that a model writes once too often inside a call.
+BRACKETS: Final = "<>[]{}"
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
 _BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
@@ -102,7 +106,7 @@ class ProseReader(Reader):
         self._stray = False  # whether misplaced text has begun, so that its defect is reported once
         self._wrapped = False  # whether the wrapper is open
         self._shown = ""  # the last text of the open reasoning or content
-        self._mentioned = False  # whether the model has written about an opener
+        self._mentioned = False  # whether the model has written about markup
         super().__init__(options, tokenizer)
 
     def _openers_in(self, kind: Prose) -> tuple[str, ...]:
@@ -222,6 +226,7 @@ class ProseReader(Reader):
             literals.append(following)
         text_follows = (yield from self._peek()) not in ("", *self.controls)
         if not self._options.calls or self._mentioned or in_line or text_follows:
+            self._mentioned = True
             self._show(kind, written + space)
             return
         for literal in literals:
@@ -356,9 +361,14 @@ class ProseReader(Reader):
         if not self._options.calls:
             trial.refused = True
             raise Abandoned
-        if self._has_text():  # in front of the call
+        if not trial.argument and self._has_text():
             raise Abandoned
         self._commit()
+
+    def _cut_in_call(self) -> bool:
+        """Whether an output in content was cut off behind the header of a call to one of the tools."""
+        trial = self._trial
+        return trial is not None and self._cut_off and trial.kind is Content and trial.known
 
     def _has_text(self) -> bool:
         """Whether there is text among what is withheld."""
@@ -436,15 +446,30 @@ class ProseReader(Reader):
             text = text.lstrip()
             if not text:
                 return
-            if self._trial is not None:
-                raise Abandoned
+            self._stray_on_trial(text)
             self._stray = True
             self._defect("text_in_section")
+        else:
+            self._stray_on_trial(text)
         self._events.append(Content(text))
+
+    def _stray_on_trial(self, text: str) -> None:
+        """What is on trial is prose if text comes where none belongs, unless it is a bracket inside a known call."""
+        trial = self._trial
+        if trial is None:
+            return
+        if self._cut_in_call():  # the text is the beginning of a marker
+            self._certain()
+        elif not trial.known or text.strip(WHITESPACE + BRACKETS):
+            trial.cut = self._cut_off and not trial.ids
+            raise Abandoned
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        if self._trial is not None:
+        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        if self._cut_in_call():
+            self._certain()
+        elif self._trial is not None and not goes_on:
             self._trial.cut = defect == "truncated_call" and self._begins_call(text)
             raise Abandoned
         self._defect(defect, text[:80])
