@@ -30,8 +30,8 @@ _MOST_STRAYS: Final = 4
 _LONGEST_RUN: Final = 16
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
-_BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
-_AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
+BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
+AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
 
 Prose: TypeAlias = type[Reasoning] | type[Content]
 
@@ -199,9 +199,9 @@ class ProseReader(Reader):
     def _is_mention(self, kind: Prose) -> Script[bool]:
         """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""
         written = self._last_marker()
-        if written[0] == "\n" or self._shown[-1:] not in _BEFORE:
+        if written[0] == "\n" or self._shown[-1:] not in BEFORE:
             return False
-        if (yield from self._peek()) not in _AFTER:
+        if (yield from self._peek()) not in AFTER:
             return False
         self._show(kind, written)
         return True
@@ -209,7 +209,7 @@ class ProseReader(Reader):
     def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
         """Read a marker that means nothing here, and those after it. They are text if text follows them."""
         written, literals = self._last_marker(), [marker]
-        in_line = written[0] != "\n" and self._shown[-1:] in _BEFORE
+        in_line = written[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
             more = len(literals) < _LONGEST_RUN
@@ -233,7 +233,7 @@ class ProseReader(Reader):
         Of openers one right after another, the last one opens the section.
         """
         shown, doubled = "", []
-        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in _BEFORE
+        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             length = self._at - self._mark
             trial = CallTrial(self._mark, kind)

@@ -49,7 +49,7 @@ class MuseReader(TagReader):
     def _read(self) -> Script[None]:
         marker: str | None = START
         if self._options.thinking:
-            marker = yield from self._text(Reasoning)
+            marker = yield from self._message_text(Reasoning)
         while marker is not None:
             marker = yield from self._message(marker)
 
@@ -73,7 +73,7 @@ class MuseReader(TagReader):
                     self._events.append(Content((role or "") + space))
             else:
                 self._defect("missing_channel")
-            return (yield from self._text(Content))
+            return (yield from self._message_text(Content))
         if before != START:
             self._defect("missing_start")
         recipient, marker = yield from self._read_up_to(LONGEST_HEADER, MESSAGE, "\n", "<", "{", *self.ends)
@@ -83,7 +83,7 @@ class MuseReader(TagReader):
                 self._unread()
             if self._tool(name) not in self._options.tools:
                 self._abandon(f"to={recipient}", "missing_message" if marker != "" else "endless_header")
-                return (yield from self._text(Content))
+                return (yield from self._message_text(Content))
             self._defect("missing_message", name)
             yield from self._skip(WHITESPACE, MOST_SPACE)
         elif self._tool(name) not in self._options.tools and not (name.isprintable() and " " not in name):
@@ -91,9 +91,9 @@ class MuseReader(TagReader):
             name = USER
         while (yield from self._next_is(MESSAGE)) is not None:
             self._stray_marker(MESSAGE)
-        return (yield from self._text(Reasoning if name == SELF else Content, name))
+        return (yield from self._message_text(Reasoning if name == SELF else Content, name))
 
-    def _text(self, kind: Kind, recipient: str = USER) -> Script[str | None]:
+    def _message_text(self, kind: Kind, recipient: str = USER) -> Script[str | None]:
         """Read a message's text, and the calls in it. Returns as `_message` does."""
         stops, before = self.ends, self._index
         if kind is Content and self._options.calls:
