@@ -12,6 +12,7 @@ A model may write about markup. So a marker in reasoning or content is weighed b
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
@@ -28,6 +29,8 @@ FARTHEST_CALL: Final = 4096
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
+_TEXT = re.compile(r"\s{0,16}[^\s\ud800-\udfff]")
+_MAY_BE_TEXT = re.compile(r"\s{0,16}")
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
 BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
@@ -195,6 +198,10 @@ class ProseReader(Reader):
     def _last_marker(self) -> str:
         """The last marker, as it was written."""
         return self._alphabet.spell(self._input[self._mark : self._at])
+
+    def _text_follows(self) -> Script[bool]:
+        """Whether text comes next, perhaps after whitespace, and not a marker or the end."""
+        return (yield from self._look(_TEXT, _MAY_BE_TEXT)) is not None
 
     def _is_mention(self, kind: Prose) -> Script[bool]:
         """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""

@@ -64,8 +64,9 @@ _WORD = re.compile(
 _JUNK = re.compile(rf"(?:\s|{_MARKS}|{_CHANNEL}|{ROLE}\b)*")
 #: The content types of a message.
 _TYPES = ("json", "code")
-#: Characters. More words in a header are text of its message.
-_MOST_JUNK = 64
+#: Words that a header may have by mistake. Others, and more, are text of its message.
+_MISTAKES = re.compile(rf"(?:{_MARKS}|[\x20-\x7e]){{0,64}}")
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 class Header(msgspec.Struct):
@@ -107,14 +108,17 @@ class Header(msgspec.Struct):
                 if self.channel not in _CHANNELS:
                     self.leave(self.channel)
                 self.channel, named = word, True
-            elif kind == "other" and opener == START and not (self.role or self.channel or self.recipient):
+            elif kind != "other" or not _NAME.fullmatch(word):
+                if kind != "type":
+                    self.leave(word)
+            elif opener == START and not (self.role or self.channel or self.recipient):
                 self.role = word
-            elif kind == "other" and not named and self.channel not in _CHANNELS and not self.recipient:
+            elif not (named or self.channel in _CHANNELS or self.recipient):
                 self.leave(self.channel)
                 self.channel, named = word, True
-            elif kind == "other" and self.recipient:
+            elif self.recipient:
                 self.behind += f" {word}"
-            elif kind != "type":
+            else:
                 self.leave(word)
 
     def leave(self, word: str) -> None:
@@ -157,6 +161,9 @@ class HarmonyReader(CallReader):
     #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
 
+    #: What begins a header that lacks its first marker.
+    _without_marker = (ROLE + CHANNEL, *(name + MESSAGE for name in (ROLE, *_CHANNELS)))
+
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._with_text: set[Kind] = set()  # the kinds of text that messages have had
         super().__init__(options, tokenizer)
@@ -175,7 +182,7 @@ class HarmonyReader(CallReader):
 
     def _goes_on(self) -> Script[bool]:
         """Read text before the first header: the rest of a message, perhaps only its end. False if there is none."""
-        if (yield from self._next_is(ROLE + CHANNEL, ROLE + MESSAGE)):
+        if (yield from self._next_is(*self._without_marker)):
             self._unread()
             return False
         space = yield from self._skip(" \n", MOST_SPACE)
@@ -197,7 +204,7 @@ class HarmonyReader(CallReader):
     def _header_begins(self, first: bool) -> Script[bool]:
         """Read up to the next header's role; False if no header comes."""
         outside = False
-        marker = yield from self._next_is(ROLE + CHANNEL, ROLE + MESSAGE)
+        marker = yield from self._next_is(*self._without_marker)
         while marker is None:
             if not outside:
                 yield from self._skip(WHITESPACE)
@@ -246,11 +253,13 @@ class HarmonyReader(CallReader):
         if header.junk:
             self._defect("text_in_header", header.junk)
         kind: Kind = Reasoning if header.channel == ANALYSIS else Content
-        before = (header.junk + " " if len(header.junk) > _MOST_JUNK else "") + header.text
+        before = ("" if _MISTAKES.fullmatch(header.junk) else f"{header.junk} ") + header.text
         if header.recipient not in ("", *_NO_TOOLS):
             if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
+                if before != header.text:
+                    self._events.append(Content(header.junk))
                 yield from self._call(header, marker)
                 return
             else:
@@ -358,8 +367,8 @@ class HarmonyReader(CallReader):
                 return False
         elif marker == MESSAGE and not last and following not in AFTER:
             return False  # it came twice
-        pattern = _patterns().text_in_code if in_code else _patterns().text
-        return (yield from self._look(pattern, _patterns().space)) is not None
+        # In code, a transcript may have a marker in its next line. No message that ended has.
+        return (in_code and following in tuple(WHITESPACE)) or (yield from self._text_follows())
 
     def _is_header(self, marker: str, last: str) -> Script[bool]:
         """Whether `marker`, which comes next, after the character `last`, begins a header."""
@@ -367,10 +376,11 @@ class HarmonyReader(CallReader):
         match = yield from self._look(*patterns.headers[marker])
         if match is None and not self._over:
             return False
-        if last not in BEFORE:
-            return match is not None or patterns.headers[marker][1].fullmatch(self._input, self._at) is not None
         if match is None:
-            return False
+            begun = patterns.headers[marker][1].fullmatch(self._input, self._at) is not None
+            return begun and (self._cut_off or last not in BEFORE)
+        if last not in BEFORE:
+            return True
         length = match.end() - match.start()
         whole = yield from self._look(patterns.whole[marker], patterns.within)
         end = self._at + length if whole is None else whole.end() - 1
@@ -399,14 +409,10 @@ class HarmonyReader(CallReader):
 class _Patterns(msgspec.Struct, frozen=True):
     """What may follow a marker, in the alphabet of the reader.
 
-    `text`: text, perhaps after `space`; `text_in_code`: the same, or a marker after space. `headers`: by the marker, the beginning of a header as far as it shows that it
-    is one, and what may become that. `whole`: a header up to its `<|message|>` and one more character; `within`: what
-    may become that.
+    `headers`: by the marker, the beginning of a header as far as it shows that it is one, and what may become that.
+    `whole`: a header up to its `<|message|>` and one more character; `within`: what may become that.
     """
 
-    text: re.Pattern[str]
-    text_in_code: re.Pattern[str]
-    space: re.Pattern[str]
     headers: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]]
     whole: Mapping[str, re.Pattern[str]]
     within: re.Pattern[str]
@@ -416,7 +422,7 @@ class _Patterns(msgspec.Struct, frozen=True):
 def _patterns() -> _Patterns:
     start, channel, constrain, message = map(HarmonyReader.in_alphabet, (START, CHANNEL, CONSTRAIN, MESSAGE))
     control = "\ud800-\udfff"
-    space, recipient = r"\s{0,16}", rf"to=[^\s{control}]{{1,128}}"
+    recipient = rf"to=[^\s{control}]{{1,128}}"
     begun = "|".join(name[:n] for name in _CHANNELS for n in range(len(name) + 1))
     role_begun = "|".join(ROLE[:n] for n in range(len(ROLE)))
     name = rf"{channel} ?{_CHANNEL}"
@@ -424,9 +430,6 @@ def _patterns() -> _Patterns:
     role_in_part = rf" ?(?:{role_begun}|(?:{ROLE})?(?: ?(?:to?|to=[^\s{control}]{{0,128}}))? ?(?:{channel} ?(?:{begun}))?)"
     rest = rf"(?: ?{recipient})? ?(?:json|code)? ?(?:{constrain} ?\w{{0,32}} ?)?{message}[\s\S]"
     return _Patterns(
-        re.compile(rf"{space}[^\s{control}]"),
-        re.compile(rf"{space}[^\s{control}]|\s{{1,16}}[{control}]"),
-        re.compile(space),
         {
             START: (
                 re.compile(rf"{role}(?:{name}|{message}|{_CHANNEL}(?={message}))"),

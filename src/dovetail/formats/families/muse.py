@@ -25,7 +25,7 @@ from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, 
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
-from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -101,15 +101,21 @@ class MuseReader(TagReader):
         if recipient not in (SELF, USER):
             yield from self._call_to(recipient)
             stops = (*stops, self.section_end, self.call_end) if self._options.calls else stops
-        marker = yield from self._prose(kind, *stops)
-        while marker is not None and marker not in self.ends:
-            if marker not in self.openers:
+        self._shown = ""
+        while (marker := (yield from self._text(kind, *stops))) is not None:
+            if marker in self.ends:
+                in_line = self._shown[-1:] in BEFORE and (yield from self._peek()) in AFTER
+                if not in_line or not (yield from self._text_follows()):
+                    break
+                self._show(kind, marker)
+            elif marker == MESSAGE:
+                yield from self._stray_or_text(marker, kind)
+            elif marker not in self.openers:
                 self._stray_marker(marker)
-            else:
-                if recipient == USER:
-                    self._defect("missing_call_start")
+            elif recipient != USER:
                 yield from self._section(marker)
-            marker = yield from self._prose(kind, *stops)
+            elif (yield from self._section_or_mention(marker, kind)):
+                self._defect("missing_call_start")
         if recipient in self._options.tools and self._options.calls and self._index == before:
             self._defect("call_without_arguments", recipient)
         if marker == START:
