@@ -12,6 +12,7 @@ A model may write about markup. So a marker in reasoning or content is weighed b
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
@@ -32,10 +33,12 @@ _LONGEST_RUN: Final = 16
 _IN_HEADERS: Final = ("unreadable_id", "unknown_type")
 #: Characters that a model writes once too often inside a call.
 BRACKETS: Final = "<>[]{}"
+_TEXT = re.compile(r"\s{0,16}[^\s\ud800-\udfff]")
+_MAY_BE_TEXT = re.compile(r"\s{0,16}")
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
-_BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
-_AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
+BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
+AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
 
 Prose: TypeAlias = type[Reasoning] | type[Content]
 
@@ -202,12 +205,16 @@ class ProseReader(Reader):
         """The last marker, as it was written."""
         return self._alphabet.spell(self._input[self._mark : self._at])
 
+    def _text_follows(self) -> Script[bool]:
+        """Whether text comes next, perhaps after whitespace, and not a marker or the end."""
+        return (yield from self._look(_TEXT, _MAY_BE_TEXT)) is not None
+
     def _is_mention(self, kind: Prose) -> Script[bool]:
         """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""
         written = self._last_marker()
-        if written[0] == "\n" or self._shown[-1:] not in _BEFORE:
+        if written[0] == "\n" or self._shown[-1:] not in BEFORE:
             return False
-        if (yield from self._peek()) not in _AFTER:
+        if (yield from self._peek()) not in AFTER:
             return False
         self._show(kind, written)
         return True
@@ -215,7 +222,7 @@ class ProseReader(Reader):
     def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
         """Read a marker that means nothing here, and those after it. They are text if text follows them."""
         written, literals = self._last_marker(), [marker]
-        in_line = written[0] != "\n" and self._shown[-1:] in _BEFORE
+        in_line = written[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
             more = len(literals) < _LONGEST_RUN
@@ -241,7 +248,7 @@ class ProseReader(Reader):
         """
         shown = ""
         doubled: list[str] = []
-        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in _BEFORE
+        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             length = self._at - self._mark
             trial = CallTrial(self._mark, kind)
