@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "text_after_calls": "text after calls where only calls were asked for; it ends the answer and is dropped",
         "repeated_call": "required calls once more, right after themselves; the last ends the answer and is dropped",
         "call_not_allowed": "the markers of a call in an answer that was to have none; what they hold is content",
+        "foreign_markup": "markup of another family; it is read as what it means there",
         # Headers, names, ids
         "missing_name": "a call that names no tool: its text is content, unless there is only one tool to mean",
         "misspelled_name": "a name that is one tool's but for case, hyphens, dots or a prefix; it is that tool's",
@@ -68,6 +69,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "json_arguments": "arguments as one JSON object, where each should have a tag of its own",
         # One argument at a time
         "duplicate_parameter": "an argument that the call already has; both are passed on, and the last one counts",
+        "unlisted_items": "items of an array without the array around them; they are that array",
         "missing_parameter_end": "an argument that was not closed",
         "missing_key": "an argument without a name",
         "missing_key_start": "an argument's name that was not opened",
@@ -79,7 +81,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "extra_attributes": "attributes that the tag does not have; they are dropped",
         "attribute_quotes": "an attribute without the quotes it should have, or with others",
         "self_closing_tag": "a tag that closes itself, as XML's do",
-        "unclosed_tag": "a tag without its last bracket",
+        "unclosed_tag": "a tag without its first or its last bracket",
         "escaped_value": "a value that is escaped where values are not",
         "python_value": "a value in Python's words (True, None, 'text'); it is the JSON of that",
         "mistyped_value": "a value of a type that the schema forbids, with the text of one that it allows; it is that",

@@ -54,6 +54,16 @@ class ParameterTypes:
         self._steps = _MOST_STEPS
         return any(True for _ in self._declared(self._root, key, 0))
 
+    def has_member(self, key: str) -> bool:
+        """Whether the values that this is about have a member of this name, as far as their schemas tell."""
+        self._steps = _MOST_STEPS
+        return any(True for _ in self._of_member(key))
+
+    def own_keys(self) -> list[str]:
+        """The parameters that the tool's schema lists itself."""
+        properties = self._root.get("properties") if isinstance(self._root, Mapping) else None
+        return [*properties] if isinstance(properties, Mapping) else []
+
     def is_wrapper(self, key: str) -> bool:
         """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""
         return key in WRAPPERS and isinstance(self._root, Mapping) and not self.declares(key)

@@ -40,8 +40,8 @@ from dovetail.formats.families.harmony_prompt import (
 )
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import CallReader, ReaderOptions, Script
-from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE, QUOTES
 from dovetail.tokens import Prompt, Tokenizer
 
@@ -285,9 +285,7 @@ class HarmonyReader(CallReader):
     def _settle(self, header: Header, marker: str | None) -> Script[None]:
         """Tell the recipient of the message from other words of its header."""
         alone = header.text.strip()
-        if marker is None and any(name.startswith(alone) for name in _CHANNELS):  # the output is cut off in the name
-            header.channel, header.text = header.channel or alone, ""
-        elif self._is_tool(alone):
+        if (marker is None and any(name.startswith(alone) for name in _CHANNELS)) or self._is_tool(alone):  # the output is cut off in the name
             header.channel, header.text = header.channel or alone, ""
         name = header.recipient
         if not name:
