@@ -16,6 +16,7 @@ ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "objec
 #: Every type except string: of a value that is written as JSON.
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
+NULL: Final = frozenset(("null",))
 
 #: Keys under which models put all arguments of a call, although the tool has no such parameter.
 WRAPPERS: Final = ("arguments", "input", "parameters")
