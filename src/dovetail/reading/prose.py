@@ -459,7 +459,8 @@ class ProseReader(Reader):
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        words = len(text.split())
+        goes_on = not words or defect in _IN_HEADERS or (defect == "missing_value" and words == 1)
         if self._cut_in_call():
             self._certain()
         elif self._trial is not None and not goes_on:
