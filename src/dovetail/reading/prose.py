@@ -303,7 +303,7 @@ class ProseReader(Reader):
         elif kind is Content:
             if self._over and self._at == len(self._input):
                 self._certain()
-        elif trial.argument or trial.ended:
+        elif trial.argument or trial.ended or len(trial.ids) > 1:
             yield from self._skip(WHITESPACE, MOST_SPACE)
             if (yield from self._peek()) in ("", *self.controls):
                 self._certain()
