@@ -340,7 +340,7 @@ class ProseReader(Reader):
             empty = bool(self._events) and self._events[-1] == Defect("empty_section")
             if empty and own_line and self._options.calls and (yield from self._peek()) in ("", "\n", *self.controls):
                 self._commit()
-        elif trial.argument or trial.ended:
+        elif trial.argument or trial.ended or len(trial.ids) > 1:
             if not (kind is Content and trial.known and self._options.calls):
                 after = self._at
                 closers = (*_inner_marks(type(self)), *self.ends)
@@ -512,7 +512,8 @@ class ProseReader(Reader):
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        words = len(text.split())
+        goes_on = not words or defect in _IN_HEADERS or (defect == "missing_value" and words == 1)
         if self._cut_in_call():
             self._certain()
         elif self._trial is not None and not goes_on:
