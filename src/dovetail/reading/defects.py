@@ -32,7 +32,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "endless_header": "a header, a name or a tag longer than any; it is content",
         "missing_separator": "parts of a header, or a header and its arguments, with nothing between them",
         "unknown_type": "a call of a type other than `function`; the word is content",
-        "text_in_header": "words in a message's header that are not of the language; they are dropped, many are content",
+        "text_in_header": "words in a message's header that do not belong there; they are dropped, many are content",
         "text_outside_message": "text outside of every message",
         "unknown_channel": "a channel that the family does not have; its text is content",
         "unexpected_role": "a message that is not the assistant's",

@@ -78,7 +78,7 @@ class PythonicReader(PythonReader):
     around_calls = (CALLS, CALLS_END)
     tag = TAG
     think, think_end = THINK, THINK_END
-    openers = (CALLS, TAG)
+    openers: tuple[str, ...] = (CALLS, TAG)
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._marked = False  # whether the marker before a list is open
