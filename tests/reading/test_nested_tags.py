@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail.events import Call, Message
+from dovetail.events import Call, CallEnd, Message
 from dovetail.reading.values import ANY, ParameterTypes
 from tests.reading import whole
 
@@ -142,3 +142,120 @@ def test_types_inside_of_parameters() -> None:
     assert types.inside("more")["a"] == {"string"}
     assert types.inside("list").of_items() == types.inside("more").inside("b").of_items() == {"integer"}
     assert types.inside("list").inside(None)["x"] == types.inside("nowhere")["x"] == types.of_items() == ANY
+
+
+def tools(**properties: object) -> list[dict[str, object]]:
+    return [{"type": "function", "function": {"name": "save", "parameters": {"properties": properties}}}]
+
+
+TEXT = {"type": "string"}
+CODE, FILE = tools(code=TEXT), tools(file=TEXT, content=TEXT, n={"type": "integer"})
+EDITS = {"type": "array", "items": {"type": "object", "properties": {"old": TEXT, "n": {"type": "integer"}}}}
+REPAIRS = [
+    # an opening tag is missing
+    (CODE, "#ls -la#</code>", '{"code": "ls -la"}', "", ["unclosed_tag", "missing_key_start"]),
+    (CODE, "#a > b#</code>", '{"code": "a > b"}', "", ["unclosed_tag", "missing_key_start"]),
+    (CODE, "#" + "y" * 3000 + "#</code>", f'{{"code": "{"y" * 3000}"}}', "", ["unclosed_tag", "missing_key_start"]),
+    (FILE, "#a.txt#</file>#<content>Hi#</content>", '{"file": "a.txt", "content": "Hi"}', "",
+     ["unclosed_tag", "missing_key_start"]),
+    (FILE, "#3#</n>#<file>a#</file>Hi#</content>", '{"n": 3, "file": "a", "content": "Hi"}', "",
+     ["unclosed_tag", "missing_key_start", "missing_key_start"]),
+    (tools(list={"type": "array"}), "#<list>#2#</item>#<item>3#</item>#</list>", '{"list": [2, 3]}', "",
+     ["unclosed_tag", "missing_key_start"]),
+    (tools(o=EDITS["items"]), "#<o>#x#</old>#</o>", '{"o": {"old": "x"}}', "", ["unclosed_tag", "missing_key_start"]),
+    (FILE, "#<n>3#</n>#" + "y" * 2000 + "#<file>a#</file>", '{"n": 3, "file": "a"}', "y" * 2000,
+     ["unclosed_tag", *["text_in_section"] * 2]),
+    # a bracket is missing
+    (CODE, "#code>x#/code>", '{"code": "x"}', "", ["unclosed_tag", "unclosed_tag"]),
+    # markup of other families
+    (CODE, '#<parameter name="code">x#</parameter>', '{"code": "x"}', "", ["foreign_markup"]),
+    (CODE, "#<parameter=code>x#</code>", '{"code": "x"}', "", ["foreign_markup"]),
+    (CODE, '#<code lang="py">x#</code>', '{"code": "x"}', "", ["extra_attributes"]),
+    # repeated tags
+    (CODE, "#<t>a#</t>#<t>b#</t>#<t>3#</t>#<u>1#</u>", '{"t": ["a", "b", 3], "u": 1}', "", ["unlisted_items"]),
+    (CODE, "#<t>a#</t>#<code>x#</code>#<t>b#</t>", '{"t": "a", "code": "x", "t": "b"}', "", ["duplicate_parameter"]),
+    (CODE, "#<t>#<u>1#</u>#<u>2#</u>#</t>#<t>#<u>3#</u>#</t>", '{"t": [{"u": [1, 2]}, {"u": 3}]}', "",
+     ["unlisted_items", "unlisted_items"]),
+    (CODE, f"#<t>{'y' * 2000}#</t>#<t>b#</t>", f'{{"t": "{"y" * 2000}", "t": "b"}}', "", ["duplicate_parameter"]),
+    (tools(e=EDITS), "#<e>#<old>a#</old>#<n>1#</n>#</e>#<e>#<n>2#</n>#</e>",
+     '{"e": [{"old": "a", "n": 1}, {"n": 2}]}', "", ["unlisted_items"]),
+    (tools(e={"type": "array", "items": TEXT}), "#<e>1#</e>", '{"e": ["1"]}', "", ["unlisted_items"]),
+    (tools(e={"type": "array"}), "#<e>[1]#</e>", '{"e": [1]}', "", []),
+    # text beside tags
+    (tools(e=EDITS), "#<e>words#<item>#<n>1#</n>#</item>#</e>", '{"e": [{"n": 1}]}', "words", ["text_in_section"]),
+    (tools(o=EDITS["items"]), "#<o>words#<n>1#</n>more#</o>", '{"o": {"n": 1}}', "wordsmore", ["text_in_section"] * 2),
+    (tools(o=EDITS["items"]), "#<o>x#</old>#</o>", '{"o": {"old": "x"}}', "", ["missing_key_start"]),
+    (tools(o=EDITS["items"], q=TEXT), "#<o>x#<q>y#</q>", '{"o": "x", "q": "y"}', "",
+     ["invalid_value", "missing_parameter_end"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "inside", "arguments", "content", "defects"), REPAIRS)
+def test_arguments_that_can_only_mean_one_thing(
+    schema: list[dict[str, object]], inside: str, arguments: str, content: str, defects: list[str]
+) -> None:
+    text = section(call(inside, '<invoke name="save">')).replace("#", "]<]minimax[>[")
+    message = whole.read("minimax_m3", text, schema, thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", arguments)], content)
+    assert whole.kinds(message) == defects
+
+
+@pytest.mark.parametrize(
+    ("text", "defects"),
+    [
+        ('#tool_call>\n#invoke name="save">#<code>x#</code>#/invoke>\n#/tool_call>', ["unclosed_tag"] * 4),
+        ('#invoke name="save">#<code>x#</code>#</invoke>', ["missing_section", "unclosed_tag"]),
+    ],
+)
+def test_a_tag_without_its_first_bracket(text: str, defects: list[str]) -> None:
+    message = whole.read("minimax_m3", text.replace("#", "]<]minimax[>["), CODE, thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", '{"code": "x"}')], "")
+    assert whole.kinds(message) == defects
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#invoke and #tool_call> open calls.",
+        'First #<invoke name="save">, and #</code> ends a parameter.',
+        'It begins with #<invoke name="save"> ' + "and goes on, " * 200,
+        'so #<invoke name="save">',
+    ],
+)
+def test_a_mention_is_no_call(text: str) -> None:
+    text = text.replace("#", "]<]minimax[>[")
+    assert whole.read("minimax_m3", text, CODE, thinking=True) == Message(reasoning=text)
+    if "so" not in text:
+        assert whole.read("minimax_m3", text, CODE, thinking=False) == Message(text)
+
+
+@pytest.mark.parametrize(("end", "reason"), [("", "stop"), ("[e~[", "stop"), ("", "length")])
+def test_a_header_at_the_end_is_a_call_that_does_not_end(end: str, reason: str) -> None:
+    reader = FMT.reader(CODE, thinking=False)
+    text = '#<tool_call>\n#<invoke name="save">'.replace("#", "]<]minimax[>[") + end
+    events = [*reader.feed(text), *reader.finish(reason)]
+    message = dovetail.fold(events)
+    assert whole.calls(message) == [("save", "")] and not any(isinstance(event, CallEnd) for event in events)
+    assert whole.kinds(message) == ["truncated_call", "missing_section_end"]
+
+
+FIRST = '#<invoke name="save">#<code>a#</code>#</invoke>\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("#<inv", []),
+        ("#<invoke na", []),
+        ('#<invoke name="sa', []),
+        (FIRST + '#<invoke name="sa', [("save", '{"code": "a"}')]),
+        (FIRST + "#</tool", [("save", '{"code": "a"}')]),
+        ('#<invoke name="save">#<code>a#</co', [("save", '{"code": "a"')]),
+        ('#<invoke name="save">#<code>a#</code>#<co', [("save", '{"code": "a"')]),
+    ],
+)
+def test_no_part_of_a_tag_that_is_cut_off_is_content(text: str, calls: list[tuple[str, str]]) -> None:
+    text = ("#<tool_call>\n" + text).replace("#", "]<]minimax[>[")
+    message = whole.read("minimax_m3", text, CODE, "length", thinking=False)
+    assert (whole.calls(message), message.content) == (calls, "")
+    assert "truncated_call" in whole.kinds(message)

@@ -60,6 +60,8 @@ class JsonArguments:
         self._wrapped = False  # whether they are
         self._unwrapped = False  # whether the inner object has ended
         self.complete = False  # whether the closing bracket was read
+        #: See `MendedJson.goes_on`.
+        self.goes_on: Callable[[str], bool] = self._no
 
     def feed(self, text: str) -> tuple[str, str]:
         """(fragment, rest): the next piece of the arguments, and the text after their closing bracket."""
@@ -71,29 +73,23 @@ class JsonArguments:
             text = self._beginning(text)
             if not text:
                 return "", ""
-        fragment, end = "", len(text)
+        fragment, end = "", None
         if self._json is not None:
-            fragment, end = self._json.feed(text)
-            ended = self._json.complete
-        elif self._list is not None:
-            found = self._list.feed(text)
-            ended, end = found is not None, len(text) if found is None else found
+            fragment, at = self._json.feed(text)
+            if not self._json.complete:
+                return fragment, ""
+            end = at
         else:
-            ended = False  # a value without brackets (null, a string, nonsense) lasts until the call's end marker
-        self._raw.append(text[: max(end, 0)])
-        if not ended:
+            # A value without brackets (null, a string, nonsense) lasts until the call's end marker.
+            end = self._list.feed(text) if self._list is not None else None
+            self._raw.append(text[:end])
+        if end is None:
             return fragment, ""
         self._unwrapped, self.complete = self._wrapped, not self._wrapped
-        rest = text[end:]
-        return fragment, self._after_inner(rest) if self._wrapped else rest
+        return fragment, self._after_inner(text[end:]) if self._wrapped else text[end:]
 
-    def goes_on(self, text: str) -> bool:
-        """Take text that changes no bracket and no string, which is the usual case; False if it is not such text."""
-        mended = self._json
-        if mended is None or self.complete or self._unwrapped or not mended.goes_on(text):
-            return False
-        self._raw.append(text)
-        return True
+    def _no(self, text: str) -> bool:
+        return False
 
     def _beginning(self, text: str) -> str:
         """The beginning of the arguments, with `text`; "" while it is open what belongs to it."""
@@ -110,8 +106,13 @@ class JsonArguments:
             elif self._unwraps is not None and _MAY_BE_WRAPPED.fullmatch(text):
                 self._begun = text
                 return ""
-            self._json = MendedJson(self._types, self._mended)
+            self._begin_json()
         return text
+
+    def _begin_json(self) -> MendedJson:
+        self._json = MendedJson(self._types, self._mended)
+        self.goes_on = self._json.goes_on
+        return self._json
 
     def _after_inner(self, text: str) -> str:
         """The text after the bracket that closes the wrapper."""
@@ -122,9 +123,8 @@ class JsonArguments:
     def flush(self, *, cut_off: bool = False) -> str:
         """What is passed on if nothing follows; nothing can be fed after it. `cut_off`: see `MendedJson.flush`."""
         if self._begun and self._json is None:
-            self._json = MendedJson(self._types, self._mended)
-            self._raw.append(self._begun)
-            return self._json.feed(self._begun)[0] + self._json.flush(cut_off=cut_off)
+            mended = self._begin_json()
+            return mended.feed(self._begun)[0] + mended.flush(cut_off=cut_off)
         fragment = self._json.flush(cut_off=cut_off) if self._json is not None else ""
         if self._json is not None and self._json.complete:
             self._unwrapped, self.complete = self._wrapped, not self._wrapped
@@ -138,11 +138,11 @@ class JsonArguments:
     @property
     def raw(self) -> str:
         """The arguments as the model wrote them."""
-        return "".join(self._raw)
+        return "".join(self._raw if self._json is None else self._json.raw)
 
     @property
     def empty(self) -> bool:
-        return not self._raw or (self._other and self.raw.strip(WHITESPACE) in _NONE)
+        return self._json is None and self.raw.strip(WHITESPACE) in _NONE
 
     def valid(self) -> bool:
         """Whether the fragments together are a JSON object."""
@@ -166,5 +166,5 @@ class JsonArguments:
     def as_malformed(self) -> str:
         """The text that makes the fragments an object which says that the call cannot be read, and holds its text."""
         if self._json is not None:
-            return self._json.as_malformed(self.raw)
+            return self._json.as_malformed()
         return f"{{{quote(MALFORMED)}: {quote(self.raw)}}}"

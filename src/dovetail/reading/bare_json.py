@@ -15,19 +15,19 @@ from typing import Any, Final, NamedTuple
 from dovetail.reading.parameters import members
 from dovetail.reading.values import ParameterTypes, types_of
 
-#: The beginning of an answer up to the first key of the object.
-BEGIN: Final = re.compile(
-    r"[ \t\r\n]{0,16}(?:```(?:json)?[ \t]{0,16}\r?\n\s{0,16})?\{\s{0,16}\"(?:name|arguments|parameters)\""
-)
-#: Every beginning of that.
-MAY_BEGIN: Final = re.compile(
-    r"[ \t\r\n]{0,16}(?:`{1,3}|```j(?:s(?:o(?:n[ \t]{0,16}\r?)?)?)?|```(?:json)?[ \t]{0,16}(?:\r?\n\s{0,16})?)?"
-    r"(?:\{\s{0,16}(?:\"(?:n|na|nam|name|a|ar|arg|argu|argum|argume|argumen|argument|arguments"
-    r"|p|pa|par|para|param|parame|paramet|paramete|parameter|parameters)?)?)?"
-)
-#: What may follow the object.
-END: Final = re.compile(r"[ \t\r\n]*(?:```[ \t\r\n]*)?")
+_SPACE: Final = r"\s{0,16}"
+_KEYS: Final = ("name", "arguments", "parameters")
 _FENCE: Final = "```"
+_OPEN_FENCE: Final = rf"```(?:json)?[ \t]{{0,16}}\r?\n{_SPACE}"
+_BEGUN_KEYS: Final = "|".join(key[:end] for key in _KEYS for end in range(len(key), 0, -1))
+#: The beginning of an answer up to the first key of the object; every beginning of that.
+BEGIN: Final = re.compile(rf'{_SPACE}(?P<fence>{_OPEN_FENCE})?(?P<object>\{{{_SPACE}"(?:{"|".join(_KEYS)})")')
+MAY_BEGIN: Final = re.compile(
+    rf"{_SPACE}(?:`{{1,2}}|```(?:j(?:s(?:o)?)?)?|```(?:json)?[ \t]{{0,16}}\r?|(?:{_OPEN_FENCE})?"
+    rf'(?:\{{{_SPACE}(?:"(?:{_BEGUN_KEYS})?)?)?)'
+)
+#: The name, among the text of the object.
+NAME: Final = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 
 
 class BareCall(NamedTuple):
@@ -36,10 +36,9 @@ class BareCall(NamedTuple):
 
 
 def bare_call(text: str, tools: Mapping[str, Any]) -> BareCall | None:
-    """The call that `text`, a whole answer, is; None if it is none."""
-    inside = text.strip().removeprefix(_FENCE).removeprefix("json").removesuffix(_FENCE)
+    """The call that `text`, a JSON object, is; None if it is none."""
     try:
-        parts = {key: value for key, value, _ in members(inside)}
+        parts = {key: value for key, value, _ in members(text)}
     except (ValueError, RecursionError):
         return None
     name = parts.pop("name", "")

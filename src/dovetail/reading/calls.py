@@ -9,15 +9,21 @@ import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from dovetail.events import CallArguments, CallEnd, CallStart
+from dovetail.events import CallArguments, CallEnd, CallStart, Content
+from dovetail.reading import bare_json
 from dovetail.reading.arguments import JsonArguments
-from dovetail.reading.prose import ProseReader
+from dovetail.reading.json_end import JsonEnd
+from dovetail.reading.json_prefix import JsonPrefix
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import CallTrial, ProseReader
 from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
 
 #: Characters. Longer text is no header of a call.
 LONGEST_HEADER = 1024
+#: A longer answer is not read as a call without markup.
+_LONGEST_BARE_CALL = 1 << 16
 
 #: What a name may have in front of it, and what is written in its place.
 _PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
@@ -57,6 +63,54 @@ class CallReader(ProseReader):
         names = [name for name in self._options.tools if _TOOL_NAME.fullmatch(name)]
         literals = (template.replace("{name}", name) for template in self.unopened for name in names)
         return tuple(dict.fromkeys(literals))
+
+    def _bare_call(self) -> Script[None]:
+        options = self._options
+        if not (options.bare_calls and options.calls and options.tools) or options.structured:
+            return
+        if self._shown or self._index >= 0:
+            return
+        match = yield from self._look(bare_json.BEGIN, bare_json.MAY_BEGIN)
+        if match is not None:
+            yield from self._try(self._tried_bare_call(match), CallTrial(self._at, Content), _LONGEST_BARE_CALL)
+
+    def _tried_bare_call(self, match: re.Match[str]) -> Script[None]:
+        """Read an answer that `match` begins. Raises `Abandoned` if it is not a call."""
+        self._at = match.end()
+        raw, end, prefix = [match["object"]], JsonEnd(), JsonPrefix()
+        end.feed(raw[0])
+        prefix.feed(raw[0])
+        head = raw[0]  # as much of the object as may have the name
+
+        def take(text: str) -> int | None:
+            nonlocal head
+            at = end.feed(text)
+            raw.append(text[:at])
+            if not prefix.feed(raw[-1]):
+                raise Abandoned
+            if len(head) < LONGEST_HEADER:
+                head += raw[-1]
+                if (name := bare_json.NAME.search(head)) and name[1] not in self._options.tools:
+                    raise Abandoned
+            return at
+
+        if (yield from self._until(take, *self.controls, weigh=end.weigh)) != "":
+            raise Abandoned
+        yield from self._skip(WHITESPACE)
+        if match["fence"] and (yield from self._next_is("```")):
+            yield from self._skip(WHITESPACE)
+        ends = dict.fromkeys(filter(None, (self.answer_end.strip(), self.wrapper_end)))
+        if (yield from self._next_is(*ends)) is not None:
+            self._unread()
+        elif (yield from self._peek()) not in ("", *self.controls):
+            raise Abandoned
+        call = bare_json.bare_call("".join(raw), self._options.tools)
+        if call is None:
+            raise Abandoned
+        self._defect("unmarked_call", call.name)
+        self._open_call(call.name)
+        self._emit_fragment(call.arguments)
+        self._end_call()
 
     def _forget_calls(self, ids: Sequence[str]) -> None:
         self._index -= len(ids)
@@ -216,7 +270,11 @@ class CallReader(ProseReader):
     def _malformed(self, rest: str) -> None:
         """The open call cannot be read. `rest`: the end of arguments that say so."""
         trial = self._trial
-        if trial is not None and ((trial.unended and not trial.argument) or self._options.on_malformed_call == "text"):
+        if trial is not None and not trial.argument:
+            if trial.unended or trial.in_line or self._mentioned:
+                raise Abandoned
+            trial.known = False  # it is a call only if nothing follows
+        if trial is not None and self._options.on_malformed_call == "text":
             raise Abandoned
         self._defect("malformed_call", self._id)
         self._emit_fragment(rest)

@@ -31,8 +31,11 @@ from dovetail.reading.values import ANY, STRING, ParameterTypes
 _KEY, _KEY_OR_END, _COLON, _VALUE, _VALUE_OR_END, _COMMA_OR_END = range(6)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 #: The inside of a string, by its quote: up to what has to be looked at.
-_PLAIN: Final = {'"': re.compile(r'[^"\\\x00-\x1f]*+'), "'": re.compile(r"""[^"'\\\x00-\x1f]*+""")}
-_SPECIAL: Final = re.compile(r'["\\\x00-\x1f]')
+_PLAIN: Final = {
+    '"': re.compile(r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'),
+    "'": re.compile(r"""[^"'\\\x00-\x1f]*+"""),
+}
+_MATCH_PLAIN: Final = _PLAIN['"'].match
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _OPEN_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 _WORD: Final = re.compile(r"[-+.\w]++")
@@ -100,6 +103,9 @@ class MendedJson:
         self._raw: tuple[JsonEnd, list[str]] | None = None  # an object or array where the schema allows a string only
         self._keys: list[str] = []  # of the object, as JSON
         self._out: list[str] = []
+        self._streams = False  # whether a string is open that is passed on as it comes
+        #: The object as the model wrote it.
+        self.raw: list[str] = []
         #: Whether the last bracket was read.
         self.complete = False
         self.malformed = False
@@ -107,13 +113,33 @@ class MendedJson:
     # -- for callers --------------------------------------------------------------------------------------------------
 
     def goes_on(self, text: str) -> bool:
-        """Whether `text`, which comes next, is more of an open string as it is. It need not be fed then."""
-        return self._string == '"' and self._held is None and not self._left and _SPECIAL.search(text) is None
+        """Take `text` if it is more of an open string as it is, which is the usual case; False if it is not."""
+        if self._streams and (
+            ('"' not in text and "\\" not in text and text.isprintable()) or _MATCH_PLAIN(text).end() == len(text)  # type: ignore[union-attr]
+        ):
+            self.raw.append(text)
+            return True
+        return False
 
     def feed(self, text: str) -> tuple[str, int]:
         """What is passed on, and the offset in `text` up to which it belongs to the object."""
         before = len(self._left)
-        text, self._left = self._left + text if before else text, ""
+        all_text = self._left + text if before else text
+        if self._string == '"' and self._held is None:  # the usual case
+            at = _MATCH_PLAIN(all_text).end()  # type: ignore[union-attr]  # it matches everywhere
+            if at == len(all_text) or (all_text[at] == "\\" and _OPEN_ESCAPE.fullmatch(all_text, at)):
+                self._left = all_text[at:]
+                self._streams = at == len(all_text)
+                self.raw.append(text)
+                return all_text[:at], len(text)
+        out, end = self._read(all_text)
+        self.raw.append(text[: end - before])
+        self._streams = self._string == '"' and self._held is None and not self._left
+        return out, end - before
+
+    def _read(self, text: str) -> tuple[str, int]:
+        """The same for `text`, with what was left of the text before."""
+        self._left = ""
         at = 0
         while at < len(text) and not (self.complete or self.malformed):
             if self._string:
@@ -130,7 +156,7 @@ class MendedJson:
         if self.malformed:
             at = len(text)
         out, self._out = "".join(self._out), []
-        return out, at - before
+        return out, at
 
     def flush(self, *, cut_off: bool = False) -> str:
         """What is passed on if nothing follows. `cut_off`: because the output was cut off, and might have gone on."""
@@ -139,7 +165,7 @@ class MendedJson:
             left, self._left = self._left, ""
             if left[0] == self._string:
                 self._end_string()
-                out += self.feed(left[1:])[0]
+                out += self._read(left[1:])[0]
             else:
                 self._write(quote(left)[1:-1])  # the beginning of an escape
         if self._word and not self.malformed:
@@ -184,12 +210,12 @@ class MendedJson:
         in_array = bool(self._levels) and self._levels[-1].end == "]"
         return self._expected not in (_COLON, _VALUE) or (in_array and self._expected == _VALUE)
 
-    def as_malformed(self, raw: str) -> str:
-        """The rest of the object, with `raw`, all of its text, under `MALFORMED`.
+    def as_malformed(self) -> str:
+        """The rest of the object, with all of its text under `MALFORMED`.
 
         The members that were passed on before are taken back: each comes once more, as null.
         """
-        member = f"{quote(MALFORMED)}: {quote(raw)}}}"
+        member = f"{quote(MALFORMED)}: {quote(''.join(self.raw))}}}"
         if not self._levels:
             return "{" + member
         out, keys = "", self._keys
@@ -372,11 +398,8 @@ class MendedJson:
             return at + 1
         types = self._types
         if self._levels:
-            if self._expected in (_KEY, _KEY_OR_END, _COLON) or not self._next_token():
-                self.malformed = True
-                return at
             level = self._levels[-1]
-            if self._expected in (_KEY, _KEY_OR_END):
+            if self._at_key() or not self._next_token():
                 self.malformed = True
                 return at
             if level.value_types == STRING:
@@ -444,27 +467,32 @@ class MendedJson:
 
     def _end_word(self) -> None:
         word, self._word = "".join(self._word), []
-        if not self._next_token():
+        if self._at_key():
+            if self._next_token():
+                self._mended("unquoted_key")
+                self._out.append(quote(word))
+                self._open_member(self._levels[-1], quote(word)[1:-1])
             return
-        level = self._levels[-1]
-        if self._expected in (_KEY, _KEY_OR_END):
-            self._mended("unquoted_key")
-            self._out.append(quote(word))
-            self._open_member(level, word)
-            return
-        types = level.value_types
+        types = self._levels[-1].value_types
+        kind = ""
         if word in PYTHON_WORDS:
-            self._mended("python_value")
-            word = PYTHON_WORDS[word]
+            kind, word = "python_value", PYTHON_WORDS[word]
         if word in _NAMES or _NUMBER.fullmatch(word):
             if types == STRING and word != "null":
-                self._mended("mistyped_value")
-                word = quote(word)
+                kind, word = "mistyped_value", quote(word)
         elif "string" in types and _BARE.fullmatch(word) and word.lower() not in ("nan", "infinity"):
-            self._mended("unquoted_value")
-            word = quote(word)
+            kind, word = "unquoted_value", quote(word)
         else:
             self.malformed = True
             return
-        self._out.append(word)
-        self._expected = _COMMA_OR_END
+        if self._next_token():
+            if kind:
+                self._mended(kind)
+            self._out.append(word)
+            self._expected = _COMMA_OR_END
+
+    def _at_key(self) -> bool:
+        """Whether what comes next, if anything may, is a key."""
+        return self._expected in (_KEY, _KEY_OR_END) or (
+            self._expected == _COMMA_OR_END and self._levels[-1].end == "}"
+        )

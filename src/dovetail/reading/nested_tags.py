@@ -5,18 +5,21 @@
     #</tool_call>
 
 Each `#` is a control token, `]<]minimax[>[`, so that no text ends a value. An object has a tag for each member, and an
-array one for each item. The schema says what type a value without tags in it has.
+array one for each item. The schema says what type a value without tags in it has. Where it allows an array, the values
+of a tag that is repeated are a list.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from json.encoder import encode_basestring as quote
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
+from dovetail.events import Content
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
@@ -27,8 +30,11 @@ from dovetail.tokens import Tokenizer
 
 #: The most tags inside one another. JSON parsers do not read deeper objects either.
 _DEEPEST = 256
-_NAME = re.compile(r"""<(\w+)\s+name\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
+_NAME = re.compile(r"""<(\w+)(?:\s+name)?\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
+#: A tag with attributes.
+_ATTRIBUTES = re.compile(r"""<([^\s<>="']+)\s[^<>]*=[^<>]*>""")
 _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
+_SCALARS = frozenset(("string", "number", "integer", "boolean"))
 
 
 class _Level(msgspec.Struct):
@@ -40,6 +46,25 @@ class _Level(msgspec.Struct):
     empty: bool = True
     #: Whether the tag is around all arguments, where it does not belong.
     wraps: bool = False
+    #: The tag of the last member, if one more like it is another item of a list; whether that list has begun; and where
+    #: its bracket belongs among the fragments that are withheld until then.
+    last: str = ""
+    listed: bool = False
+    bracket: int | None = None
+
+
+class _Member(msgspec.Struct):
+    """A tag inside another one, whose value is to be read."""
+
+    level: _Level
+    tag: str
+    key: str
+    #: The closing tags that end it.
+    ends: tuple[str, ...]
+    types: frozenset[str]
+    #: The types of its own members and items.
+    inside: ParameterTypes
+    may_repeat: bool
 
 
 class NestedTagReader(CallReader):
@@ -50,12 +75,18 @@ class NestedTagReader(CallReader):
     call: ClassVar[str]
     call_end: ClassVar[str]
     item: ClassVar[str]
+    #: What opens a section if its tag lacks the first bracket.
+    unbracketed: ClassVar[str]
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
         self._keys: set[str] = set()
         self._last_end = ""  # of the tag that was closed last
-        self._types: dict[str, ParameterTypes] = {}  # by tool, filled when it is called
+        self._marked = False  # whether a mark is in front of it
+        self._beside = ""  # what stands in front of the next tag, where only tags belong
+        self._begun = ""  # the bracket that opens the arguments, until the first of them comes
+        self._withheld: list[str] = []  # fragments, until it is known whether a tag is repeated
+        self._withheld_length = 0
         self._value_writer = Parameters(ParameterTypes(None), self._write, self._defect)
         super().__init__(options, tokenizer)
         self._mark_in_input = self.in_alphabet(self.mark)
@@ -63,19 +94,22 @@ class NestedTagReader(CallReader):
     def _section(self, opener: str) -> Script[None]:
         before = self._index
         tag: str | None = None
-        if opener != self.section:
+        in_section = opener in (self.section, self.unbracketed)
+        if not in_section:
             self._defect("missing_section")
             self._unread()
+        elif opener == self.unbracketed:
+            self._defect("unclosed_tag", opener)
         while True:
             if tag is None:
                 tag = yield from self._next_tag()
             if tag is None:
-                if opener == self.section:
+                if in_section:
                     self._defect("missing_section_end")
                 return
             if tag.startswith(self.call):
                 tag = yield from self._call(tag)
-                if opener != self.section and tag is None:
+                if not in_section and tag is None:
                     return
                 continue
             if tag == self.section_end:
@@ -93,7 +127,7 @@ class NestedTagReader(CallReader):
             tag = None
 
     def _next_tag(self) -> Script[str | None]:
-        """Read the next tag where no text belongs; None if none comes."""
+        """Read the next tag between calls; None if none comes."""
         while True:
             marker = yield from self._between(self.mark, self.think, self.think_end, *self.ends)
             if marker is None:
@@ -104,19 +138,73 @@ class NestedTagReader(CallReader):
             tag = yield from self._tag()
             if tag is not None:
                 return tag
+            self._misplaced(self._taken_text())
+
+    def _next_in_call(self) -> Script[str | None]:
+        """The same inside a call, where text in front of the tag is kept as `_beside`."""
+        while True:
+            limit = max(0, FARTHEST - len(self._beside))
+            text, marker = yield from self._read_up_to(limit, self.mark, self.think, self.think_end, *self.ends)
+            self._beside += text
+            if marker == self.mark:
+                tag = yield from self._tag()
+                if tag is not None:
+                    return tag
+                continue
+            if marker == "" and self._marked and (key := self._only_key()):
+                tag = yield from self._unopened_value(key)
+                if tag is not None:
+                    return tag
+                continue
+            self._misplaced(self._taken_text())
+            if marker != "":
+                if marker is not None:
+                    self._unread()
+                return None
 
     def _tag(self) -> Script[str | None]:
-        """Read a tag after its mark; None for other text, which is content then."""
+        """Read a tag after its mark; None for other text, which is added to `_beside`."""
         text, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
-        if stop == ">" and text.startswith("<"):
-            return f"{text}>"
         if stop == ">":
             text += ">"
+            if text.startswith("<"):
+                return text
+            if self._is_tag("<" + text):
+                self._defect("unclosed_tag", text)
+                return "<" + text
         elif stop:
             self._unread()
+        elif stop is None and self._cut_off and self._begins_tag(text):
+            # No part of it is content.
+            self._defect("unclosed_tag" if self._levels else "truncated_call", text)
+            return None
         self._defect("unclosed_tag", text)
-        self._misplaced(text)
+        self._marked = not self._beside.strip()
+        self._beside += text
         return None
+
+    def _begins_tag(self, text: str) -> bool:
+        """Whether `text` is the beginning of a tag that may come next."""
+        if text.startswith(self.call):
+            attribute = text.removeprefix(self.call)
+            return 'name="'.startswith(attribute) or self._begins_call(attribute)
+        tags = [self.call, self.section_end, self.call_end, self._last_end, *(level.end for level in self._levels)]
+        if self._levels:
+            tags += (f"<{key}>" for key in self._levels[0].types.own_keys())
+        return any(tag.startswith(text) for tag in tags)
+
+    def _is_tag(self, tag: str) -> bool:
+        """Whether `tag`, whose first bracket is missing, can be no text."""
+        if tag.startswith(self.call):
+            return _NAME.fullmatch(tag) is not None
+        ends = (self.section_end, self.call_end, self._last_end, *(level.end for level in self._levels))
+        if tag in ends or self.mark + tag == self.section:
+            return True
+        return bool(self._levels) and self._levels[-1].types.has_member(tag[1:-1])
+
+    def _taken_text(self) -> str:
+        text, self._beside, self._marked = self._beside, "", False
+        return text
 
     def _misplaced(self, text: str) -> None:
         self._stray = False
@@ -135,17 +223,18 @@ class NestedTagReader(CallReader):
         if match is not None and match[2][0] != '"':
             self._defect("attribute_quotes", tag)
         name = self._open_call(name)
-        if name not in self._types:
-            self._types[name] = ParameterTypes(self._options.tools.get(name))
         self._keys = set()
-        self._levels = [_Level(self.call_end, False, self._types[name])]
-        self._write("{")
+        self._levels = [_Level(self.call_end, False, self._types_of(name))]
+        self._last_end = ""
+        self._begun = "{"
         tag_left: str | None = None
         while self._levels:
-            tag_left = tag_left or (yield from self._next_tag())
+            tag_left = tag_left or (yield from self._next_in_call())
+            if tag_left == "":
+                return None
             if tag_left is None:
-                if self._cut_off:
-                    self._truncated_call()
+                if self._cut_off or (self._begun and (yield from self._turn_ends())):
+                    self._cut_call()
                     return None
                 self._defect("missing_call_end", self._id)
                 self._close(0)
@@ -156,17 +245,47 @@ class NestedTagReader(CallReader):
         self._end_call()
         return tag_left
 
+    def _turn_ends(self) -> Script[bool]:
+        """Whether the turn ends here. After the call's tag alone, the call is as good as cut off."""
+        if (yield from self._peek()) not in ("", *self.ends):
+            return False
+        if self._trial is not None and self._trial.kind is Content and self._trial.known:
+            self._certain()
+        return True
+
+    def _cut_call(self) -> None:
+        self._show_withheld()
+        self._levels = []
+        self._truncated_call()
+
     def _in_level(self, level: _Level, tag: str) -> Script[str | None]:
         """Take a tag inside of another. Returns a tag that comes next; "" if the call was cut off."""
-        if tag.startswith("</"):
+        # A mention of a call may be followed by the mention of an end, but not by a mark and text.
+        certain = self._marked or self._trial is None
+        text = self._taken_text()
+        if text.strip() and certain and tag.startswith("</") and self._lacks_opener(level, tag):
+            self._unopened_member(level, tag, text)
+            return None
+        self._misplaced(text)
+        if tag.startswith("</") or (tag.startswith(self.call) and _NAME.fullmatch(tag)):
             return self._take_end(tag)
-        if tag.startswith(self.call) and _NAME.fullmatch(tag):
-            return self._take_end(tag)
-        key = tag[1:-1].strip()
+        key, end = tag[1:-1].strip(), ""
+        if match := _NAME.fullmatch(tag):  # `<parameter name="key">`
+            self._defect("foreign_markup", tag)
+            key, end = match[2].strip("\"'").strip(), f"</{match[1]}>"
+        elif match := _ATTRIBUTES.fullmatch(tag):
+            self._defect("extra_attributes", tag)
+            key = match[1]
         if not key or (level.is_array and key != self.item) or len(self._levels) > _DEEPEST:
             self._misplaced(tag)
             return None
-        return (yield from self._member(level, key))
+        return (yield from self._member(level, tag, key, end or f"</{key}>"))
+
+    def _lacks_opener(self, level: _Level, tag: str) -> bool:
+        """Whether `tag`, a closing tag with text in front, closes a member or an item that was not opened."""
+        if tag == self._last_end or any(tag == other.end for other in self._levels):
+            return False
+        return tag == f"</{self.item}>" if level.is_array else level.types.has_member(tag[2:-1])
 
     def _take_end(self, tag: str) -> str | None:
         """Take an end of this level or of one around it, or the tag that begins what comes after the call."""
@@ -186,63 +305,200 @@ class NestedTagReader(CallReader):
         self._close(0)
         return tag
 
+    def _open_level(self, member: _Member, first: str | None) -> None:
+        """Open the value of `member`, which has tags in it. `first`: the first of them, if it is known."""
+        is_array = self._is_array(member.types, first)
+        self._write("[" if is_array else "{")
+        self._levels.append(_Level(member.ends[0], is_array, member.inside))
+
     def _close(self, at: int) -> None:
         """Close the levels from `at` on."""
         while len(self._levels) > at:
-            level = self._levels.pop()
+            level = self._levels[-1]
+            self._is_repeated(level, "")
+            self._levels.pop()
             self._last_end = level.end
             self._write("" if level.wraps else "]" if level.is_array else "}")
 
     # -- one value ----------------------------------------------------------------------------------------------------
 
-    def _member(self, level: _Level, key: str) -> Script[str | None]:
-        """Read a member or an item after its tag. Returns as `_in_level` does."""
-        wraps = len(self._levels) == 1 and level.empty and level.types.is_wrapper(key)
+    def _head(self, level: _Level, key: str) -> str:
+        """The JSON in front of the value of a member or an item."""
         head = "" if level.empty else ", "
         level.empty = False
-        if not level.is_array:
-            if len(self._levels) == 1 and key in self._keys:
+        if level.is_array:
+            return head
+        if len(self._levels) == 1:
+            if key in self._keys:
                 self._defect("duplicate_parameter", key)
-            self._keys.update([key] if len(self._levels) == 1 else [])
-            head += f"{quote(key)}: "
+            self._keys.add(key)
+        return f"{head}{quote(key)}: "
+
+    def _unopened_member(self, level: _Level, tag: str, text: str) -> None:
+        """Write a member or an item whose opening tag is missing."""
+        key = tag[2:-1]
+        self._is_repeated(level, "")
+        self._defect("missing_key_start", key)
+        self._last_end = tag
         types = level.types.of_items() if level.is_array else level.types[key]
+        self._value_writer.begin(self._head(level, key), key, types)(text)
+        self._value_writer.close()
+
+    def _only_key(self) -> str:
+        """The only parameter that the open call lacks and that may be a string; "" if there are several, or none."""
+        if len(self._levels) > 1:
+            return ""
+        types = self._levels[0].types
+        keys = [key for key in types.own_keys() if key not in self._keys and "string" in types[key]]
+        return keys[0] if len(keys) == 1 else ""
+
+    def _unopened_value(self, key: str) -> Script[str | None]:
+        """Read the rest of a long value whose opening tag is missing. Returns as `_in_level` does."""
+        level = self._levels[0]
+        self._is_repeated(level, "")
+        self._defect("missing_key_start", key)
         self._last_end = end = f"</{key}>"
+        self._write(self._head(level, key))
+        member = _Member(level, f"<{key}>", key, (end,), level.types[key], level.types.inside(key), False)
+        return (yield from self._text_value(member, self._taken_text()))
+
+    def _member(self, level: _Level, tag: str, key: str, end: str) -> Script[str | None]:
+        """Read a member or an item after its tag. Returns as `_in_level` does."""
+        wraps = len(self._levels) == 1 and level.empty and level.types.is_wrapper(key)
+        inside = level.types.inside(None if level.is_array else key)
+        if self._is_repeated(level, tag):
+            head, types, inside = ", ", inside.of_items(), inside.inside(None)
+        else:
+            head = self._head(level, key)
+            types = level.types.of_items() if level.is_array else level.types[key]
+        may_repeat = "array" in types and not (level.is_array or level.listed or wraps)
+        member = _Member(level, tag, key, (end, f"</{key}>"), types, inside, may_repeat)
+        self._last_end = end
         space = ""
         if types != STRING:
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
             if (yield from self._next_is(self.mark)):
-                tag = yield from self._tag()
-                if wraps and tag is not None and not tag.startswith("</"):
+                first = yield from self._tag()
+                if wraps and first is not None and not first.startswith("</"):
                     self._defect("wrapped_arguments", key)
                     self._levels.append(_Level(end, False, level.types, wraps=True))
-                    return tag
-                if tag is None or not tag.startswith("</"):
-                    is_array = self._is_array(types, tag)
-                    self._write(head + ("[" if is_array else "{"))
-                    inside = level.types.inside(None if level.is_array else key)
-                    self._levels.append(_Level(end, is_array, inside))
-                    return tag
-                self._write(head + self._empty(types, key))
-                if tag != end:
-                    self._defect("missing_parameter_end", key)
-                    return tag
-                return None
-        write = self._value_writer.begin(head, key, types)
-        if space:
-            write(space)
-        marker = yield from self._value(write, self.mark, *self.ends, weigh=functools.partial(self._weigh, end))
+                    return first
+                self._write(head)
+                if first is not None and first.startswith("</") and not self._begins_inside(member, first):
+                    self._write(self._empty(types, key))
+                    return self._after_value(member, first)
+                if may_repeat and first not in (None, f"<{self.item}>"):
+                    self._may_repeat(member)
+                self._open_level(member, first)
+                return first
+        self._write(head)
+        if member.types & _SCALARS:
+            if may_repeat:
+                self._may_repeat(member)
+            return (yield from self._text_value(member, space))
+        return (yield from self._text_of_container(member, space))
+
+    def _text_value(self, member: _Member, begun: str) -> Script[str | None]:
+        """Read a value without tags in it, of which `begun` was read before. Returns as `_in_level` does."""
+        write = self._value_writer.begin("", member.key, member.types)
+        if begun:
+            write(begun)
+        marker = yield from self._up_to_tag(member, write)
         if marker is None:
             self._value_writer.cut()
-            self._truncated_call()
+            self._cut_call()
             return ""
         self._value_writer.close()
-        tag = (yield from self._tag()) if marker == self.mark else None
-        if tag == end:
+        return self._after_value(member, (yield from self._after_text(marker)))
+
+    def _text_of_container(self, member: _Member, begun: str) -> Script[str | None]:
+        """Read the value of an object or an array where text comes first: its JSON, or text beside the tags in it."""
+        pieces = [begun]
+        marker = yield from self._up_to_tag(member, pieces.append)
+        tag = None if marker is None else (yield from self._after_text(marker))
+        text = "".join(pieces)
+        if tag is not None and not text.lstrip().startswith(("{", "[")) and self._begins_inside(member, tag):
+            self._open_level(member, tag)
+            self._beside = text + self._beside
+            return tag
+        if marker is not None and member.may_repeat and text.strip() and not text.lstrip().startswith("["):
+            self._may_repeat(member)
+        self._value_writer.begin("", member.key, member.types)(text)
+        if marker is None:
+            self._value_writer.cut()
+            self._cut_call()
+            return ""
+        self._value_writer.close()
+        return self._after_value(member, tag)
+
+    def _up_to_tag(self, member: _Member, write: Callable[[str], Any]) -> Script[str | None]:
+        weigh = functools.partial(self._weigh, member.ends[0])
+        return (yield from self._value(write, self.mark, *self.ends, weigh=weigh))
+
+    def _after_text(self, marker: str) -> Script[str | None]:
+        """The tag that `marker` begins. Another marker is put back."""
+        if marker == self.mark:
+            return (yield from self._tag())
+        self._unread()
+        return None
+
+    def _after_value(self, member: _Member, tag: str | None) -> str | None:
+        """Take the tag after a value. Returns it if it is not the value's own end."""
+        if tag in member.ends:
             return None
-        self._defect("missing_parameter_end", key)
-        if marker != self.mark:
-            self._unread()
+        self._defect("missing_parameter_end", member.key)
         return tag
+
+    def _begins_inside(self, member: _Member, tag: str) -> bool:
+        """Whether `tag` after the text of a value stands in the value, and not after it."""
+        if tag in member.ends:
+            return False
+        key = tag.strip("</>")
+        if self._is_array(member.types, tag):
+            return key == self.item
+        if tag.startswith("</"):
+            return member.inside.has_member(key) and not any(tag == level.end for level in self._levels)
+        return member.inside.has_member(key) or not member.level.types.has_member(key)
+
+    # -- repeated tags ------------------------------------------------------------------------------------------------
+
+    def _may_repeat(self, member: _Member) -> None:
+        """One more tag like that of `member` will make its value, which comes now, the first one of a list."""
+        level = member.level
+        level.last = member.tag
+        if member.types & (_SCALARS | {"object"}):
+            level.bracket = len(self._withheld)
+            self._withheld.append("")
+            return
+        self._defect("unlisted_items", member.key)
+        level.listed = True
+        self._write("[")
+        member.types, member.inside = member.inside.of_items(), member.inside.inside(None)
+
+    def _is_repeated(self, level: _Level, tag: str) -> bool:
+        """Whether `tag` is the last one of `level` again, so that its value belongs to a list, which ends otherwise."""
+        again = tag == level.last != ""
+        if level.bracket is not None:
+            if again:
+                self._defect("unlisted_items", tag)
+                self._withheld[level.bracket] = "["
+                level.listed = True
+            level.bracket = None
+            if all(other.bracket is None for other in self._levels):
+                self._show_withheld()
+        elif level.listed and not again:
+            self._write("]")
+            level.listed = False
+        if not again:
+            level.last = ""
+        return again and level.listed
+
+    def _show_withheld(self) -> None:
+        fragment = "".join(self._withheld)
+        self._withheld, self._withheld_length = [], 0
+        for level in self._levels:
+            level.bracket = None
+        self._write(fragment)
 
     def _weigh(self, end: str, text: str, at: int) -> int | None:
         """Whether a marker in a value, which ends at `at`, only spells one: see `reading.reader.Weigh`.
@@ -275,7 +531,15 @@ class NestedTagReader(CallReader):
         return tag == f"<{self.item}>"
 
     def _write(self, text: str) -> None:
-        if text:
-            if self._options.repair_arguments:
-                self._arguments.feed(text)
-            self._emit_fragment(text)
+        if not text:
+            return
+        text, self._begun = self._begun + text, ""
+        if self._withheld:
+            self._withheld.append(text)
+            self._withheld_length += len(text)
+            if self._withheld_length > FARTHEST:
+                self._show_withheld()
+            return
+        if self._options.repair_arguments:
+            self._arguments.feed(text)
+        self._emit_fragment(text)

@@ -16,6 +16,7 @@ ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "objec
 #: Every type except string: of a value that is written as JSON.
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
+NULL: Final = frozenset(("null",))
 
 #: Keys under which models put all arguments of a call, although the tool has no such parameter.
 WRAPPERS: Final = ("arguments", "input", "parameters")
@@ -53,6 +54,16 @@ class ParameterTypes:
         """Whether the tool has a parameter of this name, as far as its schema tells."""
         self._steps = _MOST_STEPS
         return any(True for _ in self._declared(self._root, key, 0))
+
+    def has_member(self, key: str) -> bool:
+        """Whether the values that this is about have a member of this name, as far as their schemas tell."""
+        self._steps = _MOST_STEPS
+        return any(True for _ in self._of_member(key))
+
+    def own_keys(self) -> list[str]:
+        """The parameters that the tool's schema lists itself."""
+        properties = self._root.get("properties") if isinstance(self._root, Mapping) else None
+        return [*properties] if isinstance(properties, Mapping) else []
 
     def is_wrapper(self, key: str) -> bool:
         """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""

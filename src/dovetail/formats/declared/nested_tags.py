@@ -68,10 +68,12 @@ class NestedTagCalls(Declaration):
         before, end = map(str.strip, self.section.split("{calls}"))
         opener = (self.after_content + before).strip(" ")
         call = self.call.partition("name=")[0].removeprefix(self.mark)
+        unbracketed = self.mark + before.removeprefix(self.mark + "<")
         return NestedTagReader, {
             "section": opener.lstrip("\n"),
             "section_end": end.removeprefix(self.mark),
-            "openers": (opener, self.mark + call),
+            "unbracketed": unbracketed,
+            "openers": (opener, unbracketed, *(self.mark + tag for tag in (call, call[1:]))),
             "mark": self.mark,
             "inner": (end,),
             "call": call,

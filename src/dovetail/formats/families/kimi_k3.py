@@ -70,6 +70,8 @@ class KimiK3Reader(ParameterReader):
 
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
+        if inside == "response":
+            yield from self._bare_call()
         while True:
             kind = Reasoning if inside == "think" else Content
             stops = (*self.tags, *self.ends)
@@ -91,13 +93,16 @@ class KimiK3Reader(ParameterReader):
                     self._leave(kind)
                 inside = yield from self._block(marker)
                 self._shown = ""
+                if inside == "response":
+                    yield from self._bare_call()
             elif marker in (_MESSAGE_END, _THINK_END, _RESPONSE_END):
                 if marker != CLOSE + (inside or "message"):
                     self._stray_marker(marker)
                 inside = ""
                 yield from self._separator()
             elif marker in self.ends:
-                inside = ""
+                if not (inside and (yield from self._is_mentioned_end(kind))):
+                    inside = ""
             elif inside:
                 yield from self._stray_or_text(marker, kind)
             else:
