@@ -65,7 +65,8 @@ KIMI, KIMI_END = "<|tool_calls_section_begin|>", "<|tool_call_end|><|tool_calls_
          ["stray_marker"] * 2),
         # python
         ("pythonic", "<|python_start|>[get_weather (city='x')]<|python_end|>", PARIS, "", []),
-        ("pythonic", "<|python_start|>[get_weather so]<|python_end|>", [], "[get_weather so]", ["unreadable_call"]),
+        ("pythonic", "<|python_start|>[get_weather so]<|python_end|>", [],
+             "<|python_start|>[get_weather so]<|python_end|>", []),
         ("pythonic", "[get_weather({'city': 'x'}), ping({ })]", [*PARIS, *EMPTY], "", ["json_arguments"] * 2),
         ("pythonic", "[get_weather(input={'city': 'x'})]", PARIS, "", ["wrapped_arguments"]),
         ("pythonic", "[get_weather(input={'town': 'x'})]", [("get_weather", '{"input": {"town": "x"}}')], "", []),
