@@ -65,6 +65,16 @@ def test_parse_without_thinking_starts_in_content(dovetail: Dovetail) -> None:
     assert (read["content"], read["reasoning"]) == ("hello", "")
 
 
+def test_parse_shows_a_call_that_cannot_be_read(dovetail: Dovetail) -> None:
+    output = OUTPUT.replace('{"city": "Paris"}', "Paris, please")
+    read = json.loads(dovetail("parse", "--format", "kimi_k25", "--json", input=output).stdout)
+    (call,), (defect,) = read["calls"], read["defects"]
+    assert (call["arguments"], defect["kind"]) == ('{"malformed_arguments": "Paris, please"}', "malformed_call")
+    options = ("--format", "kimi_k25", "--on-malformed-call", "text", "--json")
+    read = json.loads(dovetail("parse", *options, input=output).stdout)
+    assert read["calls"] == [] and read["content"].startswith("Sure.<|tool_calls_section_begin|>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -22,18 +22,22 @@ import openai
 import pytest
 from rich.console import Console
 
+import dovetail
 from dovetail.checkpoints import hub
 from dovetail.cli import serve
 from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.events import Call, Message
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
 from dovetail.gateway.response_store import StoreLimits
 from dovetail.plan import engines, resolve
 from dovetail.server.api_keys import NO_KEYS
+from dovetail.tokens import Tokenizer
 from tests.checkpoints.configs import QWEN3_8B, QWEN3_8B_EAGLE3, write
 from tests.cli.conftest import Dovetail
 from tests.formats.chat_templates import HERMES, PLAIN, SMALL_CONTROLS
 from tests.formats.test_registry import checkpoint
+from tests.gateway.scripted import ScriptedEngine, ids_of
 
 #: Below the ports that the system gives to those who take any, and others in each process that runs tests.
 _PORTS = itertools.cycle(range(first := 10_000 + os.getpid() * 100 % 20_000, first + 100))
@@ -159,6 +163,27 @@ def test_no_repair_is_the_default_that_a_request_may_override(pair: Path) -> Non
         return [answer.headers["x-dovetail-repairs"] for answer in answers]
 
     assert asyncio.run(main()) == ["empty_content=1", "empty_content=1,call_id=1,result_id=1"]
+
+
+@pytest.mark.parametrize("word", ["error", "text"])
+def test_a_call_that_cannot_be_read_is_what_the_plan_says(small_tokenizer: Tokenizer, pair: Path, word: str) -> None:
+    plan = resolve(str(pair / "target"), {"on_malformed_call": word})
+    assert plan.data()["on_malformed_call"] == {"value": word, "from": "command line"}
+    assert resolve(str(pair / "target"), {}).data()["on_malformed_call"] == {"value": "error", "from": "default"}
+    engine = ScriptedEngine(small_tokenizer)
+    engine.ids = ids_of(Message(calls=(Call("functions.f:0", "f", "no JSON"),)), small_tokenizer)
+    function = {"type": "function", "function": {"name": "f"}}
+    body = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "tools": [function]}
+
+    async def main() -> Any:
+        app = serve.gateway_app(plan, NO_KEYS, engine, dovetail.format("kimi_k25"), small_tokenizer)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            answer = await client.post("/v1/chat/completions", json=body | {"dovetail": {"strict": "off"}})
+        return answer.json()["choices"][0]
+
+    choice = asyncio.run(main())
+    assert choice["finish_reason"] == {"error": "tool_calls", "text": "stop"}[word]
+    assert bool(choice["message"].get("tool_calls")) == (word == "error")
 
 
 def test_the_option_tokenizer_replaces_the_targets_tokenizer(pair: Path, tmp_path: Path) -> None:

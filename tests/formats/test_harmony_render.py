@@ -443,8 +443,7 @@ def test_a_prompt_that_opens_a_turn_leaves_nothing_open() -> None:
         (" yes.<|return|>", False, "", " yes.", ["text_outside_message"]),
         ("<|return|>", False, "", "", []),
         ("yes.<|call|>", False, "", "yes.", ["text_outside_message", "missing_name"]),
-        ("analysis<|message|>Hm.<|end|>", False, "", "analysis\nHm.",
-         ["text_outside_message", "missing_start", "missing_channel"]),
+        ("analysis<|message|>Hm.<|end|>", False, "Hm.", "", ["missing_separator"]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", [1, 100])

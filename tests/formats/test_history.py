@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
-from dovetail.formats.prompts.history import KINDS, REASONING_FIELDS, HistoryRules, listed_kinds, repair
+from dovetail.formats.prompts.history import (
+    BARE_CALL,
+    KINDS,
+    REASONING_FIELDS,
+    HistoryRules,
+    Repair,
+    listed_kinds,
+    repaired,
+)
 
 ANY = HistoryRules()
 KIMI = HistoryRules(call_id=lambda name, number: f"functions.{name}:{number}", developer=False)
@@ -21,9 +29,18 @@ OBJECTS = HistoryRules(arguments="object")
 ORDER = HistoryRules(results_in_order=True)
 HIDDEN = HistoryRules(hides_calls=True, hides_results=True)
 FIRST, ONE = HistoryRules(system="first"), HistoryRules(system="one")
+NEIGHBOURS, SPOKEN = HistoryRules(alternation="neighbours"), HistoryRules(alternation="spoken")
+NEEDS_USER, ONE_CALL = HistoryRules(needs_user=True), HistoryRules(one_call=True)
 
 Messages = list[dict[str, Any]]
 USER = {"role": "user", "content": "go"}
+EMPTY_USER = {"role": "user", "content": ""}
+SYSTEM = {"role": "system", "content": "s"}
+
+
+def repair(messages: Any, rules: HistoryRules, off: Any = (), **options: Any) -> tuple[Messages, list[Repair]]:
+    changed, repairs, _ = repaired(messages, rules, off, **options)
+    return changed, repairs
 
 
 def asks(*ids: str, arguments: Any = "{}", **more: Any) -> dict[str, Any]:
@@ -37,6 +54,10 @@ def answer(call_id: str, content: Any = "done") -> dict[str, Any]:
 
 def says(content: Any, **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **more}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
 
 
 def text(*texts: str) -> list[dict[str, Any]]:
@@ -68,6 +89,74 @@ CHANGES: list[tuple[str, HistoryRules, Messages, Messages]] = [
         ONE,
         [{"role": "system", "content": "a"}, {"role": "system", "content": "b"}, USER],
         [{"role": "system", "content": "a\n\nb"}, USER],
+    ),
+    ("user_merged", SPOKEN, [USER, user("x"), says("a"), USER], [user("go\n\nx"), says("a"), USER]),
+    ("user_merged", NEIGHBOURS, [SYSTEM, USER, USER, user("")], [SYSTEM, user("go\n\ngo")]),
+    ("user_merged", SPOKEN, [user(""), user("")], [user("")]),
+    (
+        "user_merged",
+        SPOKEN,
+        [user([*text("a"), IMAGE]), user("b"), user("")],
+        [user([*text("a"), IMAGE, *text("\n\n", "b")])],
+    ),
+    (
+        "assistant_merged",
+        SPOKEN,
+        [USER, says("a", reasoning_content="r"), says("b"), says("c", reasoning_content="s"), USER],
+        [USER, says("a\n\nb\n\nc", reasoning_content="r\n\ns"), USER],
+    ),
+    (
+        "assistant_merged",
+        SPOKEN,
+        [USER, says("a"), asks("1"), answer("1"), says("b"), USER],
+        [USER, {**asks("1"), "content": "a"}, answer("1"), says("b"), USER],
+    ),
+    (
+        "assistant_merged",
+        NEIGHBOURS,
+        [USER, asks("1"), asks("2", reasoning_content="r"), says("b")],
+        [USER, {**asks("1", "2"), "content": "b", "reasoning_content": "r"}],
+    ),
+    (
+        "assistant_added",
+        SPOKEN,
+        [USER, asks("1"), answer("1"), USER],
+        [USER, asks("1"), answer("1"), says("Understood."), USER],
+    ),
+    ("user_added", SPOKEN, [SYSTEM, says("a"), USER], [SYSTEM, EMPTY_USER, says("a"), USER]),
+    ("user_added", SPOKEN, [asks("1"), answer("1"), says("a")], [EMPTY_USER, asks("1"), answer("1"), says("a")]),
+    (
+        "user_added",
+        SPOKEN,
+        [USER, says("a"), answer("1"), says("a")],
+        [USER, says("a"), answer("1"), EMPTY_USER, says("a")],
+    ),
+    ("user_added", NEEDS_USER, [SYSTEM], [SYSTEM, EMPTY_USER]),
+    ("user_added", NEEDS_USER, [SYSTEM, asks("1"), answer("1")], [SYSTEM, EMPTY_USER, asks("1"), answer("1")]),
+    (
+        "calls_split",
+        ONE_CALL,
+        [USER, asks("1", "2", content="x", reasoning_content="r"), answer("2", "b"), answer("1", "a"), says("c")],
+        [
+            USER,
+            asks("1", content="x", reasoning_content="r"),
+            answer("1", "a"),
+            asks("2"),
+            answer("2", "b"),
+            says("c"),
+        ],
+    ),
+    (
+        "calls_split",
+        ONE_CALL,
+        [asks("1", "1"), answer("1", "a"), answer("1", "b")],
+        [asks("1"), answer("1", "a"), asks("1"), answer("1", "b")],
+    ),
+    (
+        "calls_split",
+        ONE_CALL,
+        [asks("1"), answer("1"), asks("2", "3"), answer("1"), answer("3"), answer("4")],
+        [asks("1"), answer("1"), asks("2"), asks("3"), answer("3"), answer("1"), answer("4")],
     ),
     ("null_reasoning", ANY, [says("x", reasoning_content=None)], [says("x")]),
     ("null_reasoning", ANY, [says("x", thinking=None)], [says("x")]),
@@ -126,20 +215,21 @@ REFUSED: list[tuple[str, Messages, str]] = [
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == set(KINDS)
+    assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == {*KINDS} - {BARE_CALL}
 
 
 @pytest.mark.parametrize(("kind", "rules", "messages", "expected"), CHANGES, ids=[kind for kind, *_ in CHANGES])
 def test_each_repair_is_made_and_reported_and_can_be_left_off(
     kind: str, rules: HistoryRules, messages: Messages, expected: Messages
 ) -> None:
-    repaired, repairs = repair(messages, rules)
+    refusals = {"orphan_result", "unanswered_call"}
+    repaired, repairs = repair(messages, rules, refusals)
     others = {"call_id", "result_id"} - {kind}  # which go together
     assert repaired == expected
     assert kind in {r.kind for r in repairs} <= {kind, *others}
     for r in repairs:
         assert r.where.startswith("messages[")
-    left, repairs = repair(messages, rules, {kind, *others})
+    left, repairs = repair(messages, rules, {kind, *others, *refusals})
     assert (left, repairs) == (messages, [])
 
 
@@ -351,6 +441,10 @@ RULES = st.builds(
     parts=st.sampled_from(("any", "text", "parts")),
     arguments=st.sampled_from(("any", "object")),
     developer=st.booleans(),
+    system=st.sampled_from(("anywhere", "first", "one")),
+    alternation=st.sampled_from(("any", "neighbours", "spoken")),
+    needs_user=st.booleans(),
+    one_call=st.booleans(),
     results_in_order=st.booleans(),
     reasoning_field=st.sampled_from((*REASONING_FIELDS, "thoughts")),
 )
@@ -437,25 +531,27 @@ JSON = st.recursive(
 )
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
+def positions_in(value: Any) -> list[tuple[Any, Any]]:
     """Every place in JSON where a value stands, as the list or object around it and its key there."""
     keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [place for key in keys for place in ((value, key), *places(value[key]))]
+    return [place for key in keys for place in ((value, key), *positions_in(value[key]))]
 
 
 @given(histories(), RULES, st.data())
 def test_nothing_in_a_history_breaks_repair(history: Messages, rules: HistoryRules, data: st.DataObject) -> None:
     """Some value anywhere in it replaced by some other JSON: repaired or refused, and nothing else."""
     history = json.loads(json.dumps(history))  # no two places share a value
-    if positions := places(history):
+    if positions := positions_in(history):
         holder, key = data.draw(st.sampled_from(range(len(positions))).map(positions.__getitem__))
         holder[key] = data.draw(JSON)
     try:
-        repaired, _ = repair(history, rules)
+        messages, _, places = repaired(history, rules)
     except InvalidRequest as error:
         assert error.param is not None
     else:
-        assert len(repaired) == len(history)
+        assert len(places) == len(history)
+        for place, message in zip(places, history, strict=True):
+            assert place is None or messages[place].get("role") in (message.get("role"), "system")
 
 
 def test_beside_calls_null_may_be_wanted() -> None:

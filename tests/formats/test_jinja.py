@@ -25,7 +25,7 @@ from dovetail.formats.derived.jinja import JinjaFormat, jinja
 from dovetail.formats.derived.limits import Limits
 from dovetail.formats.derived.template import Template, pattern
 from dovetail.formats.families.hermes import Hermes
-from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, repair
+from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, repaired
 from dovetail.formats.registry import FAMILIES
 from dovetail.grammar.matcher import compile
 from dovetail.tokens import Prompt, Tokenizer
@@ -265,12 +265,12 @@ def test_a_repaired_history_shows_all_that_the_template_can_show(shared_data: Pa
     for path in chat_templates.paths(shared_data):
         fmt = chat_templates.of(path)
         for text, messages in SENT.items():
-            repaired, _ = fmt.repair(messages)
-            prompt = shown(fmt, repaired)
+            ours, _ = fmt.repair(messages)
+            prompt = shown(fmt, ours)
             assert not re.search(r"""['"]type['"]: ['"]text|\\\\"city""", prompt), f"{path.name}: {text}"
             if text not in prompt:
                 for rules in others:
-                    history, _ = repair(messages, rules)
+                    history = repaired(messages, rules).messages
                     if text in shown(fmt, history):
                         missed.append((path.name, text, rules))
                         break

@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.errors import RenderError
 from dovetail.formats.base import Format
-from dovetail.formats.prompts.history import Place, placed
+from dovetail.formats.prompts import turns
+from dovetail.formats.prompts.turns import Place, Repairs, Slot
 from dovetail.formats.registry import FAMILIES
 from tests.examples import seeds
 from tests.formats import chat_templates
 
 ROLES = st.sampled_from(["system", "user", "assistant", "tool"])
+
+
+def placed(history: list[dict[str, Any]], known: Place, repairs: Repairs) -> list[dict[str, Any]]:
+    slots = [Slot(i, [message]) for i, message in enumerate(history)]
+    return [slot.joined("reasoning_content") for slot in turns.placed(slots, known, repairs)]
 
 
 def words(content: Any) -> str:
@@ -79,7 +85,10 @@ def test_a_repair_that_is_off_and_messages_with_tools_stay() -> None:
         {"role": "system", "content": "d"},
     ]
     assert placed(history, "one", lambda *_: False) == history
-    declaring = [{"role": "user", "content": "c"}, {"role": "system", "content": "", "tools": [{}]}]
+    declaring: list[dict[str, Any]] = [
+        {"role": "user", "content": "c"},
+        {"role": "system", "content": "", "tools": [{}]},
+    ]
     assert placed(declaring, "one", lambda *_: pytest.fail("moved")) == declaring
 
 

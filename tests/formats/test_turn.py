@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dovetail.errors import InvalidRequest
 from dovetail.events import Call, Message
 from dovetail.formats.turn import Turn
 from dovetail.grammar.matcher import compile
+from dovetail.reading import MALFORMED
 from tests.examples import examples
 from tests.grammar.test_matcher import TOOLS, allows
 from tests.reading import families
@@ -61,6 +63,29 @@ def test_the_prompt_is_that_of_the_repaired_history(name: str) -> None:
     assert turn.prompt == fmt.render(repaired, TOOLS)
     assert list(turn.repairs) == repairs
     assert fmt.turn(history, TOOLS, no_repair=dovetail.formats.prompts.history.KINDS).repairs == ()
+
+
+@pytest.mark.parametrize(("off", "reads"), [((), True), (["call_id"], True), (iter(["bare_call"]), False)])
+def test_calls_without_markup_are_a_repair_that_can_be_left_out(off: Iterable[str], reads: bool) -> None:
+    assert dovetail.format("kimi_k25").turn(USER, TOOLS, no_repair=off).bare_calls is reads
+
+
+def test_a_call_that_cannot_be_read_is_an_error_or_text() -> None:
+    fmt = dovetail.format("kimi_k25")
+    text = fmt.write(
+        Message(calls=(Call("functions.get_weather:0", "get_weather", "rainy Oslo"),)), thinking=False
+    ).text
+    for turn in (
+        fmt.turn(USER, TOOLS, thinking=False),
+        fmt.turn(USER, TOOLS, thinking=False, on_malformed_call="error"),
+    ):
+        (call,) = turn.parse(text).calls
+        assert json.loads(call.arguments) == {MALFORMED: "rainy Oslo"}
+        assert fmt.parse(text, TOOLS, thinking=False).calls == (call,)
+    turn = fmt.turn(USER, TOOLS, thinking=False, on_malformed_call="text")
+    message = turn.parse(text)
+    assert not message.calls and "rainy Oslo" in message.content
+    assert fmt.parse(text, TOOLS, thinking=False, on_malformed_call="text") == message
 
 
 def test_text_that_looks_like_a_call_is_none_without_tools() -> None:

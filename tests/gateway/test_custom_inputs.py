@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Event, fold
 from dovetail.gateway.turn.custom_inputs import CustomInputs, InputDecoder
+from dovetail.reading import MALFORMED
 
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('"\\\n\t\x00\x1f/u🌦')))
 SPACES = st.text(st.sampled_from(" \t\r\n"), max_size=3)
@@ -39,6 +40,7 @@ def test_every_cut_of_the_arguments_gives_the_input(
 @given(st.one_of(TEXTS, st.text(st.sampled_from('{}"input: \n\\')).map(lambda text: '{"inp' + text)), st.data())
 @example('{"input": 3}', None)
 @example("{}", None)
+@example('{"malformed', None)
 @example('{"other": "x", "input": "y"}', None)
 @example('{"input"', None)
 @example('{"input": "cut \\ud83d', None)
@@ -55,6 +57,11 @@ def test_other_arguments_are_the_input_themselves_in_every_cut(arguments: str, d
         return
     if not isinstance(value, dict) or not isinstance(value.get("input"), str):
         assert whole == arguments
+
+
+@given(TEXTS, st.data())
+def test_the_text_of_a_call_that_cannot_be_read_is_the_input(text: str, data: st.DataObject) -> None:
+    assert decoded(pieces(data, json.dumps({MALFORMED: text}))) == text
 
 
 def test_a_cut_off_escape_is_kept_as_it_is() -> None:

@@ -108,13 +108,13 @@ def test_recipients(recipient: str, name: str, defects: list[str]) -> None:
         (f"{MESSAGE}a", "a", "", [], ["missing_channel"]),
         (f"{CONSTRAIN}json{MESSAGE}a", "a", "", [], ["missing_channel"]),
         (f"{CHANNEL}analysis{CHANNEL}final{MESSAGE}a", "a", "", [], []),
-        (say("final a bit", "b"), "a bitb", "", [], ["text_in_header"]),
-        (say("analysis", "a") + NEXT + say("analysis -", "b"), "", "a\n-b", [], ["text_in_header"]),
-        (f"{CHANNEL}final {CONSTRAIN}hello{MESSAGE}a", "helloa", "", [], ["text_in_header"]),
-        (call().replace("json", "jsonl", 1), "jsonl", "", CALLED, ["text_in_header"]),
-        (f"{CHANNEL}thoughts{CHANNEL}final{MESSAGE}a", "thoughtsa", "", [], ["text_in_header"]),
+        (say("final a bit", "b"), "b", "", [], ["text_in_header"]),
+        (say("analysis", "a") + NEXT + say("analysis -", "b"), "", "a\nb", [], ["text_in_header"]),
+        (f"{CHANNEL}final {CONSTRAIN}hello{MESSAGE}a", "a", "", [], ["text_in_header"]),
+        (call().replace("json", "jsonl", 1), "", "", CALLED, ["text_in_header"]),
+        (f"{CHANNEL}thoughts{CHANNEL}final{MESSAGE}a", "a", "", [], ["text_in_header"]),
         (f"{CHANNEL}final{CONSTRAIN}code{MESSAGE}a", "a", "", [], []),
-        (f"{CHANNEL}final Hello{END}", "Hello", "", [], ["missing_message", "text_in_header"]),
+        (f"{CHANNEL}final Hello{END}", "Hello", "", [], ["missing_message"]),
         (f"{CHANNEL}final" + '{"a": 1}' + END, '{"a": 1}', "", [], ["missing_message"]),
         (f"{CHANNEL}analysis{NEXT}" + say("final", "a"), "a", "", [], ["missing_message", "missing_message_end"]),
         (f"{CHANNEL}ana", "", "", [], ["missing_message", "unknown_channel"]),
@@ -122,7 +122,8 @@ def test_recipients(recipient: str, name: str, defects: list[str]) -> None:
         (CHANNEL * 3000, "", "", [], ["endless_header", "missing_start", "endless_header", "missing_start"]),
         (f"{START}functions.search to=assistant{CHANNEL}commentary{MESSAGE}r{END}", "r", "", [], ["unexpected_role"]),
         (say("commentary to=user", "a"), "a", "", [], []),
-        (say("final", f"a{MESSAGE}b{CONSTRAIN}"), "ab", "", [], ["stray_marker"] * 2),
+        (say("final", f"a{MESSAGE}b{CONSTRAIN}"), f"a{MESSAGE}b", "", [], ["stray_marker"]),
+        (say("final", f"{MESSAGE}a"), "a", "", [], ["stray_marker"]),
         # Calls.
         (f"{CHANNEL}commentary to=functions.search json" + '{"q": "x"}' + CALL, "", "", CALLED, ["missing_message"]),
         (f"{CHANNEL}commentary to=functions.search{CALL}", "", "", [("search", "{}")],
@@ -131,8 +132,8 @@ def test_recipients(recipient: str, name: str, defects: list[str]) -> None:
         (call(arguments="not json"), "", "", [("search", "not json")], ["invalid_arguments"]),
         (call(arguments='{"q": "x"} ok'), "ok", "", CALLED, ["text_in_section"]),
         (call("to=functions.search "), "", "", CALLED, ["missing_channel"]),
-        (call("commentary to=functions.search ? "), "? ", "", CALLED, ["text_in_header"]),
-        (" to=a" + call(), "a", "", CALLED, ["text_in_header"]),
+        (call("commentary to=functions.search ? "), "", "", CALLED, ["text_in_header"]),
+        (" to=a" + call(), "", "", CALLED, ["text_in_header"]),
         (call("commentary to=functions. "), '{"q": "x"}', "", [], ["missing_name"]),
         (call("commentary "), '{"q": "x"}', "", [], ["missing_name"]),
         (f"{CHANNEL}commentary to=functions.se", "to=functions.se ", "", [], ["missing_message", "truncated_call"]),
@@ -161,3 +162,85 @@ def test_a_cut_call_stays_cut(reason: str) -> None:
     assert (calls(message), kinds(message)) == ([("search", '{"q": "par')], ["truncated_call"])
     repaired = parse(call(arguments='{"q": "par', end=""), reason=reason, repair_arguments=True)
     assert calls(repaired) == [("search", '{"q": "par"}')]
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning", "called", "junk"),
+    [
+        # Text glued to a channel's name, without a `<|message|>`.
+        (f"{CHANNEL}finalThe answer is 4.{RETURN}", "The answer is 4.", "", [], ""),
+        (f"{CHANNEL}analysisWe add two.{END}{NEXT}{say('final', '4')}", "4", "We add two.", [], ""),
+        (f"{CHANNEL}final{CONSTRAIN}Four is it.{RETURN}", "Four is it.", "", [], ""),
+        (f"{CHANNEL}final json is text{RETURN}", "json is text", "", [], ""),
+        (f"{CHANNEL}finally there{RETURN}", "finally there", "", [], ""),
+        (f"{CHANNEL}The answer{RETURN}", "The answer", "", [], ""),
+        (f"{CHANNEL}final: " + "word " * 500, ": " + "word " * 500, "", [], ""),
+        (f"{START}analysis{MESSAGE}a{END}{NEXT}final{MESSAGE}b", "b", "a", [], ""),
+        # Words in a header.
+        (f"{CHANNEL}??{END}{NEXT}{say('final', 'a')}", "a", "", [], "??"),
+        (f"{CHANNEL}??{MESSAGE}a{END}{NEXT}{say('final', 'b')}", "a\nb", "", [], "??"),
+        (f"{CHANNEL}commentary?{END}{NEXT}{say('final', 'a')}", "a", "", [], "?"),
+        (f"{CHANNEL}commentary?commentary?{END}{NEXT}{call()}", "", "", CALLED, "? commentary ?"),
+        (f"{CHANNEL}commentary to=assistant{CHANNEL}commentary?{END}{NEXT}{say('final', 'a')}", "a", "", [], "?"),
+        (f"{CHANNEL}search{END}{NEXT}{call()}", "", "", CALLED, ""),
+        (call(f"search{CHANNEL}commentary to=functions.search "), "", "", CALLED, "search"),
+        (call("––commentary to=functions.search "), "", "", CALLED, "––"),
+        (call("commentary to=functions.search search "), "", "", CALLED, "search"),
+        (call("commentary? to=functions.search "), "", "", CALLED, "?"),
+        (call("commentaryto=functions.search "), "", "", CALLED, ""),
+        (call().replace("json", "commentary", 1), "", "", CALLED, "commentary"),
+        (f"{CHANNEL}final {CONSTRAIN}response{MESSAGE}Hello.", "Hello.", "", [], "response"),
+        (say("final " + "many words " * 9, "a"), "many words " * 9 + "a", "", [], ("many words " * 9)[:-1]),
+        # Recipients.
+        (call("commentary to=functions.get weather "), "", "", [("get_weather", '{"q": "x"}')], ""),
+        (call("commentary to=functions.get weather ? "), "", "", [("get_weather", '{"q": "x"}')], "?"),
+        (f"{CHANNEL}commentary to=functions.searchjson{MESSAGE}" + '{"q": "x"}', "", "", CALLED, ""),
+        (f"{CHANNEL}commentary to=functions.search please" + '{"q": "x"}', "", "", CALLED, "please"),
+        (f"{CHANNEL}functions.search{MESSAGE}" + '{"q": "x"}' + CALL, "", "", CALLED, ""),
+        (f"{CHANNEL}search" + '{"q": "x"}' + CALL, "", "", CALLED, ""),
+        (f"{CHANNEL}commentary to=functions.search so be it{CALL}", "", "",
+         [("search", '{"malformed_arguments": "so be it"}')], ""),
+    ],
+)  # fmt: skip
+def test_headers_with_too_much_or_too_little(
+    text: str, content: str, reasoning: str, called: list[tuple[str, str]], junk: str
+) -> None:
+    message = parse(text)
+    assert (message.content, message.reasoning, calls(message)) == (content, reasoning, called)
+    assert [defect.detail for defect in message.defects if defect.kind == "text_in_header"] == [junk] * bool(junk)
+    assert message.defects
+
+
+TRANSCRIPT = (
+    f"```\n{START}system{MESSAGE}Be kind.{END}\n{START}user{MESSAGE}Hi{END}\n"
+    f"{NEXT}{CHANNEL}final{MESSAGE}Hello.{RETURN}\n```"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The model writes {CHANNEL} in front of a channel.",
+        f"A turn begins with `{NEXT}`, then `{CHANNEL}final` and `{MESSAGE}`.",
+        f"A turn begins with {NEXT} and ends with {END} or {RETURN}, a call with {CALL}.",
+        f"`{NEXT}{CHANNEL}analysis{MESSAGE}Hm.` is how it thinks.",
+        f'It is "{CHANNEL}commentary to=functions.search {CONSTRAIN}json{MESSAGE}" that opens it.',
+        f"On {CHANNEL}final the answer follows.",
+        f"x{CHANNEL}y{START}z{MESSAGE}w{CONSTRAIN}v",
+        f"Grep for {MESSAGE}, {CONSTRAIN} and {CHANNEL}, please.",
+        f"Like this:\n{TRANSCRIPT}\nThat is all.",
+        f"{MESSAGE} comes first.",
+        f"`{CALL}` ends it, so does `{END}`.",
+        f"{CHANNEL}{CHANNEL} twice and ({END}) once",
+    ],
+)
+@pytest.mark.parametrize("tools", [TOOLS, None])
+def test_a_mention_is_text(text: str, tools: list[dict[str, object]] | None) -> None:
+    answer = say("analysis", text) + NEXT + say("final", text, RETURN)
+    assert parse(answer, tools=tools) == Message(text, text)
+    assert parse("So: " + answer.partition(MESSAGE)[2], tools=tools, thinking=True) == Message(text, "So: " + text)
+
+
+def test_code_that_is_not_closed_ends_with_its_message() -> None:
+    text = say("analysis", "An odd ` and\n```") + NEXT + say("final", "a `", RETURN)
+    assert parse(text) == Message("a `", "An odd ` and\n```")

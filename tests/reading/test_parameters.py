@@ -188,8 +188,62 @@ def test_a_tool_may_have_a_parameter_called_arguments() -> None:
 
 
 def test_the_type_in_the_output_overrides_the_schema() -> None:
-    assert write(("s", ["5"]), types=VALUES).text == '{"s": 5}'
-    assert write(("s", ['"5"']), types=VALUES).text == '{"s": "5"}'
+    assert write(("sn", ["5"]), types=VALUES).text == '{"sn": 5}'
+    assert write(("sn", ['"5"']), types=VALUES).text == '{"sn": "5"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "mistyped"),
+    [
+        ("5", '"5"', True),
+        ('{"a": 1}\n', '"{\\"a\\": 1}\\n"', True),
+        (" x", '" x"', True),
+        (" " * 70, json.dumps(" " * 70), True),
+        ("", '""', True),
+        ('"5"', '"5"', False),
+        ('"a" and "b"', '"\\"a\\" and \\"b\\""', True),
+    ],
+)
+def test_a_value_that_the_schema_wants_as_a_string(text: str, value: str, mistyped: bool) -> None:
+    for pieces in ([text], [*text]):
+        written = write(("s", pieces), types=VALUES)
+        assert written.text == f'{{"s": {value}}}'
+        assert written.defects == [("mistyped_value", "s")] * mistyped
+    written = write(("s", ["null"]), types=frozenset(("null",)))
+    assert (written.text, written.defects) == ('{"s": null}', [])
+
+
+def test_text_that_has_to_be_a_string_streams() -> None:
+    written = Written()
+    take = written.parameters.open("s", VALUES)
+    for piece in ("{", '"a"', ": 1"):
+        take(piece)
+    assert (written.text, written.parameters.cut()) == ('{"s": "{\\"a\\": 1', '"}')
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("i", '"5"', "5"),
+        ("i", '"5.5"', '"5.5"'),
+        ("b", ' "true"\n', "true"),
+        ("o", r'"{\"a\": [1.50]}"', '{"a": [1.50]}'),
+        ("o", '"{"a": 1}"', '{"a": 1}'),
+        ("o", "\"{'a': None}\"", '{"a": null}'),
+        ("o", '"[1]"', '"[1]"'),
+        ("o", '""', '""'),
+        ("sa", '"[1]"', '"\\"[1]\\""'),
+        ("s", '"[1]"', '"\\"[1]\\""'),
+    ],
+)
+@pytest.mark.parametrize("types", [None, STRING])
+def test_a_value_in_quotes(types: frozenset[str] | None, key: str, text: str, value: str) -> None:
+    read = json.loads(value)
+    for pieces in ([text], [*text]):
+        written = write((key, pieces), types=types)
+        if not isinstance(read, str) or types is None:
+            assert written.text == f'{{"{key}": {value}}}'
+        assert ("mistyped_value", key) in written.defects or isinstance(read, str)
 
 
 def test_keys_are_escaped_and_may_come_twice() -> None:

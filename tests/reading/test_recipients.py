@@ -134,3 +134,16 @@ def test_muse_goes_on_with_reasoning() -> None:
         (tokenizer.control["<|eom|>"],),
     )
     assert fmt.write(Message("Hi", "hm")).text == f"{SELF}hm{NEXT}{USER}Hi<|eot|>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A message ends with `<|eom|>`, a turn with <|eot|>, and so on.",
+        "After `<|message|>` comes text.",
+        "Calls stand between `<atem:function_calls>` and `</atem:function_calls>`.",
+        'It opens with <atem:function_calls>, then <atem:invoke name="ping">, I think.',
+    ],
+)
+def test_what_muse_mentions_is_text(text: str) -> None:
+    assert read("muse", f"{SELF}{text}{NEXT}{USER}{text}<|eot|>") == (text, text, [], [])

@@ -145,7 +145,7 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
         nargs="?",
         const="all",
         default="none",
-        help="kinds of history repair to leave off, beside those that the request leaves off; without a KIND all",
+        help="kinds of repair to leave off, beside those that the request leaves off; without a KIND all",
     )
     render.add_argument(
         "--no-generation-prompt", action="store_true", help="do not end the prompt with the opening of an answer"
@@ -169,6 +169,13 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     parse.add_argument("--finish", choices=("stop", "length"), default="stop", help="how the output ended")
     parse.add_argument(
         "--repair-arguments", action="store_true", help="close the open strings and brackets of a call that is cut off"
+    )
+    parse.add_argument(
+        "--on-malformed-call",
+        choices=("error", "text"),
+        default="error",
+        help="what becomes of a call that cannot be read: a call with its text as the argument malformed_arguments, or "
+        "content (default: error)",
     )
     parse.add_argument("--json", action="store_true", help="print JSON")
 

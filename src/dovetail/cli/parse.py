@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         reason=arguments.finish,
         thinking=arguments.thinking,
         repair_arguments=arguments.repair_arguments,
+        on_malformed_call=arguments.on_malformed_call,
     )
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(message), indent=2).decode())

@@ -108,6 +108,7 @@ def gateway_app(plan: Plan, keys: ClientKeys, engine: Engine, fmt: Format, token
         served_model_name=plan.value("served_model_name"),
         strict=plan.value("strict"),
         no_repair=listed_kinds(plan.value("no_repair")),
+        on_malformed_call=plan.value("on_malformed_call"),
         reasoning_budget=plan.value("reasoning_budget"),
         fixed_sampling=_fixed_sampling(plan),
         gate_override=plan.value("gate_override") is not False,

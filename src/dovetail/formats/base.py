@@ -21,7 +21,7 @@ from dovetail.events import Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.prompts import continuing, history
-from dovetail.formats.prompts.history import HistoryRules, Repair
+from dovetail.formats.prompts.history import BARE_CALL, HistoryRules, Repair, Repaired
 from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
@@ -248,17 +248,25 @@ class Format(ABC):
         tools: Tools = None,
         *,
         off: Iterable[str] = (),
-        verbatim: Mapping[int, str] = MappingProxyType({}),
     ) -> tuple[list[dict[str, Any]], list[Repair]]:
         """The history in the form that the model was trained on, and a list of the changes.
 
         `messages` are not modified.
         `off`: kinds of repair (`history.KINDS`) to leave out.
-        `verbatim`: answers that go into the prompt as the model wrote them (`splicing`), by their messages' numbers.
 
         Raises `InvalidRequest` naming the field for a history that cannot be repaired, and for an unknown kind.
         """
-        return history.repair(with_functions(messages), self.history_rules, off, verbatim)
+        repaired = self.repaired(messages, off=off)
+        return repaired.messages, repaired.repairs
+
+    def repaired(
+        self, messages: Messages, *, off: Iterable[str] = (), verbatim: Mapping[int, str] = MappingProxyType({})
+    ) -> Repaired:
+        """The same, and the places of the client's messages in the repaired history.
+
+        `verbatim`: answers that go into the prompt as the model wrote them (`splicing`), by their messages' numbers.
+        """
+        return history.repaired(with_functions(messages), self.history_rules, off, verbatim)
 
     def turn(
         self,
@@ -271,14 +279,16 @@ class Format(ABC):
         response_format: Any = None,
         parallel_tool_calls: bool = True,
         no_repair: Iterable[str] = (),
+        on_malformed_call: OnMalformedCall = "error",
         **template_options: Any,
     ) -> Turn:
         """The turn of a request: its history is repaired and rendered.
 
         `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields. A format whose prompts show
-        the choice or the response format gets them. `no_repair`: kinds of repair to leave out. The other options are
-        `render`'s, and so are the errors.
+        the choice or the response format gets them. `no_repair`: kinds of repair to leave out. `on_malformed_call`: as
+        in `reader`. The other options are `render`'s, and so are the errors.
         """
+        no_repair = tuple(no_repair)
         fields = {"tool_choice": None if tool_choice == "auto" else tool_choice, "response_format": response_format}
         shown = {name: value for name, value in fields.items() if value is not None and name in self.template_options}
         repaired, repairs = self.repair(messages, tools, off=no_repair)
@@ -300,6 +310,8 @@ class Format(ABC):
             continues=continue_final_message,
             response_format=response_format,
             parallel_tool_calls=parallel_tool_calls,
+            on_malformed_call=on_malformed_call,
+            bare_calls=BARE_CALL not in no_repair,
         )
 
     def template_variables(self, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
@@ -325,6 +337,7 @@ class Format(ABC):
         call_prefix: str = "call_",
         structured: bool = False,
         on_malformed_call: OnMalformedCall = "error",
+        bare_calls: bool = True,
     ) -> Reader:
         """A reader of one answer, which is fed piece by piece.
 
@@ -339,6 +352,7 @@ class Format(ABC):
         `structured`: whether the content follows a response format. Ordinary text in it is never a call.
         `on_malformed_call`: what becomes of a call that names a tool and cannot be read: with "error", a call whose
         arguments have its text under the key `reading.MALFORMED`; with "text", content.
+        `bare_calls`: whether an answer that is nothing but the JSON of a call to one of the tools is that call.
         """
         if thinking is None:
             thinking = self.reasoning == "opened"
@@ -352,6 +366,7 @@ class Format(ABC):
             structured,
             requires_call(tool_choice),
             on_malformed_call,
+            bare_calls,
         )
         return self.reader_type(options, tokenizer)
 
@@ -363,6 +378,8 @@ class Format(ABC):
         thinking: bool | None = None,
         tool_choice: Any = "auto",
         repair_arguments: bool = False,
+        on_malformed_call: OnMalformedCall = "error",
+        bare_calls: bool = True,
         reason: str = "stop",
     ) -> Message:
         """A whole output as a message. `reason`: why the engine stopped; see `Reader.finish`.
@@ -373,7 +390,14 @@ class Format(ABC):
         """
 
         def read(thinking: bool | None) -> Message:
-            reader = self.reader(tools, thinking=thinking, tool_choice=tool_choice, repair_arguments=repair_arguments)
+            reader = self.reader(
+                tools,
+                thinking=thinking,
+                tool_choice=tool_choice,
+                repair_arguments=repair_arguments,
+                on_malformed_call=on_malformed_call,
+                bare_calls=bare_calls,
+            )
             return fold([*reader.feed(text), *reader.finish(reason)])
 
         message = read(thinking)

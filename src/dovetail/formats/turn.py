@@ -40,7 +40,7 @@ class Turn:
     `tools`, `tool_choice`, `response_format`, `parallel_tool_calls`: OpenAI's fields.
     `thinking`: whether the request lets the model reason.
     `continues`: whether the prompt ends in an answer that the model is to continue.
-    `on_malformed_call`: what becomes of a call that cannot be read: see `Format.reader`.
+    `on_malformed_call`, `bare_calls`: how calls are read; see `Format.reader`.
     `left_open`: whether the prompt ends inside a reasoning block; the prompt tells, if the caller does not.
     """
 
@@ -54,6 +54,7 @@ class Turn:
     response_format: Any = None
     parallel_tool_calls: bool = True
     on_malformed_call: OnMalformedCall = "error"
+    bare_calls: bool = True
     left_open: bool = None  # type: ignore[assignment]  # set in __post_init__
 
     def __post_init__(self) -> None:
@@ -117,6 +118,7 @@ class Turn:
             repair_arguments=repair_arguments,
             structured=self.structured,
             on_malformed_call=self.on_malformed_call,
+            bare_calls=self.bare_calls,
         )
 
     def parse(self, text: str, *, reason: str = "stop", repair_arguments: bool = False) -> Message:

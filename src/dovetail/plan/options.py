@@ -637,11 +637,19 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "no_repair",
         str,
-        "repairs of the history to switch off (default: none)",
+        "repairs to switch off, of the history and of calls without markup (default: none)",
         "serving",
         gateway=True,
         metavar="KIND[,KIND]|all",
         validate=_validate_repairs,
+    ),
+    Option(
+        "on_malformed_call",
+        Literal["error", "text"],
+        "what becomes of a call that cannot be read, unless the request says otherwise. error: a call with its text as "
+        "the argument malformed_arguments. text: content (default: error)",
+        "serving",
+        gateway=True,
     ),
     Option(
         "response_store",

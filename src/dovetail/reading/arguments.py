@@ -1,4 +1,4 @@
-"""The arguments of one call that the model writes as JSON. They are passed on at once, and checked when they end."""
+"""The arguments of one call that the model writes as JSON. They are mended, and passed on at once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import functools
 import json
 import re
 from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring as quote
 
 from dovetail.reading.json_end import JsonEnd
-from dovetail.reading.values import WRAPPERS
+from dovetail.reading.json_mending import MendedJson
+from dovetail.reading.json_text import WHITESPACE, is_json
+from dovetail.reading.reader import MALFORMED
+from dovetail.reading.values import WRAPPERS, ParameterTypes
 
-WHITESPACE = " \t\r\n"
 _SPACE = f"[{WHITESPACE}]{{0,16}}"
 _KEY = r'[^"\\]{0,128}'
 #: Arguments in a wrapper: its key, the inner bracket, and the first key after that.
 _WRAPPED = re.compile(rf'\{{{_SPACE}"({"|".join(WRAPPERS)})"{_SPACE}:{_SPACE}(\{{){_SPACE}(?:"({_KEY})"{_SPACE}:|\}})')
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
 
 
 def _beginnings(parts: Sequence[str]) -> str:
@@ -29,23 +31,37 @@ _MAY_BE_WRAPPED = re.compile(
         for key in WRAPPERS
     )
 )
+#: What models write in place of arguments that there are none of.
+_NONE = ("", "null", "None")
 
 
 class JsonArguments:
     """Splits the text after a call's header into JSON fragments to pass on, and the text after the JSON.
 
+    `types`: of the tool's parameters. `mended` receives the kind of each fault that was mended.
     `unwraps`: whether arguments `{"KEY": {"FIRST": …}}` are the inner object, because the tool has no parameter KEY but
     one called FIRST ("" for an empty object). It is asked if KEY is one of `WRAPPERS`.
     """
 
-    def __init__(self, unwraps: Callable[[str, str], bool] | None = None) -> None:
-        self._fragments: list[str] = []
-        self._end: JsonEnd | None = None
+    def __init__(
+        self,
+        types: ParameterTypes | None = None,
+        mended: Callable[[str], None] = lambda kind: None,
+        unwraps: Callable[[str, str], bool] | None = None,
+    ) -> None:
+        self._types = types
+        self._mended = mended
         self._unwraps = unwraps
+        self._raw: list[str] = []
+        self._json: MendedJson | None = None
+        self._list: JsonEnd | None = None  # finds the end of a list, which is malformed
+        self._other = False  # whether the arguments are not even a list
         self._begun = ""  # the beginning of the arguments, until it is known whether they are wrapped
         self._wrapped = False  # whether they are
         self._unwrapped = False  # whether the inner object has ended
         self.complete = False  # whether the closing bracket was read
+        #: See `MendedJson.goes_on`.
+        self.goes_on: Callable[[str], bool] = self._no
 
     def feed(self, text: str) -> tuple[str, str]:
         """(fragment, rest): the next piece of the arguments, and the text after their closing bracket."""
@@ -53,43 +69,50 @@ class JsonArguments:
             return "", text
         if self._unwrapped:
             return "", self._after_inner(text)
-        if not self._fragments:
+        if self._json is None and self._list is None and not self._other:
             text = self._beginning(text)
             if not text:
                 return "", ""
-        # A value without brackets (null, a string, nonsense) lasts until the call's end marker.
-        end = self._end.feed(text) if self._end is not None else None
-        rest = ""
-        if end is not None:
-            text, rest = text[:end], text[end:]
-            self._unwrapped, self.complete = self._wrapped, not self._wrapped
-            if self._wrapped:
-                rest = self._after_inner(rest)
-        self._fragments.append(text)
-        return text, rest
+        fragment, end = "", None
+        if self._json is not None:
+            fragment, at = self._json.feed(text)
+            if not self._json.complete:
+                return fragment, ""
+            end = at
+        else:
+            # A value without brackets (null, a string, nonsense) lasts until the call's end marker.
+            end = self._list.feed(text) if self._list is not None else None
+            self._raw.append(text[:end])
+        if end is None:
+            return fragment, ""
+        self._unwrapped, self.complete = self._wrapped, not self._wrapped
+        return fragment, self._after_inner(text[end:]) if self._wrapped else text[end:]
 
-    def goes_on(self, text: str) -> bool:
-        """Take text that changes no bracket and no string, which is the usual case; False if it is not such text."""
-        end = self._end
-        if end is None or self.complete or self._unwrapped or not end.goes_on(text):
-            return False
-        self._fragments.append(text)
-        return True
+    def _no(self, text: str) -> bool:
+        return False
 
     def _beginning(self, text: str) -> str:
         """The beginning of the arguments, with `text`; "" while it is open what belongs to it."""
         text = self._begun + text if self._begun else text.lstrip(WHITESPACE)
-        if text[:1] not in ("{", "["):
-            return text
-        if self._unwraps is not None and (match := _WRAPPED.match(text)):
-            self._wrapped = self._unwraps(match[1], match[3] or "")
-            if self._wrapped:
-                text = text[match.start(2) :]
-        elif self._unwraps is not None and _MAY_BE_WRAPPED.fullmatch(text):
-            self._begun = text
-            return ""
-        self._end = JsonEnd()
+        if text[:1] == "[":
+            self._list = JsonEnd()
+        elif text[:1] != "{":
+            self._other = bool(text)
+        else:
+            if self._unwraps is not None and (match := _WRAPPED.match(text)):
+                self._wrapped = self._unwraps(match[1], match[3] or "")
+                if self._wrapped:
+                    text = text[match.start(2) :]
+            elif self._unwraps is not None and _MAY_BE_WRAPPED.fullmatch(text):
+                self._begun = text
+                return ""
+            self._begin_json()
         return text
+
+    def _begin_json(self) -> MendedJson:
+        self._json = MendedJson(self._types, self._mended)
+        self.goes_on = self._json.goes_on
+        return self._json
 
     def _after_inner(self, text: str) -> str:
         """The text after the bracket that closes the wrapper."""
@@ -97,55 +120,51 @@ class JsonArguments:
         self.complete = bool(text)
         return text.removeprefix("}")
 
-    def flush(self) -> str:
-        """The beginning of arguments that broke off there; nothing can be fed after it."""
-        if self._begun and not self._fragments:
-            self._fragments.append(self._begun)
-            return self._begun
-        return ""
+    def flush(self, *, cut_off: bool = False) -> str:
+        """What is passed on if nothing follows; nothing can be fed after it. `cut_off`: see `MendedJson.flush`."""
+        if self._begun and self._json is None:
+            mended = self._begin_json()
+            return mended.feed(self._begun)[0] + mended.flush(cut_off=cut_off)
+        fragment = self._json.flush(cut_off=cut_off) if self._json is not None else ""
+        if self._json is not None and self._json.complete:
+            self._unwrapped, self.complete = self._wrapped, not self._wrapped
+        return fragment
 
     def weigh(self, text: str, at: int) -> int | None:
         """Whether a stop that ends at `at` in the unread text is inside a string: see `reading.reader.Weigh`."""
-        return -1 if self._end is None or self.complete else self._end.weigh(text, at)
+        finder = self._json or self._list
+        return -1 if finder is None or self.complete else finder.weigh(text, at)
+
+    @property
+    def raw(self) -> str:
+        """The arguments as the model wrote them."""
+        return "".join(self._raw if self._json is None else self._json.raw)
 
     @property
     def empty(self) -> bool:
-        return not self._fragments
+        return self._json is None and self.raw.strip(WHITESPACE) in _NONE
 
     def valid(self) -> bool:
-        """Whether the fragments together are a JSON object. This parses all of them."""
-        return bool(self._fragments) and self._fragments[0][0] == "{" and is_json("".join(self._fragments))
+        """Whether the fragments together are a JSON object."""
+        return self._json is not None and (self.complete or self._unwrapped) and not self._json.malformed
+
+    def brackets(self) -> str:
+        """The brackets that are missing, if nothing else is; else ""."""
+        return self._json.brackets() if self._json is not None and not self._json.malformed else ""
 
     def closing(self) -> str:
         """The text that closes the open strings and brackets, if that makes the fragments an object; else ""."""
-        if not self._fragments or self._fragments[0][0] != "{":
-            return ""
-        return closing("".join(self._fragments)) or ""
+        return self._json.closing() if self._json is not None else ""
 
+    def encoded(self) -> str | None:
+        """The object that the arguments hold, if they are a string that holds one; else None."""
+        if not self._other or not is_json(self.raw):
+            return None
+        value = json.loads(self.raw)
+        return value if isinstance(value, str) and value.startswith("{") and is_json(value) else None
 
-def closing(text: str) -> str | None:
-    """The text that closes the open strings and brackets of `text`, if that makes it JSON; else None."""
-    closers: list[str] = []
-    for token in _TOKEN.finditer(text):
-        mark = token.group()
-        if mark in "{[":
-            closers.append("}" if mark == "{" else "]")
-        elif mark in "}]":
-            closers[-1:] = []
-        elif not token[1]:
-            closers.append('"')
-    ends = "".join(reversed(closers))
-    return ends if is_json(text + ends) else None
-
-
-def is_json(text: str) -> bool:
-    """Whether `text` is one JSON value. NaN and infinities are not JSON."""
-    try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    def as_malformed(self) -> str:
+        """The text that makes the fragments an object which says that the call cannot be read, and holds its text."""
+        if self._json is not None:
+            return self._json.as_malformed()
+        return f"{{{quote(MALFORMED)}: {quote(self.raw)}}}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail.events import Content
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 
@@ -33,13 +33,15 @@ class BareCallReader(JsonCallReader):
                 yield from self._bare_calls(raw, lists)
                 return
         if text := "".join(raw):
-            self._events.append(Content(text))
+            self._show(Content, text)
 
     def _bare_calls(self, raw: list[str], lists: int) -> Script[None]:
         """Read calls, if the first object is one. `raw` was read before, with as many brackets as `lists` says."""
         before = self._index
         marker = yield from self._object(raw, *self.controls, certain=False)
-        if marker == "" and self._index > before:
+        if self._index == before:
+            self._shown = "}"  # the object is content
+        elif marker == "":
             marker = yield from self._calls(*self.controls, read=1, lists=lists)
         if marker:
             self._unread()

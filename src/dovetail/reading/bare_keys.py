@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from dovetail.reading.arguments import WHITESPACE, is_json
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
+from dovetail.reading.json_text import WHITESPACE, is_json
 from dovetail.reading.parameters import from_python
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
 from dovetail.reading.values import ANY, STRING, ParameterTypes

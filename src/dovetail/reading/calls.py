@@ -9,18 +9,26 @@ import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from dovetail.events import CallArguments, CallEnd, CallStart
+from dovetail.events import CallArguments, CallEnd, CallStart, Content
+from dovetail.reading import bare_json
 from dovetail.reading.arguments import JsonArguments
-from dovetail.reading.prose import ProseReader
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.json_end import JsonEnd
+from dovetail.reading.json_prefix import JsonPrefix
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import CallTrial, ProseReader
+from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script
 from dovetail.reading.values import ParameterTypes
 from dovetail.tokens import Tokenizer
 
 #: Characters. Longer text is no header of a call.
 LONGEST_HEADER = 1024
+#: A longer answer is not read as a call without markup.
+_LONGEST_BARE_CALL = 1 << 16
 
 #: What a name may have in front of it, and what is written in its place.
 _PREFIXED = re.compile(r"\s*(?:functions?[.:])*")
+_BRACKETS = re.compile(r"[ \t\r\n]{0,16}[}\]]")
+_MAY_BE_BRACKETS = re.compile(r"[ \t\r\n]{0,16}")
 #: The same, or the beginning of a tag's attribute.
 _BEGUN_NAME = re.compile(r"""\s*(?:functions?[.:])*(?:\w*\s*=\s*["']?)?""")
 _DASHES = str.maketrans("-. ", "___")
@@ -55,6 +63,54 @@ class CallReader(ProseReader):
         names = [name for name in self._options.tools if _TOOL_NAME.fullmatch(name)]
         literals = (template.replace("{name}", name) for template in self.unopened for name in names)
         return tuple(dict.fromkeys(literals))
+
+    def _bare_call(self) -> Script[None]:
+        options = self._options
+        if not (options.bare_calls and options.calls and options.tools) or options.structured:
+            return
+        if self._shown or self._index >= 0:
+            return
+        match = yield from self._look(bare_json.BEGIN, bare_json.MAY_BEGIN)
+        if match is not None:
+            yield from self._try(self._tried_bare_call(match), CallTrial(self._at, Content), _LONGEST_BARE_CALL)
+
+    def _tried_bare_call(self, match: re.Match[str]) -> Script[None]:
+        """Read an answer that `match` begins. Raises `Abandoned` if it is not a call."""
+        self._at = match.end()
+        raw, end, prefix = [match["object"]], JsonEnd(), JsonPrefix()
+        end.feed(raw[0])
+        prefix.feed(raw[0])
+        head = raw[0]  # as much of the object as may have the name
+
+        def take(text: str) -> int | None:
+            nonlocal head
+            at = end.feed(text)
+            raw.append(text[:at])
+            if not prefix.feed(raw[-1]):
+                raise Abandoned
+            if len(head) < LONGEST_HEADER:
+                head += raw[-1]
+                if (name := bare_json.NAME.search(head)) and name[1] not in self._options.tools:
+                    raise Abandoned
+            return at
+
+        if (yield from self._until(take, *self.controls, weigh=end.weigh)) != "":
+            raise Abandoned
+        yield from self._skip(WHITESPACE)
+        if match["fence"] and (yield from self._next_is("```")):
+            yield from self._skip(WHITESPACE)
+        ends = dict.fromkeys(filter(None, (self.answer_end.strip(), self.wrapper_end)))
+        if (yield from self._next_is(*ends)) is not None:
+            self._unread()
+        elif (yield from self._peek()) not in ("", *self.controls):
+            raise Abandoned
+        call = bare_json.bare_call("".join(raw), self._options.tools)
+        if call is None:
+            raise Abandoned
+        self._defect("unmarked_call", call.name)
+        self._open_call(call.name)
+        self._emit_fragment(call.arguments)
+        self._end_call()
 
     def _forget_calls(self, ids: Sequence[str]) -> None:
         self._index -= len(ids)
@@ -102,7 +158,7 @@ class CallReader(ProseReader):
         self._ids.add(call_id)
         if self._trial is not None:
             self._trial.begin_call(call_id, known)
-        self._arguments = JsonArguments(self._unwraps(name))
+        self._arguments = JsonArguments(self._types_of(name), self._mended, self._unwraps(name))
         self._events.append(CallStart(self._index, call_id, name))
         return name
 
@@ -135,33 +191,37 @@ class CallReader(ProseReader):
         if self._trial is not None:
             self._call_ended_on_trial()
 
+    def _mended(self, kind: str) -> None:
+        self._defect(kind, self._id)
+
     def _json_arguments(self, *stops: str) -> Script[str | None]:
         """Pass on the open call's JSON arguments up to one of `stops`. Text after the JSON is misplaced."""
-        arguments = self._arguments
+        marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+        if marker == "":
+            yield from self._surplus()
+            self._stray = False
+            marker = yield from self._pass(self._stray_text, self._stray_marker, stops)
+        return marker
 
-        def write(text: str) -> None:
-            if arguments.goes_on(text):
-                self._events.append(CallArguments(self._index, text))
-                return
-            fragment, rest = arguments.feed(text)
-            if fragment:
-                self._emit_fragment(fragment)
-            if rest:
-                self._stray_text(rest)
-
-        def write_marker(literal: str) -> None:
-            if arguments.complete:
-                self._stray_marker(literal)
-            else:
-                write(literal)  # inside the arguments it is its characters
-
-        self._stray = False
-        return self._pass(write, write_marker, stops, arguments.weigh)
+    def _surplus(self, *, brackets: bool = True) -> Script[None]:
+        """Drop what models write once more after JSON arguments: all of the object, or `brackets`."""
+        raw = self._arguments.raw
+        if len(raw) <= FARTHEST:
+            while raw.startswith(following := self._input[self._at : self._at + len(raw)]):
+                if following == raw or self._over:
+                    break
+                yield
+            if following == raw:
+                self._defect("repeated_arguments", self._id)
+                self._at += len(raw)
+        while brackets and (match := (yield from self._look(_BRACKETS, _MAY_BE_BRACKETS))) is not None:
+            self._at = match.end()
+            self._defect("stray_bracket", match.group().strip())
 
     def _flush_arguments(self) -> None:
-        """Pass on the beginning of arguments that broke off before it was known whether they are wrapped."""
-        if begun := self._arguments.flush():
-            self._emit_fragment(begun)
+        """Pass on what waited for more of the arguments."""
+        if rest := self._arguments.flush(cut_off=self._over and self._cut_off):
+            self._emit_fragment(rest)
 
     def _take_arguments(self, text: str) -> int | None:
         """Pass on the open call's JSON arguments; the offset in `text` where they end, or None."""
@@ -179,20 +239,41 @@ class CallReader(ProseReader):
         None in `ends` means that the end of the output is as good.
         """
         self._flush_arguments()
-        if marker is None and not self._arguments.complete and (self._cut_off or not self._arguments.valid()):
+        arguments = self._arguments
+        if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
             self._truncated_call()
             return
         if marker not in ends:
             self._defect("missing_call_end", self._id)
-        if self._arguments.empty:
+        if arguments.empty:
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")
-            self._end_call()
-        elif self._arguments.valid():
-            self._end_call()
+        elif not arguments.valid():
+            self._mend_end()
+        self._end_call()
+
+    def _mend_end(self) -> None:
+        """Pass on the end of arguments that are not JSON yet, although the call is over."""
+        arguments = self._arguments
+        if brackets := arguments.brackets():
+            self._defect("missing_bracket", self._id)
+            self._emit_fragment(brackets)
+        elif encoded := arguments.encoded():
+            self._defect("string_arguments", self._id)
+            self._emit_fragment(encoded)
+        elif self._options.repair_arguments and (closing := arguments.closing()):
+            self._defect("repaired_arguments", self._id)
+            self._emit_fragment(closing)
         else:
-            self._defect("invalid_arguments", self._id)
-            self._repair(self._arguments.closing())
+            self._malformed(arguments.as_malformed())
+
+    def _malformed(self, rest: str) -> None:
+        """The open call cannot be read. `rest`: the end of arguments that say so."""
+        trial = self._trial
+        if trial is not None and ((trial.unended and not trial.argument) or self._options.on_malformed_call == "text"):
+            raise Abandoned
+        self._defect("malformed_call", self._id)
+        self._emit_fragment(rest)
 
     def _truncated_call(self, closing: str | None = None) -> None:
         """The output ended inside the call's arguments, which stay as they are.
@@ -200,7 +281,10 @@ class CallReader(ProseReader):
         `closing`: the text that would make them valid JSON, or ""; None: compute it from `self._arguments`.
         """
         self._defect("truncated_call", self._id)
-        self._repair(self._arguments.closing() if closing is None else closing)
+        if closing is None:
+            self._arguments.flush(cut_off=self._cut_off)
+            closing = self._arguments.closing()
+        self._repair(closing)
 
     def _repair(self, closing: str) -> None:
         """End the call with the text that completes its arguments, if there is one and the request wants a repair."""

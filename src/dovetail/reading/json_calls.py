@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from dovetail.events import Content
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.json_objects import Envelope, JsonObjectReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from dovetail.events import Content
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import JsonEnd, appending, to_end
 from dovetail.reading.json_string import StringDecoder, decode
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import Script
+from dovetail.reading.reader import Abandoned, Script
 
 #: An id that a model may have written itself.
 CALL_ID_TEXT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -240,6 +240,8 @@ class JsonObjectReader(CallReader):
     def _stream_arguments(self, first: str, stops: tuple[str, ...]) -> Script[None]:
         if first in ("{", "["):
             marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+            if marker == "":
+                yield from self._surplus(brackets=False)
         elif first == '"':
             self._defect("string_arguments", self._id)
             yield from self._skip(first, 1)
@@ -283,11 +285,19 @@ class JsonObjectReader(CallReader):
 
     def _arguments_alone(self, *stops: str) -> Script[str | None]:
         """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
+        if (yield from self._peek()) not in ("{", "[", '"', "'"):
+            marker = yield from self._until(self._take_arguments, *stops)
+            says_end = marker not in (None, *self.openers, *self.ends)
+            if self._trial is not None and not (says_end or self._arguments.empty):
+                raise Abandoned
+            self._cut_call(marker, between_members=True)
+            return marker
         try:
             yield from self._stream_arguments((yield from self._peek()), stops)
         except _Interrupted as interrupted:
             self._cut_call(interrupted.marker, between_members=True)
             return interrupted.marker
+        yield from self._surplus()
         self._close_call("", "")
         return ""
 
@@ -317,24 +327,18 @@ class JsonObjectReader(CallReader):
     def _cut_call(self, marker: str | None, *, between_members: bool) -> None:
         """End the open call, whose object or arguments broke off at `marker`.
 
-        If only closing brackets are missing, the call is read as if they were there, unless the output is over.
+        What is missing at the end is read as if it were there, unless the output is over.
         """
         self._flush_arguments()
-        valid, closing = self._arguments.valid(), ""
-        if marker is None and not self._arguments.complete:
+        arguments = self._arguments
+        if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
             self._truncated_call()
             return
-        if not valid and marker and between_members and self._arguments.empty:
+        if arguments.empty and between_members:
             self._defect("missing_arguments", self._id)
-            closing = "{}"
-        elif not valid:
-            # A model that drops the object's brackets, which are markup, may drop the arguments' brackets with them.
-            closing = self._arguments.closing()
-            if not marker or not closing or closing.startswith('"'):
-                self._defect("invalid_arguments", self._id)
-                self._repair(closing)
-                return
-        self._defect("missing_bracket", self._id)
-        if closing:
-            self._emit_fragment(closing)
+            self._emit_fragment("{}")
+        elif arguments.valid():
+            self._defect("missing_bracket", self._id)
+        else:
+            self._mend_end()
         self._end_call()

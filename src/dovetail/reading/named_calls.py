@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_objects import CALL_ID_TEXT
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.reader import Script
 
 

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from dovetail.events import Content
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script

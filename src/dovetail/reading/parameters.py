@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from json.encoder import encode_basestring as quote
 from typing import Any
 
-from dovetail.reading.arguments import WHITESPACE, closing, is_json
 from dovetail.reading.json_prefix import LONGEST_SCALAR, JsonPrefix
-from dovetail.reading.values import ANY, STRING, ParameterTypes
+from dovetail.reading.json_text import WHITESPACE, closing, is_json
+from dovetail.reading.values import ANY, NULL, STRING, ParameterTypes
 
 _WORDS = {"null": ("null",), "boolean": ("true", "false")}
 _BRACKETS = {"object": "{", "array": "["}
@@ -40,6 +40,8 @@ class Parameters:
         self._types = STRING
         #: The types that the text of the open value is compared with while it comes.
         self._weighed = STRING
+        #: The types that the tool's schema allows for the open value.
+        self._allowed = STRING
         #: Whether the open value is declared a string, which the tool's schema does not allow.
         self._mistyped = False
         #: What comes before the open value, if it may be an object of all the call's arguments.
@@ -59,11 +61,12 @@ class Parameters:
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
         """Begin a parameter, and return a function that takes its value.
 
-        `types` overrides the schema's. But where it is `STRING`, and the schema's are other types, the value is of one
-        of these if its text is one.
+        `types` overrides the schema's. But where one of them is `STRING` and the other has no strings, the schema's
+        counts: a text is of one of its types if it can be, and a value that must be a string is its own text.
         """
         schema = self._types_of[key]
         self._key = key
+        self._allowed = schema
         self._types = self._weighed = schema if types is None else types
         self._mistyped = self._types == STRING and "string" not in schema
         if self._mistyped:
@@ -77,7 +80,8 @@ class Parameters:
             return self._stream
         else:
             self._emit(self._new_member(key))
-        return self._begin_buffer()
+        begin = self._begin_buffer()
+        return self._weigh_text if self._must_be_text else begin
 
     def _new_member(self, key: str) -> str:
         """The JSON before the value of a parameter."""
@@ -90,7 +94,7 @@ class Parameters:
     def begin(self, head: str, key: str, types: frozenset[str]) -> Callable[[str], None]:
         """Begin the value of `key` after `head`, which may be any part of the arguments. Returns as `open` does."""
         self._key = key
-        self._types = self._weighed = types
+        self._types = self._weighed = self._allowed = types
         self._mistyped = False
         if types == STRING:
             self._in_string = True
@@ -137,6 +141,19 @@ class Parameters:
     def unfinished(self) -> bool:
         """Whether a parameter is open, or none has begun."""
         return self._in_string or self._buffered is not None or not self._keys
+
+    @property
+    def _must_be_text(self) -> bool:
+        """Whether the open value is declared to be no string, although the tool's schema has strings only.
+
+        A null stays one, because it is what models write for no value.
+        """
+        return self._allowed == STRING and "string" not in self._types and self._types != NULL
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the open value may be a string, so that its text has no grammar of its own."""
+        return self._buffered is None or "string" in self._weighed or self._must_be_text
 
     @property
     def in_json_string(self) -> bool:
@@ -207,6 +224,8 @@ class Parameters:
             text = "".join(buffered)
             begun = text.lstrip(WHITESPACE)
             if len(text) - len(begun) <= LONGEST_SCALAR:
+                if begun and self._mistyped and begun[0] == '"':
+                    return
                 if begun and begun[0] in _brackets(self._weighed):
                     self._bracket = JsonPrefix()
                     if self._bracket.feed(begun):
@@ -217,19 +236,39 @@ class Parameters:
         self._in_string = True
         self._emit(self._take_head() + '"' + quote(text)[1:-1])
 
+    def _weigh_text(self, text: str) -> None:
+        """Take the text of a value that must be a string. It is in quotes, or is the string itself."""
+        if self._buffered is None:
+            self._stream(text)
+            return
+        self._buffered.append(text)
+        text = "".join(self._buffered)
+        begun = text.lstrip(WHITESPACE)
+        if begun[:1] == '"' or (not begun and len(text) <= LONGEST_SCALAR):
+            return
+        self._buffered = None
+        self._in_string = True
+        self._defect("mistyped_value", self._key)
+        self._emit('"' + quote(text)[1:-1])
+
     def _value(self, text: str) -> str:
         """The JSON of a value that was buffered to its end."""
         value = text.strip(WHITESPACE)
         if self._types == STRING:
-            if not self._mistyped or not self._is_value(text):
-                return quote(text)
-            self._defect("mistyped_value", self._key)
-            return value
+            if self._mistyped and self._is_value(text):
+                self._defect("mistyped_value", self._key)
+                return value
+            return self._unquoted(value) or quote(text)
         if "string" in self._types:
             # A value that may be a string is one if it is nothing else.
             return value if self._is_value(text) else quote(text)
+        if unquoted := self._unquoted(value):
+            return unquoted
         if is_json(value):
             return value
+        if self._must_be_text:
+            self._defect("mistyped_value", self._key)
+            return quote(text)
         word = _WORDS_IN_ANY_CASE.get(value.lower(), "") if len(value) <= LONGEST_SCALAR else ""
         python = word or from_python(value)
         for kind, repaired in (("python_value", python), ("escaped_value", _unescaped(value))):
@@ -242,6 +281,17 @@ class Parameters:
     def _is_value(self, text: str) -> bool:
         text = text.strip(WHITESPACE)
         return (self._bracket is not None or bool(text and _scalar(self._weighed)(text))) and is_json(text)
+
+    def _unquoted(self, value: str) -> str:
+        """What a value in quotes holds, if it is of a type that the tool's schema allows and strings are not; else ""."""
+        if "string" in self._allowed or len(value) < 2 or not value[0] == value[-1] == '"':
+            return ""
+        for text in (_unescaped(value[1:-1]), value[1:-1]):
+            for inner in (text.strip(WHITESPACE), from_python(text.strip(WHITESPACE))):
+                if inner and (inner[0] in _brackets(self._allowed) or _scalar(self._allowed)(inner)) and is_json(inner):
+                    self._defect("mistyped_value", self._key)
+                    return inner
+        return ""
 
 
 @functools.cache
@@ -273,7 +323,7 @@ _PYTHON = re.compile(
     re.DOTALL,
 )
 _WORDS_IN_ANY_CASE = {"true": "true", "false": "false", "none": "null", "null": "null"}
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _IN_STRING = re.compile(r'\\(?:x([0-9a-fA-F]{2})|(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))|["\x00-\x1f]', re.DOTALL)
 
 
@@ -284,7 +334,7 @@ def from_python(text: str) -> str:
 
 def _json_token(token: re.Match[str]) -> str:
     if token["word"]:
-        return _PYTHON_WORDS[token["word"]]
+        return PYTHON_WORDS[token["word"]]
     if token["string"] is not None:
         return f'"{_IN_STRING.sub(_json_escape, token["string"])}"'
     return "" if token.group() == "," else token.group()

@@ -12,11 +12,12 @@ A model may write about markup. So a marker in reasoning or content is weighed b
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from dovetail.events import Content, Defect, Reasoning
-from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.reader import Abandoned, Reader, ReaderOptions, Script, Trial
 from dovetail.tokens import Tokenizer
 
@@ -28,10 +29,16 @@ FARTHEST_CALL: Final = 4096
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
+#: Defects of a header that does not end with them: the call goes on.
+_IN_HEADERS: Final = ("unreadable_id", "unknown_type")
+#: Characters that a model writes once too often inside a call.
+BRACKETS: Final = "<>[]{}"
+_TEXT = re.compile(r"\s{0,16}[^\s\ud800-\udfff]")
+_MAY_BE_TEXT = re.compile(r"\s{0,16}")
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
-_BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
-_AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
+BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
+AFTER: Final = frozenset(" \t`'\"”’»)]}*_|.,;:!?/…-")
 
 Prose: TypeAlias = type[Reasoning] | type[Content]
 
@@ -102,7 +109,7 @@ class ProseReader(Reader):
         self._stray = False  # whether misplaced text has begun, so that its defect is reported once
         self._wrapped = False  # whether the wrapper is open
         self._shown = ""  # the last text of the open reasoning or content
-        self._mentioned = False  # whether the model has written about an opener
+        self._mentioned = False  # whether the model has written about markup
         super().__init__(options, tokenizer)
 
     def _openers_in(self, kind: Prose) -> tuple[str, ...]:
@@ -126,6 +133,7 @@ class ProseReader(Reader):
             if self.lone_think_end:
                 yield from self._next_is(think_end)
             yield from self._content_begins()
+            yield from self._bare_call()
         while True:
             marker = yield from self._text(place, *(stops if place is Reasoning else in_content))
             if marker is None:
@@ -146,6 +154,7 @@ class ProseReader(Reader):
                 self._shown = ""
                 yield from self._skip("\n", self.after_think_end)
                 yield from self._content_begins()
+                yield from self._bare_call()
             elif marker in self.ends:
                 if marker in self.around_messages or not (yield from self._is_mention(place)):
                     yield from self._end_passed(marker, place is Reasoning)
@@ -196,12 +205,16 @@ class ProseReader(Reader):
         """The last marker, as it was written."""
         return self._alphabet.spell(self._input[self._mark : self._at])
 
+    def _text_follows(self) -> Script[bool]:
+        """Whether text comes next, perhaps after whitespace, and not a marker or the end."""
+        return (yield from self._look(_TEXT, _MAY_BE_TEXT)) is not None
+
     def _is_mention(self, kind: Prose) -> Script[bool]:
         """Whether the last marker stands like a word or a quotation in a line. Then it is emitted as `kind`."""
         written = self._last_marker()
-        if written[0] == "\n" or self._shown[-1:] not in _BEFORE:
+        if written[0] == "\n" or self._shown[-1:] not in BEFORE:
             return False
-        if (yield from self._peek()) not in _AFTER:
+        if (yield from self._peek()) not in AFTER:
             return False
         self._show(kind, written)
         return True
@@ -209,7 +222,7 @@ class ProseReader(Reader):
     def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
         """Read a marker that means nothing here, and those after it. They are text if text follows them."""
         written, literals = self._last_marker(), [marker]
-        in_line = written[0] != "\n" and self._shown[-1:] in _BEFORE
+        in_line = written[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
             more = len(literals) < _LONGEST_RUN
@@ -220,6 +233,7 @@ class ProseReader(Reader):
             literals.append(following)
         text_follows = (yield from self._peek()) not in ("", *self.controls)
         if not self._options.calls or self._mentioned or in_line or text_follows:
+            self._mentioned = True
             self._show(kind, written + space)
             return
         for literal in literals:
@@ -232,8 +246,9 @@ class ProseReader(Reader):
 
         Of openers one right after another, the last one opens the section.
         """
-        shown, doubled = "", []
-        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in _BEFORE
+        shown = ""
+        doubled: list[str] = []
+        in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             length = self._at - self._mark
             trial = CallTrial(self._mark, kind)
@@ -259,6 +274,10 @@ class ProseReader(Reader):
         self._mentioned = True
         self._show(kind, shown)
         return False
+
+    def _bare_call(self) -> Script[None]:
+        """Read content that is nothing but the JSON of a call, if it is that."""
+        raise NotImplementedError
 
     def _unopened(self) -> tuple[str, ...]:
         """The literals that begin a call to one of the tools, if its opener is missing."""
@@ -349,9 +368,14 @@ class ProseReader(Reader):
         if not self._options.calls:
             trial.refused = True
             raise Abandoned
-        if self._has_text():  # in front of the call
+        if not trial.argument and self._has_text():
             raise Abandoned
         self._commit()
+
+    def _cut_in_call(self) -> bool:
+        """Whether an output in content was cut off behind the header of a call to one of the tools."""
+        trial = self._trial
+        return trial is not None and self._cut_off and trial.kind is Content and trial.known
 
     def _has_text(self) -> bool:
         """Whether there is text among what is withheld."""
@@ -429,15 +453,30 @@ class ProseReader(Reader):
             text = text.lstrip()
             if not text:
                 return
-            if self._trial is not None:
-                raise Abandoned
+            self._stray_on_trial(text)
             self._stray = True
             self._defect("text_in_section")
+        else:
+            self._stray_on_trial(text)
         self._events.append(Content(text))
+
+    def _stray_on_trial(self, text: str) -> None:
+        """What is on trial is prose if text comes where none belongs, unless it is a bracket inside a known call."""
+        trial = self._trial
+        if trial is None:
+            return
+        if self._cut_in_call():  # the text is the beginning of a marker
+            self._certain()
+        elif not trial.known or text.strip(WHITESPACE + BRACKETS):
+            trial.cut = self._cut_off and not trial.ids
+            raise Abandoned
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        if self._trial is not None:
+        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        if self._cut_in_call():
+            self._certain()
+        elif self._trial is not None and not goes_on:
             self._trial.cut = defect == "truncated_call" and self._begins_call(text)
             raise Abandoned
         self._defect(defect, text[:80])

@@ -58,6 +58,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     `required`: whether the answer has to be calls; see `RequiredCalls`.
     `on_malformed_call`: what becomes of a call that names a tool and cannot be read. "error": it is a call whose
     arguments have its text under the key `MALFORMED`. "text": it is content.
+    `bare_calls`: whether an answer that is nothing but the JSON of a call to one of the tools is that call.
     """
 
     tools: Mapping[str, Any] = {}
@@ -68,6 +69,7 @@ class ReaderOptions(msgspec.Struct, frozen=True):
     structured: bool = False
     required: bool = False
     on_malformed_call: OnMalformedCall = "error"
+    bare_calls: bool = True
 
 
 class Trial:
@@ -297,7 +299,7 @@ class Reader(ABC):
                 marker = marker[0]  # the beginning of a stop that did not come is text, or another control token
                 accept = take if self._alphabet.spell(marker) == marker else take_control or take
             elif (stop := names.get(marker)) is not None:
-                length = yield from self._spelled(stop, marker, weigh)
+                length = yield from self._spelled(stop, marker, weigh, tokens=True)
                 if not length:
                     return self._take(marker, names)
                 marker = self._input[self._at : self._at + length]
@@ -503,12 +505,12 @@ class Reader(ABC):
             else:
                 yield
 
-    def _spelled(self, stop: str, marker: str, weigh: Weigh | None) -> Script[int]:
+    def _spelled(self, stop: str, marker: str, weigh: Weigh | None, *, tokens: bool = False) -> Script[int]:
         """How many of the next characters are text that only spells the stop that comes next; 0 if it is a marker.
 
-        `marker`: the stop as it stands in the input.
+        `marker`: the stop as it stands in the input. `tokens`: whether a control token may be text, too.
         """
-        if weigh is None or (self._exact and any(control in stop for control in self._not_spelled)):
+        if weigh is None or (self._exact and not tokens and any(control in stop for control in self._not_spelled)):
             return 0
         while (length := weigh(self._input, self._at + len(marker))) is None:
             if self._over:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from dovetail.events import Content
 from dovetail.reading.alphabet import any_control
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, ReaderOptions, Script

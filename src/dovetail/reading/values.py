@@ -16,6 +16,7 @@ ANY: Final = frozenset(("string", "number", "integer", "boolean", "null", "objec
 #: Every type except string: of a value that is written as JSON.
 VALUES: Final = ANY - {"string"}
 STRING: Final = frozenset(("string",))
+NULL: Final = frozenset(("null",))
 
 #: Keys under which models put all arguments of a call, although the tool has no such parameter.
 WRAPPERS: Final = ("arguments", "input", "parameters")
@@ -117,9 +118,9 @@ class ParameterTypes:
             return ANY
         declared = [_named(schema["type"]) if "type" in schema else ANY]
         if enum := _list(schema.get("enum")):
-            declared.append(_union([_of_value(value) for value in enum]))
+            declared.append(_union([types_of(value) for value in enum]))
         if "const" in schema:
-            declared.append(_of_value(schema["const"]))
+            declared.append(types_of(schema["const"]))
         if "$ref" in schema:
             declared.append(self._types(self._referred(schema["$ref"]), depth + 1))
         for word in ("anyOf", "oneOf"):
@@ -166,7 +167,7 @@ def _named(types: Any) -> frozenset[str]:
     return known if known <= ANY and known else ANY
 
 
-def _of_value(value: Any) -> frozenset[str]:
+def types_of(value: Any) -> frozenset[str]:
     match value:
         case str():
             return STRING

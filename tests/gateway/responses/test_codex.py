@@ -187,3 +187,18 @@ async def test_items_of_tools_that_nobody_here_can_run(engine: ScriptedEngine, t
     prompt = b"".join(map(tok.token_bytes, engine.seen[0].prompt)).decode()
     for shown in ('"ls"', '"pwd"', '"delete_file"', "notes.txt", "/home", "completed", "hits", '"code":5', "And?"):
         assert shown in prompt
+
+
+async def test_a_task_from_another_agent(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    """In an agent's first request, it is all that the agent has to do."""
+    engine.ids = ids_of(Message("Done."), tok)
+    body = copy.deepcopy(TURN_1)
+    task = [
+        {"type": "input_text", "text": "Sender: /root\nPayload:\n"},
+        {"type": "encrypted_content", "encrypted_content": "Count the files."},
+    ]
+    body["input"][2:] = [{"type": "agent_message", "author": "/root", "recipient": "/root/count", "content": task}]
+    await post(engine, tok, body)
+    assert "<|im_middle|>Sender: /root\nPayload:\nCount the files.<|im_end|><|im_assistant|>" in tok.decode(
+        engine.seen[0].prompt
+    )

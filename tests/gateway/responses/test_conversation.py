@@ -57,6 +57,13 @@ CASES: list[tuple[str, list[Any], list[Any]]] = [
     ("parts", [words("user", "a", "b")], [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]),
     ("no content", [{"role": "user", "content": None}], [{"role": "user", "content": ""}]),
+    ("a message from another agent", [
+        words("assistant", "a"), {"type": "agent_message", "author": "/root", "recipient": "/root/x", "content": [
+            {"type": "input_text", "text": "Payload:\n"}, {"type": "encrypted_content", "encrypted_content": "list"}]},
+        words("assistant", "b"), {"type": "agent_message", "content": None}], [
+        assistant("a"), {"role": "user", "content": [
+            {"type": "text", "text": "Payload:\n"}, {"type": "text", "text": "list"}]},
+        assistant("b"), {"role": "user", "content": ""}]),
     ("one answer", [USER, reasoned("r"), words("assistant", "c", kind="output_text"), call("1"), call("2"), result("1"),
                     result("2")], [USER, assistant("c", "r", ("1", "2")), tool("1"), tool("2")]),
     ("text behind calls", [USER, words("assistant", "c"), call("1"), words("assistant", "d"), result("1")], [

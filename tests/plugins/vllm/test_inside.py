@@ -17,7 +17,9 @@ import dovetail
 from dovetail.events import Call, Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.plugins.vllm import names
+from dovetail.reading import MALFORMED
 from dovetail.tokens import Detokenizer, Prompt
+from dovetail.tokens.raw_text import raw_prompt
 from tests.examples import examples
 from tests.plugins.vllm.conftest import Inside, ids_of, prompt_of, tokenizer_in
 from tests.reading import families
@@ -337,5 +339,29 @@ def test_built_in_names_can_be_overridden(python: str, folders: dict[str, Path])
             assert nameless(read) == plain(CALLED)
             registered = worker.ask("named", names=[tools, "pythonic"])["modules"]
             assert registered[tools].startswith("dovetail.") and registered["pythonic"].startswith("vllm.")
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("word", ["", "error", "text"])
+def test_a_call_that_cannot_be_read_is_what_the_variable_says(python: str, folders: dict[str, Path], word: str) -> None:
+    name, folder = "kimi_k25", folders["kimi_k25"]
+    call = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+        "rainy Oslo<|tool_call_end|><|tool_calls_section_end|>"
+    )
+    ids = raw_prompt(f"Let me look.{call}<|im_end|>", tokenizer_in(folder), prefix=False, controls=True)
+    groups = [[token] for token in ids.ids(tokenizer_in(folder))]
+    job_fields = job(name, folder, groups, False, ended=True)
+    worker = Inside(python, **({names.ON_MALFORMED_CALL: word} if word else {}))
+    try:
+        for do in ("streamed", "whole"):
+            read = nameless(worker.ask(do, **job_fields))
+            if word == "text":
+                assert (read["content"], read["calls"]) == (f"Let me look.{call}", [])
+            else:
+                (called,) = read["calls"]
+                assert (read["content"], called["name"]) == ("Let me look.", "get_weather")
+                assert json.loads(called["arguments"]) == {MALFORMED: "rainy Oslo"}
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""Versions of vLLM, and the values of the two environment variables."""
+"""Versions of vLLM, and the values of the environment variables."""
 
 from __future__ import annotations
 
@@ -79,3 +79,10 @@ def test_repairs_that_are_left_out_are_kinds_of_repair() -> None:
     assert names.repairs_off("call_id") == {"call_id"}
     with pytest.raises(InvalidRequest, match="there is no repair 'ids'"):
         names.repairs_off("ids")
+
+
+def test_calls_that_cannot_be_read_are_errors_or_text() -> None:
+    assert names.on_malformed_call("") == names.on_malformed_call(" error ") == "error"
+    assert names.on_malformed_call("text") == "text"
+    with pytest.raises(PlanError, match="DOVETAIL_VLLM_ON_MALFORMED_CALL is 'drop'; it may be error or text"):
+        names.on_malformed_call("drop")

@@ -17,7 +17,8 @@ from dovetail.errors import DovetailError
 from dovetail.events import Call, Message
 from dovetail.formats.base import Format, as_sent
 from dovetail.formats.declarations import sorted_deeply
-from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules, Place
+from dovetail.formats.prompts.history import REASONING_FIELDS, HistoryRules
+from dovetail.formats.prompts.turns import Alternation, Place
 from dovetail.tokens import Prompt
 
 #: Renders messages and tools, with or without a generation prompt. Raises a `DovetailError` if the template refuses.
@@ -114,6 +115,9 @@ class Probe:
             null_beside_calls=self._null_beside_calls(),
             developer=self._knows_developer(),
             system=self._system_place(),
+            alternation=self._alternation(),
+            needs_user=self._needs_user(),
+            one_call=self._refuses_two_calls(),
             reasoning_field=self._reasoned[0] if self._reasoned else REASONING_FIELDS[0],
             results_in_order=self._hides_whose_result(family.history_rules.call_id or _nine_digits),
             hides_calls=self._hides(_PLACE),
@@ -196,6 +200,30 @@ class Probe:
             return "anywhere"
         two = self._text({"role": "system", "content": _ANSWER}, system, _USER)
         return "first" if _in_order(two, _ANSWER, _MORE, _QUESTION) else "one"
+
+    def _takes(self, *messages: Mapping[str, Any]) -> bool:
+        return self._prompt(*messages) is not None
+
+    def _alternation(self) -> Alternation:
+        """Which turns have to alternate: any other conversation is refused."""
+        answer, called = _answer(_ANSWER), (_USER, _calling(self._arguments), _result())
+        others = ((_USER, _USER), (_USER, answer, answer, _USER), (answer, _USER))
+        if any(self._takes(*messages) for messages in others) or not self._takes(_USER, answer, _USER):
+            return "any"
+        return "spoken" if self._takes(*called, answer, _USER) and not self._takes(*called, _USER) else "neighbours"
+
+    def _needs_user(self) -> bool:
+        """Whether the template refuses conversations without a message of the user, and an empty one will do."""
+        system, answer, empty = {"role": "system", "content": _MORE}, _answer(_ANSWER), {"role": "user", "content": ""}
+        without = ((answer,), (system,), (_calling(self._arguments), _result()))
+        return not any(self._takes(*each) for each in without) and self._takes(system, empty, answer)
+
+    def _refuses_two_calls(self) -> bool:
+        """Whether the template refuses two calls in one message, and takes them in two."""
+        first, second = (_calling(self._arguments, call_id) for call_id in (_SHORT_ID, "call00002"))
+        one, other = _result(), _result(_MORE, "call00002")
+        both = {**first, "tool_calls": [*first["tool_calls"], *second["tool_calls"]]}
+        return not self._takes(_USER, both, one, other) and self._takes(_USER, first, one, second, other)
 
     def _refuses_long_ids(self) -> bool:
         short, long = (

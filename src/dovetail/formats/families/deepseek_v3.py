@@ -32,8 +32,8 @@ from dovetail.formats.families.deepseek_v3_prompt import (
 )
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.reading import CallReader, Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.tokens import Prompt
 
 _FENCED = re.compile(rf"\s*([^\n`]*)\s*({FENCE}(?:{LANGUAGE})?)?(.*)", re.DOTALL)
@@ -112,6 +112,7 @@ class DeepSeekV3Reader(CallReader):
                 self._abandon(rest, "text_in_section")
             marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
             if marker == "":
+                yield from self._surplus()
                 yield from self._skip(WHITESPACE)
                 if not (yield from self._next_is(FENCE)) and fenced and (yield from self._peek()) in self.controls:
                     self._defect("missing_fence", name)

@@ -21,7 +21,7 @@ from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Node, Regex, Repeat
 from dovetail.reading import CallReader, Script
-from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE, Prose
 from dovetail.tokens import Prompt, Segment
 

@@ -21,8 +21,8 @@ from dovetail.formats.answers.input_grammar import ClientGrammar
 from dovetail.formats.base import EngineParsers, Format, ReasoningBlock
 from dovetail.grammar import Choice, Concat, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.tokens import Prompt, Segment
 

@@ -8,6 +8,7 @@ The prompt ends with `<|start|>assistant`, inside a header. An answer continues 
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -40,7 +41,8 @@ from dovetail.formats.families.harmony_prompt import (
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node
 from dovetail.reading import CallReader, ReaderOptions, Script
 from dovetail.reading.calls import LONGEST_HEADER
-from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE, QUOTES
 from dovetail.tokens import Prompt, Tokenizer
 
 Kind: TypeAlias = type[Content] | type[Reasoning]
@@ -50,41 +52,96 @@ _CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 #: Recipients that are no tools.
 _NO_TOOLS = (ROLE, "user", "system", "developer", "all", FUNCTIONS)
 
+#: A channel's name. Text may be glued to it, but `finally` is a word of its own.
+_CHANNEL = rf"(?:{ANALYSIS}|{COMMENTARY}|{FINAL}(?!ly\b|i[sz]|ity\b|es?\b|s\b))"
+_MARKS = r"[?!.,:;*–—-]"
+#: A word of a header.
+_WORD = re.compile(
+    rf"\s*(?:(?P<channel>{_CHANNEL})|to\s?=\s?(?P<recipient>\S+)|(?P<type>json|code)(?!\S)|(?P<marks>{_MARKS}+)"
+    r"|(?P<other>\S+))"
+)
+#: What is no text of a message even if its marker is missing.
+_JUNK = re.compile(rf"(?:\s|{_MARKS}|{_CHANNEL}|{ROLE}\b)*")
 #: The content types of a message.
 _TYPES = ("json", "code")
-#: A part of a header: a name, a recipient and a content type, each of which may be missing.
-_PART = re.compile(
-    r"\s*(?:(?!to=)(?P<name>[A-Za-z][\w.-]*)(?!\S))?\s*(?:to=(?P<recipient>\S+))?\s*(?:(?:json|code)(?!\S))?\s*",
-    re.ASCII,
-)
+#: Words that a header may have by mistake. Others, and more, are text of its message.
+_MISTAKES = re.compile(rf"(?:{_MARKS}|[\x20-\x7e]){{0,64}}")
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 class Header(msgspec.Struct):
-    """The header of a message. `rest` is text that no header contains."""
+    """The header of a message."""
 
     role: str = ""
     channel: str = ""
     recipient: str = ""
-    rest: str = ""
+    #: Words right behind the recipient, which may be part of it.
+    behind: str = ""
+    #: Words that no header contains.
+    junk: str = ""
+    #: Text of the message, if it has no `<|message|>` in front of it.
+    text: str = ""
     #: A marker that came twice.
     doubled: str = ""
+    #: Two parts with nothing between them.
+    glued: str = ""
 
-    def add(self, opener: str, text: str) -> None:
-        part = _PART.match(text)
-        assert part is not None  # every part of the pattern may be missing
-        rest = text[part.end() :]
-        name = part["name"] or ""
-        if opener == START:
-            self.role = name
-        elif opener == CONSTRAIN:
-            rest = (name if name not in _TYPES else "") + rest
-        elif name:
-            rest = (self.channel if self.channel not in _CHANNELS else "") + rest
-            self.channel = name
-        if part["recipient"]:
-            rest = self.recipient + rest
-            self.recipient = part["recipient"]
-        self.rest += rest
+    def add(self, opener: str, text: str, ends: bool) -> None:
+        """Add the text after the marker `opener`. `ends`: whether the message's own text comes next, without marker."""
+        if opener == START and text.lstrip().startswith(ROLE):
+            self.role, text = ROLE, text.lstrip().removeprefix(ROLE)
+        named, at = opener == CONSTRAIN, 0
+        while (match := _WORD.match(text, at)) is not None:
+            kind = match.lastgroup
+            word, rest = match[match.lastindex or 0], text[match.end() :]
+            begins = kind == "other" or (named and kind != "recipient" and not (kind == "type" and not rest.strip()))
+            if ends and begins and not _JUNK.fullmatch(text, at):
+                self.text = text[at:].lstrip()
+                return
+            if (kind == "recipient" and at and not match[0][0].isspace()) or (kind == "channel" and opener == START):
+                self.glued = match[0].strip()
+            at = match.end()
+            if kind == "recipient":
+                self.leave(self.recipient)
+                self.recipient, self.behind = word, ""
+            elif kind == "channel" and not named:
+                if self.channel not in _CHANNELS:
+                    self.leave(self.channel)
+                self.channel, named = word, True
+            elif kind != "other" or not _NAME.fullmatch(word):
+                if kind != "type":
+                    self.leave(word)
+            elif opener == START and not (self.role or self.channel or self.recipient):
+                self.role = word
+            elif not (named or self.channel in _CHANNELS or self.recipient):
+                self.leave(self.channel)
+                self.channel, named = word, True
+            elif self.recipient:
+                self.behind += f" {word}"
+            else:
+                self.leave(word)
+
+    def leave(self, word: str) -> None:
+        self.junk += " " * bool(self.junk and word) + word
+
+
+class _Shown(msgspec.Struct):
+    """The text of a message so far: only what shows how a marker after it stands."""
+
+    pieces: list[str] = []
+    last: str = ""
+    fenced: bool = False
+    ticks: int = 0
+
+    def in_code(self) -> bool:
+        """Whether a marker that comes next is in a block or in a span of code."""
+        text = "".join(self.pieces)
+        self.pieces.clear()
+        self.last = text[-1:] or self.last
+        self.fenced ^= text.count("```") % 2 == 1
+        _, newline, line = text.rpartition("\n")
+        self.ticks = (0 if newline else self.ticks) + line.replace("```", "").count("`")
+        return self.fenced or self.ticks % 2 == 1
 
 
 class HarmonyReader(CallReader):
@@ -93,6 +150,9 @@ class HarmonyReader(CallReader):
     Text outside of messages is content. Text before the first header continues the message that the prompt left open.
     If the prompt left reasoning open, it is reasoning. Otherwise it is content with a `Defect`, because the model
     should have begun with a header, unless it was to continue an answer, which a reader does not know.
+
+    Inside a message, a marker that begins no header is text. So is one that stands in code, or like a word or a
+    quotation in a line, if more text follows.
     """
 
     unmarked = r"^\s*to="  # the prompt has begun the first header
@@ -101,8 +161,11 @@ class HarmonyReader(CallReader):
     #: The markers that end a message, that begin the next one, and that are inside a header.
     _message_ends, _next_headers, _in_headers = (END, RETURN, CALL), (START, CHANNEL), (CHANNEL, CONSTRAIN, MESSAGE)
 
+    #: What begins a header that lacks its first marker.
+    _without_marker = (ROLE + CHANNEL, *(name + MESSAGE for name in (ROLE, *_CHANNELS)))
+
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._has_text: set[Kind] = set()  # the kinds of text that messages have had
+        self._with_text: set[Kind] = set()  # the kinds of text that messages have had
         super().__init__(options, tokenizer)
 
     def _read(self) -> Script[None]:
@@ -119,7 +182,7 @@ class HarmonyReader(CallReader):
 
     def _goes_on(self) -> Script[bool]:
         """Read text before the first header: the rest of a message, perhaps only its end. False if there is none."""
-        if (yield from self._next_is(ROLE + CHANNEL, ROLE + MESSAGE)):
+        if (yield from self._next_is(*self._without_marker)):
             self._unread()
             return False
         space = yield from self._skip(" \n", MOST_SPACE)
@@ -128,47 +191,55 @@ class HarmonyReader(CallReader):
             return False
         kind: Kind = Reasoning if self._options.thinking else Content
         if following not in self._message_ends:
-            self._has_text.add(kind)
+            self._with_text.add(kind)
             if kind is Content:
                 self._defect("text_outside_message")
-        if space:
-            self._events.append(kind(space))
-        marker = yield from self._prose(kind, *self._message_ends, START, *self._in_headers)
+        marker = yield from self._message_text(kind, space)
         if marker == CALL:
             self._defect("missing_name")
-        elif marker not in (None, *self._message_ends):
-            self._unread()
-            if kind is Reasoning:
-                self._defect("missing_message_end")
+        elif marker in self._next_headers and kind is Reasoning:
+            self._defect("missing_message_end")
         return True
 
     def _header_begins(self, first: bool) -> Script[bool]:
         """Read up to the next header's role; False if no header comes."""
-        self._stray = False
-
-        def write(text: str) -> None:
-            if not self._stray:
-                text = text.lstrip()
-                if not text:
-                    return
-                self._stray = True
+        outside = False
+        marker = yield from self._next_is(*self._without_marker)
+        while marker is None:
+            if not outside:
+                yield from self._skip(WHITESPACE)
+            if (marker := (yield from self._next_is(START, *self._in_headers))) is not None:
+                break
+            if (end := (yield from self._next_is(*self._message_ends))) is not None:
+                self._stray_marker(end)
+                continue
+            if not (yield from self._peek()):
+                return False
+            if not outside:
                 self._defect("text_outside_message")
-            self._events.append(Content(text))
-
-        marker = yield from self._next_is(ROLE + CHANNEL, ROLE + MESSAGE)
-        if marker is None:
-            marker = yield from self._pass(write, self._stray_marker, (START, *self._in_headers))
-        if marker not in (None, START):
+            outside = True
+            marker = yield from self._message_text(Content, "")
+            if marker in self._message_ends:
+                self._stray_marker(marker)
+                marker = None
+            elif marker is None:
+                return False
+            else:
+                yield from self._next_is(marker)
+        if marker != START:
             self._unread()
-            if not first or self._stray:
+            if not first or outside:
                 self._defect("missing_start")
-        return marker is not None
+        return True
 
     def _message(self) -> Script[None]:
         header, text, marker = yield from self._header()
-        if marker == "":
+        if marker == "" and not (header.channel in _CHANNELS and header.text):
             self._abandon(text, "endless_header")
             return
+        if marker not in (MESSAGE, *self._message_ends):
+            self._unread()
+        yield from self._settle(header, marker)
         if marker != MESSAGE:
             self._defect("missing_message", text)
         if header.doubled:
@@ -177,21 +248,24 @@ class HarmonyReader(CallReader):
             self._defect("unexpected_role", header.role)
         if header.channel not in _CHANNELS:
             self._defect("unknown_channel" if header.channel else "missing_channel", header.channel)
-        if header.rest:
-            self._defect("text_in_header", header.rest)
-        if marker not in (MESSAGE, *self._message_ends):
-            self._unread()
+        if header.glued:
+            self._defect("missing_separator", header.glued)
+        if header.junk:
+            self._defect("text_in_header", header.junk)
         kind: Kind = Reasoning if header.channel == ANALYSIS else Content
+        before = ("" if _MISTAKES.fullmatch(header.junk) else f"{header.junk} ") + header.text
         if header.recipient not in ("", *_NO_TOOLS):
             if not self._options.calls:
                 self._defect("call_not_allowed", header.recipient)
             elif marker in (MESSAGE, "{", *self._message_ends):
+                if before != header.text:
+                    self._events.append(Content(header.junk))
                 yield from self._call(header, marker)
                 return
             else:
                 self._defect("truncated_call" if marker is None else "call_without_arguments", header.recipient)
-            kind, header.rest = Content, f"to={header.recipient} {header.rest}"
-        yield from self._text(kind, header.rest, marker)
+            kind, before = Content, f"to={header.recipient} {before}"
+        yield from self._rest_of_message(kind, before, marker)
 
     def _header(self) -> Script[tuple[Header, str, str | None]]:
         """Read a header. Returns it, its text, and the marker after it, which should be `<|message|>`."""
@@ -201,33 +275,118 @@ class HarmonyReader(CallReader):
             text, marker = yield from self._read_up_to(left, "{", *self.controls)
             if opener == marker and not text.strip():
                 header.doubled = opener
-            header.add(opener, text)
+            header.add(opener, text, marker not in self._in_headers)
             parts.append(text)
             if marker not in (CHANNEL, CONSTRAIN):
                 return header, " ".join(parts), marker
             opener = marker
             left -= len(text) + 1  # so that a header of nothing but markers ends too
 
-    def _text(self, kind: Kind, before: str, marker: str | None) -> Script[None]:
-        """Read a message that is no call. `before`: text of its header that is content."""
+    def _settle(self, header: Header, marker: str | None) -> Script[None]:
+        """Tell the recipient of the message from other words of its header."""
+        alone = header.text.strip()
+        if (marker is None and any(name.startswith(alone) for name in _CHANNELS)) or self._is_tool(alone):  # the output is cut off in the name
+            header.channel, header.text = header.channel or alone, ""
+        name = header.recipient
+        if not name:
+            if header.channel not in _CHANNELS and self._is_tool(header.channel) and (yield from self._peek()) == "{":
+                header.recipient = header.channel
+            return
+        words = (header.behind or header.text).split()
+        used = 0
+        if not self._is_tool(name):
+            joined = [(" ".join((name, *words[:n])), n) for n in range(len(words), 0, -1)]
+            meant = [(longer, n) for longer, n in joined if self._is_tool(longer)]
+            glued = [(name.removesuffix(kind), 0) for kind in _TYPES if self._is_tool(name.removesuffix(kind))]
+            header.recipient, used = next(iter((*meant, *glued)), (name, 0))
+            header.glued = name if glued and not meant else header.glued
+        if used or header.behind or marker == "{":
+            header.leave(" ".join(words[used:]))
+            header.text = ""
+
+    def _is_tool(self, name: str) -> bool:
+        return self._tool(name) in self._options.tools
+
+    def _rest_of_message(self, kind: Kind, before: str, marker: str | None) -> Script[None]:
+        """Read a message that is no call. `before`: text of its header."""
         following = yield from self._peek()
         if before or (marker not in self._message_ends and following not in ("", *self.controls)):
             # A newline separates the texts of several messages.
-            if text := "\n" * (kind in self._has_text) + before:
-                self._events.append(kind(text))
-            self._has_text.add(kind)
-        if marker in self._message_ends:
-            return
-        marker = yield from self._prose(kind, *self._message_ends, *self._next_headers)
+            before = "\n" * (kind in self._with_text) + before
+            self._with_text.add(kind)
+        if marker in (*self._message_ends, *self._next_headers):
+            if before:
+                self._events.append(kind(before))
+        else:
+            marker = yield from self._message_text(kind, before)
+            if marker == CALL:
+                self._defect("missing_name")  # it ended like a call, but has no recipient
         if marker in self._next_headers:
             self._defect("missing_message_end")
-            self._unread()
-        elif marker == CALL:
-            self._defect("missing_name")  # it ended like a call, but has no recipient
+
+    # -- the text of a message ----------------------------------------------------------------------------------------
+
+    def _message_text(self, kind: Kind, before: str) -> Script[str | None]:
+        """Emit `before` and the text after it, up to what ends a message, or begins one and is left unread.
+
+        Returns that marker; None at the end of the output.
+        """
+        shown = _Shown()
+
+        def write(text: str) -> None:
+            shown.pieces.append(text)
+            self._events.append(kind(text))
+
+        if before:
+            write(before)
+        self.in_reasoning = kind is Reasoning
+        while (marker := (yield from self._pass(write, None, ()))) is not None:
+            in_code = shown.in_code()
+            if marker in self._next_headers:
+                self._unread()
+                if not in_code and (yield from self._is_header(marker, shown.last)):
+                    break
+                self._at += 1
+            elif not (yield from self._is_text(shown.last, in_code, marker)):
+                if marker in self._message_ends:
+                    break
+                self._stray_marker(marker)
+                continue
+            write(marker)
+        self.in_reasoning = False
+        return marker
+
+    def _is_text(self, last: str, in_code: bool, marker: str) -> Script[bool]:
+        """Whether `marker`, the last one, which stands after the character `last`, is text of its message."""
+        following = yield from self._peek()
+        if marker in self._message_ends:
+            mentioned = last in BEFORE and (following == "\n" or following in AFTER)
+            if not in_code and not mentioned:
+                return False
+        elif marker == MESSAGE and not last and following not in AFTER:
+            return False  # it came twice
+        # In code, a transcript may have a marker in its next line. No message that ended has.
+        return (in_code and following in tuple(WHITESPACE)) or (yield from self._text_follows())
+
+    def _is_header(self, marker: str, last: str) -> Script[bool]:
+        """Whether `marker`, which comes next, after the character `last`, begins a header."""
+        patterns = _patterns()
+        match = yield from self._look(*patterns.headers[marker])
+        if match is None and not self._over:
+            return False
+        if match is None:
+            begun = patterns.headers[marker][1].fullmatch(self._input, self._at) is not None
+            return begun and (self._cut_off or last not in BEFORE)
+        if last not in BEFORE:
+            return True
+        length = match.end() - match.start()
+        whole = yield from self._look(patterns.whole[marker], patterns.within)
+        end = self._at + length if whole is None else whole.end() - 1
+        following = self._input[end : end + 1]
+        # A message may begin with a blank, after one that ended with a blank and not with its marker.
+        return following not in AFTER or (whole is not None and last not in QUOTES and following in WHITESPACE)
 
     def _call(self, header: Header, marker: str | None) -> Script[None]:
-        if header.rest:
-            self._events.append(Content(header.rest))
         name = header.recipient
         if name.startswith(FUNCTIONS) and name not in self._options.tools:
             name = name.removeprefix(FUNCTIONS)
@@ -238,9 +397,47 @@ class HarmonyReader(CallReader):
             self._stray_marker(MESSAGE)
         if marker not in self._message_ends:
             marker = yield from self._json_arguments(*self._message_ends, *self._next_headers)
+        elif header.text:
+            self._take_arguments(header.text)
         self._close_call(marker, CALL, None)  # engines treat `<|call|>` as the end of the turn and may drop it
         if marker in self._next_headers:
             self._unread()
+
+
+class _Patterns(msgspec.Struct, frozen=True):
+    """What may follow a marker, in the alphabet of the reader.
+
+    `headers`: by the marker, the beginning of a header as far as it shows that it is one, and what may become that.
+    `whole`: a header up to its `<|message|>` and one more character; `within`: what may become that.
+    """
+
+    headers: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]]
+    whole: Mapping[str, re.Pattern[str]]
+    within: re.Pattern[str]
+
+
+@functools.cache
+def _patterns() -> _Patterns:
+    start, channel, constrain, message = map(HarmonyReader.in_alphabet, (START, CHANNEL, CONSTRAIN, MESSAGE))
+    control = "\ud800-\udfff"
+    recipient = rf"to=[^\s{control}]{{1,128}}"
+    begun = "|".join(name[:n] for name in _CHANNELS for n in range(len(name) + 1))
+    role_begun = "|".join(ROLE[:n] for n in range(len(ROLE)))
+    name = rf"{channel} ?{_CHANNEL}"
+    role = rf"{start} ?(?:{ROLE})?(?: ?{recipient})? ?"
+    role_in_part = rf" ?(?:{role_begun}|(?:{ROLE})?(?: ?(?:to?|to=[^\s{control}]{{0,128}}))? ?(?:{channel} ?(?:{begun}))?)"
+    rest = rf"(?: ?{recipient})? ?(?:json|code)? ?(?:{constrain} ?\w{{0,32}} ?)?{message}[\s\S]"
+    return _Patterns(
+        {
+            START: (
+                re.compile(rf"{role}(?:{name}|{message}|{_CHANNEL}(?={message}))"),
+                re.compile(rf"{start}(?:{role_in_part}| ?(?:{begun}))"),
+            ),
+            CHANNEL: (re.compile(name), re.compile(rf"{channel} ?(?:{begun})")),
+        },
+        {START: re.compile(rf"{role}(?:{name})?{rest}"), CHANNEL: re.compile(name + rest)},
+        re.compile(rf"[{control}][^\n{control}]{{0,160}}(?:[{control}][^\n{control}]{{0,160}}){{0,3}}"),
+    )
 
 
 class HarmonyAnswers(AnswerGrammar):

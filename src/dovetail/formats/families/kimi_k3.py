@@ -22,8 +22,8 @@ from dovetail.formats.families import kimi_k3_prompt
 from dovetail.formats.families.kimi_k3_prompt import CLOSE, END, OPEN, SEP
 from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import QUOTES, Prose
 from dovetail.reading.tags import ParameterReader
 from dovetail.tokens import Prompt, Segment
@@ -70,6 +70,8 @@ class KimiK3Reader(ParameterReader):
 
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
+        if inside == "response":
+            yield from self._bare_call()
         while True:
             kind = Reasoning if inside == "think" else Content
             stops = (*self.tags, *self.ends)
@@ -91,6 +93,8 @@ class KimiK3Reader(ParameterReader):
                     self._leave(kind)
                 inside = yield from self._block(marker)
                 self._shown = ""
+                if inside == "response":
+                    yield from self._bare_call()
             elif marker in (_MESSAGE_END, _THINK_END, _RESPONSE_END):
                 if marker != CLOSE + (inside or "message"):
                     self._stray_marker(marker)

@@ -14,7 +14,7 @@ import re
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.tags import TagReader
 from dovetail.reading.values import STRING

@@ -12,10 +12,10 @@ from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.formats.declared.declared import Declaration, DeclaredFormat, JsonCalls
 from dovetail.grammar import ControlToken
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_objects import CALL_ID_TEXT
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.tokens import Prompt
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

@@ -23,9 +23,9 @@ from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.formats.declared.declared_answers import DeclaredAnswers
 from dovetail.grammar import Choice, Concat, ControlToken, ExactText, FreeText, Grammar, Maybe, Node, Repeat
 from dovetail.reading import Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
-from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import AFTER, BEFORE, MOST_SPACE
 from dovetail.reading.tags import TagReader
 from dovetail.tokens import Prompt, Segment
 
@@ -49,7 +49,7 @@ class MuseReader(TagReader):
     def _read(self) -> Script[None]:
         marker: str | None = START
         if self._options.thinking:
-            marker = yield from self._text(Reasoning)
+            marker = yield from self._message_text(Reasoning)
         while marker is not None:
             marker = yield from self._message(marker)
 
@@ -73,7 +73,7 @@ class MuseReader(TagReader):
                     self._events.append(Content((role or "") + space))
             else:
                 self._defect("missing_channel")
-            return (yield from self._text(Content))
+            return (yield from self._message_text(Content))
         if before != START:
             self._defect("missing_start")
         recipient, marker = yield from self._read_up_to(LONGEST_HEADER, MESSAGE, "\n", "<", "{", *self.ends)
@@ -83,7 +83,7 @@ class MuseReader(TagReader):
                 self._unread()
             if self._tool(name) not in self._options.tools:
                 self._abandon(f"to={recipient}", "missing_message" if marker != "" else "endless_header")
-                return (yield from self._text(Content))
+                return (yield from self._message_text(Content))
             self._defect("missing_message", name)
             yield from self._skip(WHITESPACE, MOST_SPACE)
         elif self._tool(name) not in self._options.tools and not (name.isprintable() and " " not in name):
@@ -91,9 +91,9 @@ class MuseReader(TagReader):
             name = USER
         while (yield from self._next_is(MESSAGE)) is not None:
             self._stray_marker(MESSAGE)
-        return (yield from self._text(Reasoning if name == SELF else Content, name))
+        return (yield from self._message_text(Reasoning if name == SELF else Content, name))
 
-    def _text(self, kind: Kind, recipient: str = USER) -> Script[str | None]:
+    def _message_text(self, kind: Kind, recipient: str = USER) -> Script[str | None]:
         """Read a message's text, and the calls in it. Returns as `_message` does."""
         stops, before = self.ends, self._index
         if kind is Content and self._options.calls:
@@ -101,15 +101,21 @@ class MuseReader(TagReader):
         if recipient not in (SELF, USER):
             yield from self._call_to(recipient)
             stops = (*stops, self.section_end, self.call_end) if self._options.calls else stops
-        marker = yield from self._prose(kind, *stops)
-        while marker is not None and marker not in self.ends:
-            if marker not in self.openers:
+        self._shown = ""
+        while (marker := (yield from self._text(kind, *stops))) is not None:
+            if marker in self.ends:
+                in_line = self._shown[-1:] in BEFORE and (yield from self._peek()) in AFTER
+                if not in_line or not (yield from self._text_follows()):
+                    break
+                self._show(kind, marker)
+            elif marker == MESSAGE:
+                yield from self._stray_or_text(marker, kind)
+            elif marker not in self.openers:
                 self._stray_marker(marker)
-            else:
-                if recipient == USER:
-                    self._defect("missing_call_start")
+            elif recipient != USER:
                 yield from self._section(marker)
-            marker = yield from self._prose(kind, *stops)
+            elif (yield from self._section_or_mention(marker, kind)):
+                self._defect("missing_call_start")
         if recipient in self._options.tools and self._options.calls and self._index == before:
             self._defect("call_without_arguments", recipient)
         if marker == START:

@@ -1,7 +1,7 @@
 """`repair`: changes a history to the form that the model was trained on, as the `HistoryRules` of its family say.
 
 A system message in mid-conversation becomes text of the user message beside it, at the place where it is, so that the
-prompt up to there stays as it was and the engine's cache of it is of use.
+prompt up to there stays as it was and the engine's cache of it is of use. `turns` moves and joins messages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,26 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dovetail.conversation import check_messages
 from dovetail.errors import InvalidRequest
+from dovetail.formats.prompts.turns import (
+    Alternation,
+    CallPlace,
+    Place,
+    Slot,
+    alternating,
+    is_empty,
+    placed,
+    split,
+    with_user,
+)
 
+#: The repair that changes no history: it is left out with the others, and made where the answer is read.
+BARE_CALL = "bare_call"
 #: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call` and `hidden_result`
 #: only report what the template does. The last two refuse a history that cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -25,6 +38,14 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "system_role": "a system message in mid-conversation becomes text of the user message beside it if the model "
         "knows one at the beginning only",
         "system_merged": "system messages at the beginning become one if the model knows only one",
+        "user_merged": "user messages in a row become one if the model knows only turns that alternate",
+        "assistant_merged": "assistant messages in a row become one if the model knows only turns that alternate",
+        "assistant_added": "an assistant message stands between a result and a user message if the model knows only "
+        "turns that alternate",
+        "user_added": "an empty user message stands before an answer if the model knows only turns that alternate, or "
+        "at the beginning of a conversation without one if the model needs one",
+        "calls_split": "calls of one message become messages of their own, each before its result, if the model knows "
+        "only one call in a message",
         "null_reasoning": "reasoning that is null is removed",
         "reasoning_field": "reasoning moves to the field that the template reads, or is removed if that field has text",
         "empty_content": "content without text (null, no parts, empty parts) becomes empty text, or null beside calls "
@@ -39,6 +60,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "call each one answers",
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
+        BARE_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of the "
+        "answer reports it",
         "orphan_result": "a result that answers no earlier call is refused",
         "unanswered_call": "a call without a result before the next message of another role is refused",
     }
@@ -47,13 +70,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
 #: The fields in which clients send reasoning.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
-#: Where a model knows system messages: anywhere, at the beginning only, or as one message at the beginning.
-Place = Literal["anywhere", "first", "one"]
-
-_BETWEEN = "\n\n"
 _REASONING = frozenset(REASONING_FIELDS)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
-_Place = tuple[int, int]  # a call's position: the index of its message, and its index in that message
 
 
 class Repair(msgspec.Struct, frozen=True):
@@ -69,6 +87,17 @@ class Repair(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class Repaired(NamedTuple):
+    """A repaired history.
+
+    `places`: where in `messages` each message of the client is; None if it was joined with another, or split.
+    """
+
+    messages: list[dict[str, Any]]
+    repairs: list[Repair]
+    places: Sequence[int | None]
+
+
 @dataclass(frozen=True)
 class HistoryRules:
     """What a family's prompts need of a history.
@@ -79,6 +108,9 @@ class HistoryRules:
     `null_beside_calls`: whether calls are shown only if the content is null.
     `developer`: whether the model knows the developer role.
     `system`: where the model knows system messages.
+    `alternation`: how turns of the user and of the assistant must alternate.
+    `needs_user`: whether a conversation must have a message of the user.
+    `one_call`: whether a message may have only one call.
     `reasoning_field`: the field from which reasoning is read.
     `results_in_order`: whether only the order of results shows which call each one answers.
     `hides_calls`, `hides_results`: whether prompts do not show calls, and results.
@@ -90,19 +122,27 @@ class HistoryRules:
     null_beside_calls: bool = False
     developer: bool = True
     system: Place = "anywhere"
+    alternation: Alternation = "any"
+    needs_user: bool = False
+    one_call: bool = False
     reasoning_field: str = "reasoning_content"
     results_in_order: bool = False
     hides_calls: bool = False
     hides_results: bool = False
 
+    @property
+    def arrange(self) -> bool:
+        """Whether messages may have to be moved, joined, split or added."""
+        return self.system != "anywhere" or self.alternation != "any" or self.needs_user or self.one_call
 
-def repair(
+
+def repaired(
     messages: Sequence[Mapping[str, Any]],
     rules: HistoryRules,
     off: Iterable[str] = (),
     verbatim: Mapping[int, str] = MappingProxyType({}),
-) -> tuple[list[dict[str, Any]], list[Repair]]:
-    """Return repaired messages and the list of repairs. `messages` are not changed.
+) -> Repaired:
+    """The repaired history. `messages` are not changed.
 
     `off` names kinds of repair to skip. `verbatim`: the answers that go into the prompt as the model wrote them, by the
     numbers of their messages. The call ids that the model wrote stay, and no other repair of these messages is listed.
@@ -114,10 +154,9 @@ def repair(
         check_messages(messages)
     history = _History(rules, checked_kinds(off), verbatim)
     try:
-        repaired = [history.message(i, message) for i, message in enumerate(messages)]
+        changed = [history.message(i, message) for i, message in enumerate(messages)]
         history.end_of_results("the end")
-        repaired = [repaired[history.sources.get(i, i)] for i in range(len(repaired))]
-        return placed(repaired, rules.system, history.make_repair), history.repairs
+        return history.arranged(changed)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # The messages' shape is checked only after a failure, as in rendering.
         check_messages(messages)
@@ -153,12 +192,14 @@ class _History:
         self._verbatim = verbatim
         self._call_count = 0
         # The client's call id -> the calls that it refers to from here on, each with its new id.
-        self._calls: dict[str, deque[tuple[str, _Place]]] = {}
-        self._unanswered: dict[_Place, None] = {}  # an ordered set
+        self._calls: dict[str, deque[tuple[str, CallPlace]]] = {}
+        self._unanswered: dict[CallPlace, None] = {}  # an ordered set
         # The current run of results: the call that each one answers (None: no call) and the index of its message.
-        self._answered: list[tuple[_Place | None, int]] = []
+        self._answered: list[tuple[CallPlace | None, int]] = []
+        #: The number of a result -> its call.
+        self._call_of: dict[int, CallPlace] = {}
         #: New index of a message -> its old index.
-        self.sources: dict[int, int] = {}
+        self._sources: dict[int, int] = {}
 
     def message(self, i: int, original: Mapping[str, Any]) -> dict[str, Any]:
         message, where = {**original}, f"messages[{i}]"
@@ -203,7 +244,7 @@ class _History:
             return
         for (_, i), (_, source) in zip(results, sorted(results), strict=True):
             if i != source and self.make_repair("result_order", f"messages[{source}]", f"-> messages[{i}]"):
-                self.sources[i] = source
+                self._sources[i] = source
 
     def make_repair(self, kind: str, where: str, detail: str = "") -> bool:
         """Whether to make this repair. If so, it is recorded."""
@@ -211,6 +252,30 @@ class _History:
             return False
         self.repairs.append(Repair(kind, where, detail))
         return True
+
+    def arranged(self, messages: list[dict[str, Any]]) -> Repaired:
+        """The history with its `messages` where the model knows them."""
+        rules = self._rules
+        if not self._sources and not rules.arrange:
+            return Repaired(messages, self.repairs, range(len(messages)))
+        slots = [Slot(j, [messages[j]]) for j in (self._sources.get(i, i) for i in range(len(messages)))]
+        slots = placed(slots, rules.system, self.make_repair)
+        if rules.one_call:
+            slots = split(slots, self._call_of, None if rules.null_beside_calls else self._form(""), self.make_repair)
+        if rules.alternation != "any":
+            slots = alternating(slots, rules.alternation, self._form, self.make_repair)
+        if rules.needs_user:
+            slots = with_user(slots, self._form, self.make_repair)
+        places: list[int | None] = [None] * len(messages)
+        for place, slot in enumerate(slots):
+            if slot.number is not None and slot.whole:
+                places[slot.number] = place
+        return Repaired([slot.joined(rules.reasoning_field) for slot in slots], self.repairs, places)
+
+    def _form(self, text: str) -> Any:
+        """`text` as content in the form that the template needs."""
+        into_parts = self._rules.parts == "parts" and "content_parts" not in self._off
+        return [{"type": "text", "text": text}] if into_parts else text
 
     def _reasoning(self, message: dict[str, Any], where: str) -> None:
         read_field = self._rules.reasoning_field
@@ -231,16 +296,16 @@ class _History:
     def _content(self, message: dict[str, Any], content: Any, where: str) -> None:
         if not isinstance(content, str | list | tuple | None):
             raise TypeError("content is neither a string nor parts")
-        into_parts = self._rules.parts == "parts" and "content_parts" not in self._off
-        if not content or (not isinstance(content, str) and all(map(_is_empty, content))):
-            empty: Any = [{"type": "text", "text": ""}] if into_parts else ""
+        if not content or is_empty(content):
+            empty = self._form("")
             if self._rules.null_beside_calls and message.get("tool_calls"):
                 empty = None
             if content != empty and self.make_repair("empty_content", where):
                 message["content"] = empty
         elif isinstance(content, str):
-            if into_parts and self.make_repair("content_parts", where, "string -> part"):
-                message["content"] = [{"type": "text", "text": content}]
+            parts = self._form(content)
+            if parts is not content and self.make_repair("content_parts", where, "string -> part"):
+                message["content"] = parts
         elif self._rules.parts == "text" and all(part["type"] == "text" for part in content):
             text = "".join(part["text"] for part in content)
             if self.make_repair("content_parts", where, f"{len(content)} parts -> string"):
@@ -252,7 +317,7 @@ class _History:
             if self.make_repair("empty_calls", f"messages[{i}].tool_calls"):
                 del message["tool_calls"]
             return
-        by_id: dict[str, deque[tuple[str, _Place]]] = {}
+        by_id: dict[str, deque[tuple[str, CallPlace]]] = {}
         repaired = []
         for j, call in enumerate(calls):
             call, where = {**call}, f"messages[{i}].tool_calls[{j}]"
@@ -305,79 +370,6 @@ class _History:
         new_id, call = calls.popleft() if len(calls) > 1 else calls[0]
         self._unanswered.pop(call, None)
         self._answered.append((call, i))
+        self._call_of[i] = call
         if client_id != new_id and self.make_repair("result_id", where, f"{client_id:.80} -> {new_id:.80}"):
             message["tool_call_id"] = new_id
-
-
-def _is_empty(part: Any) -> bool:
-    return bool(part["type"] == "text" and part["text"] == "")
-
-
-def placed(
-    messages: Sequence[dict[str, Any]], known: Place, repairs: Callable[[str, str, str], bool]
-) -> list[dict[str, Any]]:
-    """`messages` with system messages where the model knows them.
-
-    `repairs`: tells whether to make a repair, given its kind, its field and what it does. Messages that declare tools
-    stay where they are.
-    """
-    if known == "anywhere":
-        return list(messages)
-    # Each message of the result with the contents that it is to have. They are joined at the end, because there may be
-    # very many.
-    result: list[tuple[dict[str, Any], list[Any]]] = []
-    begins = True  # whether there were only system messages so far
-    follows_system = False  # whether the last message is a system message that became a user message of its own
-    for i, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
-        moves = role == "system" and not message.get("tools")
-        begins = begins and role == "system"
-        if (
-            moves
-            and begins
-            and known == "one"
-            and result
-            and repairs("system_merged", f"messages[{i}]", "-> messages[0]")
-        ):
-            result[0][1].append(content)
-        elif moves and not begins and repairs("system_role", f"messages[{i}].role", "-> user"):
-            if result[-1][0].get("role") == "user":
-                result[-1][1].append(_marked(content))
-            else:
-                result.append(({"role": "user"}, [_marked(content)]))
-                follows_system = True
-        elif follows_system and role == "user":
-            result[-1][1].append(content)
-            follows_system = False
-        else:
-            result.append((message, [content]))
-            follows_system = False
-    return [_joined(message, contents) for message, contents in result]
-
-
-def _marked(content: Any) -> Any:
-    """`content` with tags that tell it from the user's own text."""
-    opener, closer = "<system-reminder>\n", "\n</system-reminder>"
-    if isinstance(content, str):
-        return opener + content + closer
-    return [_part(opener), *content, _part(closer)]
-
-
-def _joined(message: dict[str, Any], contents: list[Any]) -> dict[str, Any]:
-    """`message` with `contents`, which are strings or parts."""
-    if contents == [message.get("content")]:
-        return message
-    if all(isinstance(content, str) for content in contents):
-        return {**message, "content": _BETWEEN.join(contents)}
-    parts = _parts(contents[0])
-    for content in contents[1:]:
-        parts += (_part(_BETWEEN), *_parts(content))
-    return {**message, "content": parts}
-
-
-def _parts(content: Any) -> list[Any]:
-    return [_part(content)] if isinstance(content, str) else list(content)
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

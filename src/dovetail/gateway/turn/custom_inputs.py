@@ -1,7 +1,8 @@
 """The input of calls to custom tools: the text in the one argument of the function that stands for the tool.
 
-The input is decoded as it comes. A call whose arguments do not begin like `{"input": "…` has the arguments themselves
-as its input, so that no text is lost; the validation reports such a call.
+The input is decoded as it comes. A call whose arguments the reader could not read has their text as its input. One
+whose arguments begin in any other way than `{"input": "…` has the arguments themselves as its input, so that no text is
+lost. The validation reports both.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Literal
 
 from dovetail.custom_tools import INPUT
 from dovetail.events import CallArguments, CallEnd, CallStart, Event
+from dovetail.reading import MALFORMED
 from dovetail.reading.json_string import StringDecoder
 
-_OPENING = ("{", f'"{INPUT}"', ":", '"')
+_OPENING = (("{",), (f'"{INPUT}"', f'"{MALFORMED}"'), (":",), ('"',))
 _SPACE = " \t\r\n"
 _LONGEST_OPENING = 1_000  # characters, white space included
 #: The closing quote, or an escape, of which the second half may still be missing.
@@ -75,15 +77,16 @@ class InputDecoder:
     def _opening(self, fragment: str) -> str:
         arguments = self._begun + fragment
         rest = arguments[:_LONGEST_OPENING]
-        for part in _OPENING:
+        for words in _OPENING:
             rest = rest.lstrip(_SPACE)
-            if not rest.startswith(part):
-                if part.startswith(rest) and len(arguments) < _LONGEST_OPENING:
+            word = next(filter(rest.startswith, words), None)
+            if word is None:
+                if any(word.startswith(rest) for word in words) and len(arguments) < _LONGEST_OPENING:
                     self._begun = arguments
                     return ""
                 self._part, self._begun = "other", ""
                 return arguments
-            rest = rest[len(part) :]
+            rest = rest[len(word) :]
         self._part, self._begun = "string", ""
         return self._string(rest + arguments[_LONGEST_OPENING:])
 

@@ -87,7 +87,7 @@ def written_prompt(
     Raises what `render_prompt` raises, and `InvalidRequest` for a history that cannot be repaired.
     """
     off = frozenset(off)
-    for _ in range(2):
+    for _ in range(3):  # for answers that a repair joins with others, and then for those that the prompt hides
         if not answers:
             break
         try:
@@ -105,25 +105,22 @@ def written_prompt(
 def _spliced(request: TurnRequest, fmt: Format, answers: Mapping[int, Spelling], off: frozenset[str]) -> WrittenPrompt:
     verbatim = {i: "".join(answer.pieces) for i, answer in answers.items()}
     with request.trace.stage("repair"):
-        messages, repairs = fmt.repair(request.messages, request.tools, off=off, verbatim=verbatim)
-    numbers = dict(zip(_assistants(request.messages), _assistants(messages), strict=True))
-    splice = Splice(messages, {numbers[i]: answer for i, answer in answers.items()}, fmt.history_rules.reasoning_field)
+        messages, repairs, places = fmt.repaired(request.messages, off=off, verbatim=verbatim)
+    alone = {place: answers[i] for i in answers if (place := places[i]) is not None}
+    if len(alone) < len(answers):
+        raise Incomplete([i for i in answers if places[i] is None])
+    splice = Splice(messages, alone, fmt.history_rules.reasoning_field)
     with request.trace.stage("render"):
         prompt = render_prompt(request, fmt, splice.messages)
     try:
         spliced = splice.spliced(prompt, answer_frames(request, fmt), continues=request.continue_final_message)
     except Incomplete as incomplete:
-        raise Incomplete([i for i, number in numbers.items() if number in incomplete.messages]) from None
+        raise Incomplete([i for i in answers if places[i] in incomplete.messages]) from None
     return WrittenPrompt(spliced, repairs, answers, _last_role(messages))
 
 
 def _last_role(messages: Messages) -> str | None:
     return messages[-1]["role"] if messages else None
-
-
-def _assistants(messages: Messages) -> list[int]:
-    """The numbers of the assistant's messages. A repair may join others, and change these numbers by that."""
-    return [i for i, message in enumerate(messages) if message["role"] == "assistant"]
 
 
 def answer_frames(request: TurnRequest, fmt: Format) -> Frames:

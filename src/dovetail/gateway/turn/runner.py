@@ -21,7 +21,7 @@ from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
-from dovetail.formats.prompts.history import Repair
+from dovetail.formats.prompts.history import BARE_CALL, Repair
 from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.turn.logprobs import Speller
@@ -125,9 +125,11 @@ class TurnRunner:
         """The prompt of `request`, with the tokens of its recorded answers, and all repairs."""
         records, reports = recorded_answers(request.messages, request.tools, self._sealer)
         answers = {i: spelling(record, self._tokenizer) for i, record in records.items()}
-        off = request.extension.repairs_off(self._defaults.no_repair)
-        written = written_prompt(request, self._format, answers, off)
+        written = written_prompt(request, self._format, answers, self._repairs_off(request))
         return written._replace(repairs=[*written.repairs, *reports])
+
+    def _repairs_off(self, request: TurnRequest) -> set[str]:
+        return request.extension.repairs_off(self._defaults.no_repair)
 
     def _reports(self, request: TurnRequest, written: WrittenPrompt) -> tuple[Repair, ...]:
         """What the response reports of the history, with the client's names for its fields."""
@@ -173,6 +175,8 @@ class TurnRunner:
             continues=request.continue_final_message,
             response_format=request.response_format,
             parallel_tool_calls=request.parallel_tool_calls,
+            on_malformed_call=request.extension.on_malformed_call or self._defaults.on_malformed_call,
+            bare_calls=BARE_CALL not in self._repairs_off(request),
         )
         with request.trace.stage("compile"), errors_about_tools():
             if any(tool.custom for tool in tools):  # no other tool has a grammar of its own

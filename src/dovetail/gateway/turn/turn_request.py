@@ -22,6 +22,7 @@ from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.prompts.history import KINDS, Repair
 from dovetail.gateway.records.answers import SignedReasoning
 from dovetail.gateway.turn.trace import Trace
+from dovetail.reading import OnMalformedCall
 
 #: Where a path may be cut: before an index, a dot, or the "#" of a JSON pointer.
 _STEP = re.compile(r"[.\[#]")
@@ -83,6 +84,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `gate`: false lets the engine draft `draft_tokens` in each step, whatever its gate would choose.
     `record`: whether the answer comes with its record. `recording`: whether the request is recorded in a file.
+    `on_malformed_call`: see `Format.reader`.
     """
 
     strict: Strict | None = None
@@ -93,6 +95,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: bool | None = None
     recording: bool | None = None
     reasoning_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    on_malformed_call: OnMalformedCall | None = None
 
     def repairs_off(self, default_off: Iterable[str]) -> set[str]:
         """The kinds of repair that this request does without. `default_off`: those that the server leaves off."""
@@ -272,12 +275,14 @@ def fixed(request: TurnRequest, allowed: FixedSampling) -> TurnRequest:
 
 
 class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of turns. A request may override `strict`, `no_repair` and `default_max_tokens`.
+    """The settings of turns. A request may override `strict`, `no_repair`, `on_malformed_call` and
+    `default_max_tokens`.
 
-    `strict` is the level of tools when neither the request nor the tool has one. `no_repair` names the kinds of history
-    repair to leave off. `default_max_tokens` limits the answers to requests without a limit (None: the rest of the
-    context). `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any
-    number). Only an engine that enforces constraints keeps to it.
+    `strict` is the level of tools when neither the request nor the tool has one. `no_repair` names the kinds of repair
+    to leave off. `on_malformed_call` says what becomes of a call that cannot be read (`Format.reader`).
+    `default_max_tokens` limits the answers to requests without a limit (None: the rest of the context).
+    `reasoning_budget` is the most tokens of reasoning in answers to requests without a budget (None: any number). Only
+    an engine that enforces constraints keeps to it.
 
     `fixed_sampling` has the values that requests may have in each sampling field (None: any). With `gate_override`, a
     request may switch the gate off for itself. `record_key` signs the records of answers, which clients return in their
@@ -286,6 +291,7 @@ class TurnDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
     strict: Strict = "schema"
     no_repair: frozenset[str] = frozenset()
+    on_malformed_call: OnMalformedCall = "error"
     default_max_tokens: int | None = None
     reasoning_budget: int | None = None
     fixed_sampling: FixedSampling | None = None

@@ -13,12 +13,15 @@ from typing import Literal
 from dovetail.errors import PlanError
 from dovetail.formats.prompts.history import listed_kinds
 from dovetail.formats.registry import FAMILIES, NAMES
+from dovetail.reading import OnMalformedCall
 
 PREFIX = "dovetail_"
 #: Environment variable: the parsers of vLLM that Dovetail replaces, a list like ``kimi_k2,deepseek_v32``, or ``all``.
 OVERRIDE = "DOVETAIL_VLLM_OVERRIDE"
 #: Environment variable: the kinds of repair to leave out, a list like ``call_id,result_id``, or ``all``.
 NO_REPAIR = "DOVETAIL_VLLM_NO_REPAIR"
+#: Environment variable: what becomes of a call that cannot be read, ``error`` or ``text``: see `Format.reader`.
+ON_MALFORMED_CALL = "DOVETAIL_VLLM_ON_MALFORMED_CALL"
 
 Names = Mapping[str, tuple[str, ...]]
 
@@ -58,3 +61,14 @@ def overridden(words: str) -> tuple[Names, Names]:
 def repairs_off(words: str) -> frozenset[str]:
     """The kinds of repair that the value `words` of `NO_REPAIR` leaves out. Raises `InvalidRequest`."""
     return listed_kinds(words.strip() or "none")
+
+
+def on_malformed_call(word: str) -> OnMalformedCall:
+    """The value `word` of `ON_MALFORMED_CALL`; the default is "error". Raises `PlanError`."""
+    match word.strip():
+        case "" | "error":
+            return "error"
+        case "text":
+            return "text"
+        case _:
+            raise PlanError(f"{ON_MALFORMED_CALL} is {word!r:.80}; it may be error or text")

@@ -8,6 +8,7 @@ parser also works alone: vLLM's engine asks the reasoning parser where reasoning
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -25,8 +26,9 @@ from vllm.tool_parsers import ToolParser
 
 from dovetail.events import CallArguments, CallStart, Content, Event, Message, Reasoning, fold
 from dovetail.formats.base import Format
+from dovetail.formats.prompts.history import BARE_CALL
 from dovetail.formats.turn import Turn
-from dovetail.plugins.vllm import model_format
+from dovetail.plugins.vllm import model_format, names
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
 from dovetail.plugins.vllm.requests import choice_of, thinking_off, tools_of
 from dovetail.plugins.vllm.stream import Stream
@@ -147,8 +149,14 @@ class ReasoningReader(ReasoningParser, metaclass=CompositionHook):
 def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, calls: bool = True) -> Stream:
     """A stream that reads one output of `request`. `thinking`: the prompt left a reasoning block open."""
     own = model_format.tokenizer_of(tokenizer)
-    choice = choice_of(request) if calls else "none"
-    turn = Turn(fmt, tools=tools_of(request), tool_choice=choice, left_open=thinking)
+    turn = Turn(
+        fmt,
+        tools=tools_of(request),
+        tool_choice=choice_of(request) if calls else "none",
+        on_malformed_call=names.on_malformed_call(os.environ.get(names.ON_MALFORMED_CALL, "")),
+        bare_calls=BARE_CALL not in names.repairs_off(os.environ.get(names.NO_REPAIR, "")),
+        left_open=thinking,
+    )
     return Stream(turn.reader(own, call_prefix=f"call_{uuid.uuid4().hex[:16]}_"), own)
 
 

@@ -21,7 +21,7 @@ def register() -> None:
     Parsers and backend are imported on first use.
 
     In an untested version of vLLM only the names are registered, and a parser raises an error that names the supported
-    versions. Raises `DovetailError` for bad values of `names.OVERRIDE` and `names.NO_REPAIR`.
+    versions. Raises `DovetailError` for bad values of the environment variables in `names`.
     """
     tools, reasoning = names.overridden(os.environ.get(names.OVERRIDE, ""))
     try:
@@ -31,6 +31,7 @@ def register() -> None:
         with contextlib.suppress(Exception):  # an unknown version of vLLM must run as if the plugin were not there
             _register_parsers(tools, reasoning)
         return
+    names.on_malformed_call(os.environ.get(names.ON_MALFORMED_CALL, ""))  # refuses other words at start
     _register_parsers(tools, reasoning)
     _register_repair()
     _register_attention()

@@ -60,6 +60,8 @@ _TEXT_PARTS = {
     "reasoning_text": "text",
     "summary_text": "text",
 }
+#: Parts of a message from another agent. Codex calls its text encrypted, which it is for OpenAI's own models only.
+_AGENT_PARTS = {**_TEXT_PARTS, "encrypted_content": "encrypted_content"}
 #: The ids that this server gives to the items of an output: the kind, the response, the place.
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
 
@@ -139,6 +141,9 @@ class Conversation:
         kind = kind_of(item)
         if kind == "message":
             self._message(item, where)
+        elif kind == "agent_message":
+            content = _content(item.get("content"), f"{where}.content", _AGENT_PARTS)
+            self._append({"role": "user", "content": content}, where)
         elif kind == "reasoning":
             self._reasoning(item, where)
         elif kind in ("function_call", "custom_tool_call"):
@@ -279,16 +284,16 @@ def _response(item: Mapping[str, Any]) -> str | None:
     return match[1] if match else None
 
 
-def _content(content: Any, where: str) -> str | list[dict[str, Any]]:
+def _content(content: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> str | list[dict[str, Any]]:
     """Text, or parts of text, as chat completions have them."""
     if content is None or isinstance(content, str):
         return content or ""
-    texts = _texts(content, where)
+    texts = _texts(content, where, known)
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
 
 
-def _texts(parts: Any, where: str) -> list[str]:
-    """The texts of parts. Raises `InvalidRequest` for a part that is not text, such as an image."""
+def _texts(parts: Any, where: str, known: Mapping[str, str] = _TEXT_PARTS) -> list[str]:
+    """The texts of `known` parts. Raises `InvalidRequest` for a part that is not text, such as an image."""
     if parts is None:
         return []
     if not isinstance(parts, list):
@@ -297,9 +302,9 @@ def _texts(parts: Any, where: str) -> list[str]:
     for i, part in enumerate(parts):
         at = f"{where}[{i}]"
         kind = part.get("type") if isinstance(part, dict) else None
-        field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+        field = known.get(kind) if isinstance(kind, str) else None
         if field is None:
-            shown = ", ".join(map(repr, [*_TEXT_PARTS][:4]))
+            shown = ", ".join(map(repr, [*known][:4]))
             raise InvalidRequest(
                 f"{at}.type must be one of {shown} (no other is supported), not {kind!r:.80}", param=f"{at}.type"
             )

@@ -1,0 +1,110 @@
+"""A mention is no call: texts that explain markup come out untouched, as an answer and inside open reasoning.
+
+The texts are those of `prose/` in every format, and the project's own pages and sources, each in a few formats.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from dovetail.events import Message
+from dovetail.formats.registry import FAMILIES
+from dovetail.formats.turn import Turn
+from tests.drift.corpus import cases, pieces, prose
+from tests.reading import families
+
+ROOT = Path(__file__).parents[2]
+TOOLS = next(case.tools for case in cases() if len(case.tools) > 1)
+PAGES = sorted([*(ROOT / "src/dovetail").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"])
+#: How many formats read a page as a whole.
+_FORMATS_A_PAGE = 3
+#: Stand for the texts where an answer is written.
+_WORDS = Message("CONTENT", "REASONING")
+#: Every family, as each has markers of its own.
+families_all = pytest.mark.parametrize("family", FAMILIES)
+reasoning_all = pytest.mark.parametrize("family", [name for name in FAMILIES if families.reasons(name, True)])
+
+
+@functools.cache
+def own() -> dict[str, list[str]]:
+    """Paragraphs of the project's pages and sources, and the pages as a whole, by the formats that read them.
+
+    Which formats these are depends on the text alone, so that a change of one page changes nothing about the others.
+    """
+    names = list(FAMILIES)
+    shared: dict[str, list[str]] = {name: [] for name in names}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").strip()
+        paragraphs = filter(None, map(str.strip, re.split(r"\n\s*\n", text)))
+        for piece, count in ((text, _FORMATS_A_PAGE), *((paragraph, 1) for paragraph in paragraphs)):
+            first = zlib.crc32(piece.encode())
+            for number in range(count):
+                shared[names[(first + number) % len(names)]].append(piece)
+    return shared
+
+
+def around(name: str, *, reasoning: bool) -> tuple[str, str]:
+    """What the family writes before and after the text of an answer, or of its reasoning."""
+    fmt = families.format_of(name)
+    message = _WORDS if reasoning else Message(_WORDS.content)
+    written = fmt.write(message, thinking=reasoning).text
+    end = next((end for end in fmt.end_of_turn if written.endswith(end)), "")
+    before, _, after = written.partition(_WORDS.reasoning if reasoning else _WORDS.content)
+    return before, after.removesuffix(end)
+
+
+def untouched(name: str, text: str, *, reasoning: bool, cut: bool) -> str | None:
+    """How the text came out, whole or in pieces; None if it is what went in, without a call and without a Defect."""
+    before, after = around(name, reasoning=reasoning)
+    output = before + text + after
+    turn = Turn(families.format_of(name), tools=TOOLS, left_open=reasoning and families.opened(name, True))
+    reader = turn.reader()
+    parts = pieces(output, len(text)) if cut else [output]
+    message = dovetail.fold([*(event for part in parts for event in reader.feed(part)), *reader.finish()])
+    meant = (_WORDS.content, text) if reasoning else (text, "")
+    if (message.content, message.reasoning, message.calls, message.defects) == (*meant, (), ()):
+        return None
+    return f"{text!r} was read as {message}"
+
+
+def reasons_itself(name: str, text: str, *, reasoning: bool) -> bool:
+    """Whether the text holds tags of reasoning, which mean what they say: in reasoning its end, in an answer either."""
+    kind = families.format_of(name).reader_type
+    tags = {kind.think_end.strip()} if reasoning else {kind.think.strip(), kind.think_end.strip()}
+    if reasoning:
+        tags.add(around(name, reasoning=True)[1].partition(_WORDS.content)[0].strip())
+    return any(tag in text for tag in tags - {""})
+
+
+def faults(name: str, texts: Iterable[str], *, reasoning: bool) -> list[str]:
+    """How the texts came out that did not come out as they were, each read whole and in pieces."""
+    apart = (text for text in texts if not reasons_itself(name, text, reasoning=reasoning))
+    read = (untouched(name, text, reasoning=reasoning, cut=cut) for text in apart for cut in (False, True))
+    return [fault for fault in read if fault is not None]
+
+
+@families_all
+def test_an_answer_about_markup(family: str) -> None:
+    assert not faults(family, (text for _, text in prose()), reasoning=False)
+
+
+@reasoning_all
+def test_reasoning_about_markup(family: str) -> None:
+    assert not faults(family, (text for _, text in prose()), reasoning=True)
+
+
+@families_all
+def test_answers_that_are_the_project_itself(family: str) -> None:
+    assert not faults(family, own()[family], reasoning=False)
+
+
+@reasoning_all
+def test_reasoning_that_is_the_project_itself(family: str) -> None:
+    assert not faults(family, own()[family], reasoning=True)
