@@ -92,8 +92,8 @@ def test_a_call_without_a_name_is_of_the_only_tool() -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "content"),
     [
-        ("<tool_call>sear", [], "sear"),
-        ("<tool_call>search\n<arg_key>que", [""], "que"),
+        ("<tool_call>sear", [], ""),
+        ("<tool_call>search\n<arg_key>que", [""], ""),
         ("<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>par", ['{"query": "par'], ""),
         ("<tool_call>search\n" + argument(), ['{"query": "x"'], ""),
     ],

@@ -143,12 +143,14 @@ class KeyTagReader(ParameterReader):
         """Read an argument after its name, which `marker` ended."""
         between = ""
         if marker in (self.key, self.parameter_end):
-            yield from self._skip(WHITESPACE, MOST_SPACE)
-            if (yield from self._next_is(self.value)):  # the marker stands for the key's end
+            self._unread()
+            match = yield from self._look(*_value_after_end(type(self)))
+            if match is not None:  # the marker stands for the key's end
+                self._at = match.end()
                 self._defect("missing_key_end", key)
                 yield from self._parameter_value(key.strip())
                 return
-            self._unread()
+            yield from self._next_is(marker)
         if marker == self.key_end:
             between, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
             while marker == self.key_end and not between.strip():
@@ -179,6 +181,14 @@ def _key_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pat
     key = rf"[^\ud800-\udfff]{{0,{LONGEST_KEY}}}"
     whole = rf"{opened}(?=[^\ud800-\udfff]*\S){key}{re.escape(kind.in_alphabet(kind.key_end))}"
     return re.compile(whole), re.compile(rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}(?:(?:{openers}){key})?")
+
+
+@functools.lru_cache(256)
+def _value_after_end(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The same for a value after a marker that stands where the end of a key belongs."""
+    markers, value = (kind.in_alphabet(kind.key), kind.in_alphabet(kind.parameter_end)), kind.in_alphabet(kind.value)
+    ended = rf"(?:{'|'.join(map(re.escape, markers))})[{WHITESPACE}]{{0,{MOST_SPACE}}}"
+    return re.compile(ended + re.escape(value)), re.compile(ended)
 
 
 class SectionKeyTagReader(KeyTagReader):
