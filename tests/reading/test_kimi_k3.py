@@ -229,11 +229,14 @@ def test_a_cut_call_stays_cut(text: str, arguments: str, repaired: str, reason: 
 @pytest.mark.parametrize(
     ("cut", "content", "defect"),
     [
-        ('<|open|>call tool="sea', 'tool="sea', "truncated_call"),
-        (tag('call tool="search"') + '<|open|>argument key="ci', 'key="ci', "truncated_argument"),
+        ('<|open|>call tool="sea', "", "truncated_call"),
+        ('<|open|>call tool="other', 'tool="other', "truncated_call"),
+        (tag('call tool="search"') + "<|open|>argument ke", "", "truncated_call"),
+        (tag('call tool="search"') + '<|open|>argument key="ci', "", "truncated_call"),
+        (tag('call tool="search"') + '<|open|>argument key="ot', 'key="ot', "truncated_argument"),
     ],
 )
-def test_a_cut_tag_is_content(cut: str, content: str, defect: str) -> None:
+def test_a_cut_tag_is_content_if_nothing_of_the_tools_begins_like_it(cut: str, content: str, defect: str) -> None:
     message = parse(OVER + tag("tools") + cut, reason="length")
     assert message.content == content
     assert defect in kinds(message)

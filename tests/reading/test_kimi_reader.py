@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.events import CallEnd, Event, Message
 from tests.examples import examples
-from tests.reading import families
+from tests.reading import families, whole
 from tests.reading.kimi_oracle import INSIDE, MARKERS, THINK_END, read
 
 FMT = dovetail.format("kimi_k25")
@@ -213,3 +213,93 @@ def test_many_calls_cost_no_more_each(header: str) -> None:
     message = dovetail.fold(reader.feed(section(*(call(header.format(i)) for i in range(calls)))))
     assert len({c.id for c in message.calls}) == calls
     assert taken.lookups <= 5 * calls
+
+
+def tool(name: str, *keys: str) -> dict[str, object]:
+    properties = {key: {"type": "string"} for key in keys}
+    return {"type": "function", "function": {"name": name, "parameters": {"properties": properties, "required": keys}}}
+
+
+BASH, WEATHER = tool("Bash", "command"), tool("get_weather", "city")
+LS = '{"command": "ls"}'
+UUID = "550e8400-e29b-41d4-a716-446655440000"
+SINGULAR, SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
+
+
+def read_calls(text: str, tools: list[dict[str, object]], *, reason: str = "stop") -> Message:
+    return whole.read("kimi_k25", text, tools, reason, thinking=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "call_id", "defects"),
+    [
+        ("functions_Bash_2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions-Bash-2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions_Bash", "Bash", "functions.Bash:0", ["misspelled_name"]),
+        ("Bash_2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions_Bash_2:3", "Bash", "functions.Bash:3", ["misspelled_name"]),
+        ("functions.bash:2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("call_ab12", "Bash", "functions.Bash:0", ["missing_name"]),
+        (UUID, "Bash", "functions.Bash:0", ["missing_name"]),
+        (f"functions.{UUID}:3", "Bash", "functions.Bash:3", ["missing_name"]),
+        ("chatcmpl-tool-0a1b", "Bash", "functions.Bash:0", ["missing_name"]),
+        ("7", "Bash", "functions.Bash:7", ["missing_name"]),
+        ("", "Bash", "functions.Bash:0", ["missing_name"]),
+        ("functions.rm:1", "rm", "functions.rm:1", ["unknown_name"]),
+    ],
+)
+@pytest.mark.parametrize("tools", [[BASH], [WEATHER, BASH]])
+def test_ids_of_other_forms(
+    header: str, name: str, call_id: str, defects: list[str], tools: list[dict[str, object]]
+) -> None:
+    message = read_calls(section(call(header, LS)), tools)
+    assert [(c.name, c.id, c.arguments) for c in message.calls] == [(name, call_id, LS)]
+    assert (message.content, kinds(message)) == ("", defects)
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"other": 1}', "[1]", "", '{"command": "' + "y" * 5000 + '"}', '{"command": "never closed']
+)
+def test_an_id_whose_arguments_fit_no_tool_is_passed_on(arguments: str) -> None:
+    message = read_calls(section(call(arguments='{"city": "Oslo"}'), call("call_ab12", arguments)), [WEATHER, BASH])
+    assert [c.name for c in message.calls] == ["get_weather", "call_ab12"]
+    assert "unknown_name" in kinds(message)
+
+
+def test_arguments_that_fit_several_tools_name_none() -> None:
+    message = read_calls(section(call("call_ab12", LS)), [BASH, tool("sh", "command")])
+    assert [c.name for c in message.calls] == ["call_ab12"] or message.content
+
+
+@pytest.mark.parametrize(
+    ("text", "defects"),
+    [
+        (SINGULAR + call("functions.Bash:0", LS) + SINGULAR_END, ["misspelled_marker"] * 2),
+        (SECTION + call("functions.Bash:0", LS) + SINGULAR_END, ["misspelled_marker"]),
+        (SINGULAR + call("functions.Bash:0", LS) + SECTION_END, ["misspelled_marker"]),
+        (
+            f"{SECTION}{CALL}functions.Bash:0{ARGS}{LS}{SINGULAR_END}",
+            ["missing_call_end", "misspelled_marker"],
+        ),
+        (
+            SECTION + SINGULAR + call("functions.Bash:0", LS) + SECTION_END,
+            ["misspelled_marker", "stray_marker"],
+        ),
+    ],
+)
+def test_markers_in_the_singular(text: str, defects: list[str]) -> None:
+    message = read_calls(text, [BASH, WEATHER])
+    assert (whole.calls(message), message.content, kinds(message)) == ([("Bash", LS)], "", defects)
+
+
+def test_a_mention_of_such_a_marker_is_text() -> None:
+    text = f"Use {SINGULAR} to open a section, and {SINGULAR_END} to close it."
+    assert read_calls(text, [BASH]) == Message(text)
+
+
+def test_a_later_header_that_is_cut_off_is_no_content() -> None:
+    message = read_calls(
+        SECTION + call("functions.Bash:0", LS) + CALL + "functions.get_w", [BASH, WEATHER], reason="length"
+    )
+    assert (whole.calls(message), message.content) == ([("Bash", LS)], "")
+    assert kinds(message) == ["truncated_call", "missing_section_end"]

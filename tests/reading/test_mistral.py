@@ -89,6 +89,18 @@ def test_arguments(text: str, arguments: str, defects: list[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("after", ["[ARGS]{", "{", "[CALL_ID]abcdefghi[ARGS]{"])
+def test_a_name_with_a_blank(after: str) -> None:
+    message = read(f'{CALLS}get weather{after}"city": "Oslo"}}')
+    assert (calls(message), message.content) == ([("get_weather", '{"city": "Oslo"}')], "")
+    assert kinds(message) == ["misspelled_name"]
+
+
+def test_a_later_header_that_is_cut_off_is_no_content() -> None:
+    message = read(f"{NAMED}{CALLS}get_wea", reason="length")
+    assert (calls(message), message.content, kinds(message)) == ([("ping", '{"a": 1}')], "", ["truncated_call"])
+
+
 def test_ids_in_the_text() -> None:
     named = f"{CALLS}ping{CALL_ID}VvvODy9mT{ARGS}{{}}"
     assert read(named) == Message(calls=(Call("VvvODy9mT", "ping", "{}"),))

@@ -36,6 +36,10 @@ OSLO = '{"city": "Oslo"}'
         ),
         (f"<tool_calls>{CALL}and {CALL}</tool_calls>", "and ", [OSLO, OSLO], ["text_in_section"]),
         (SECTION.replace("<tool_sep>\n" + PARAMETER, '{"city": "Oslo"}'), "", [OSLO], ["json_arguments"]),
+        (SECTION.replace("<arg_key>", "<tool_call>"), "", [OSLO], ["missing_key_start"]),
+        (SECTION.replace("<arg_key>", "<tool_calls>"), "", [OSLO], ["missing_key_start"]),
+        (SECTION.replace("get_weather", "get weather"), "", [OSLO], ["misspelled_name"]),
+        (SECTION.replace("</arg_key>", "</arg_value>"), "", [OSLO], ["missing_key_end"]),
     ],
 )
 def test_near_misses(output: str, content: str, arguments: list[str], defects: list[str]) -> None:

@@ -170,6 +170,21 @@ class Parameters:
         self._bracket.feed(fresh)
         return self._bracket.in_string
 
+    @property
+    def empty(self) -> bool:
+        """Whether no parameter has begun."""
+        return not self._keys
+
+    @property
+    def only_key(self) -> str:
+        """The tool's parameter, if it has one only and that has not begun; else ""."""
+        keys = self._types_of.own_keys()
+        return keys[0] if len(keys) == 1 and not self._keys else ""
+
+    def begins_key(self, text: str) -> bool:
+        """Whether `text` is the beginning of a parameter's name."""
+        return any(key.startswith(text.strip()) for key in self._types_of.own_keys())
+
     def end(self) -> None:
         """End the object."""
         self._emit("}" if self._keys else "{}")

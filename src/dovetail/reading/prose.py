@@ -520,6 +520,8 @@ class ProseReader(Reader):
             self._trial.cut = defect == "truncated_call" and self._begins_call(text)
             raise Abandoned
         self._defect(defect, text[:80])
+        if defect == "truncated_call" and self._cut_off and self._begins_call(text):
+            return
         if text := text.lstrip():
             self._events.append(Content(text))
 

@@ -204,6 +204,8 @@ class KimiK3Reader(ParameterReader):
         tag = yield from self._tag()
         key, rest = self._named(tag, "key", "type")
         if key is None:
+            if tag.stop is None and self._cut_off and self._begins_argument(tag.text.strip()):
+                return
             self._abandon(tag.text, "truncated_argument" if tag.stop is None else "missing_key")
             return
         types = _TYPES.get(tag.attributes.get("type", ""))
@@ -223,6 +225,13 @@ class KimiK3Reader(ParameterReader):
         else:
             self._defect("missing_parameter_end", key)
             self._unread()
+
+    def _begins_argument(self, text: str) -> bool:
+        """Whether `text`, at the end of an output that was cut off, begins the attributes of one of the arguments."""
+        attribute = 'key="'
+        return attribute.startswith(text) or (
+            text.startswith(attribute) and self._parameters.begins_key(text.removeprefix(attribute))
+        )
 
     # -- tags ---------------------------------------------------------------------------------------------------------
 
