@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "empty_section": "a section without a call",
         "text_in_section": "text between calls; it is content",
         "stray_marker": "a marker where it means nothing; it is dropped",
+        "misspelled_marker": "a marker in another spelling than the family's; it is that marker",
         "stray_bracket": "a bracket too many; it is dropped",
         "stray_separator": "a comma or semicolon too many between calls; it is dropped",
         "text_after_calls": "text after calls where only calls were asked for; it ends the answer and is dropped",
@@ -64,6 +65,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         # One argument at a time
         "duplicate_parameter": "an argument that the call already has; both are passed on, and the last one counts",
         "missing_parameter_end": "an argument that was not closed",
+        "carriage_return": "a CRLF where a newline belongs to the tags around a value; it belongs to them too",
         "missing_key": "an argument without a name",
         "missing_key_start": "an argument's name that was not opened",
         "missing_key_end": "an argument's name that was not closed",

@@ -30,6 +30,14 @@ class KeyTagReader(ParameterReader):
         return (cls.parameter_end, *others, *("\n" + other for other in others), *cls.ends)
 
     @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return (cls.key, cls.value, cls.parameter_end, *cls.around_calls(), cls.think, cls.think_end.lstrip(), *cls.ends)
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return (cls.value,)
+
+    @classmethod
     def around_calls(cls) -> tuple[str, ...]:
         """The markers that stand before and after calls."""
         return cls.section, cls.section_end

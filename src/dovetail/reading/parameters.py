@@ -58,6 +58,10 @@ class Parameters:
         """Whether the tool's schema says what type the parameter has."""
         return self._types_of[key] != ANY
 
+    def excludes(self, key: str) -> bool:
+        """Whether the tool certainly has no parameter of this name."""
+        return self._types_of.excludes(key)
+
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
         """Begin a parameter, and return a function that takes its value.
 

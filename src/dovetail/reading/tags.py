@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dovetail.events import Content
-from dovetail.reading.alphabet import any_control
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
+from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.value_ends import REST, REST_BEGUN, Closer, OpenValue, ValueEnds, value_ends
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -27,19 +27,36 @@ class ParameterReader(CallReader):
     #: What ends a section of calls, and what ends a parameter's value.
     section_end: str
     parameter_end: str
+    #: What may follow `parameter_end` and belongs to it.
+    after_parameter_end: ClassVar[str] = ""
+    #: Other spellings of `parameter_end`.
+    other_parameter_ends: ClassVar[tuple[str, ...]] = ()
     #: Whether a newline after a parameter's opening tag belongs to the tag.
     newline_before_value = False
+    #: Whether nothing stands between the end of a value and what follows it.
+    one_line = False
     #: What may surround a value, if it is a string; "" for nothing.
     quotes = ("", "")
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
-        self.value_stops, self._value_end, self._text_stops = _stops_of_values(type(self))
+        self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
+        self._open_value = OpenValue(self._ends, (), self._is_foreign)
         super().__init__(options, tokenizer)
 
     @classmethod
     def stops_of_values(cls) -> tuple[str, ...]:
         """The markers that end a value: its own end, and those that should not come before it."""
+        raise NotImplementedError
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        """The markers that may come after a value."""
+        raise NotImplementedError
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        """What opens another parameter, where it stands in a value."""
         raise NotImplementedError
 
     @classmethod
@@ -54,42 +71,64 @@ class ParameterReader(CallReader):
         """The request's only tool, which a call without a name must mean; None if there are several."""
         return next(iter(self._options.tools)) if len(self._options.tools) == 1 else None
 
-    def _parameter_value(self, key: str, types: frozenset[str] | None = None, begun: str = "") -> Script[None]:
-        """Read one value, of which `begun` was read before. A marker that ends it too early is put back."""
+    def _is_foreign(self, tag: str) -> bool:
+        """Whether a nested tag, of which `tag` is all up to its bracket, is no parameter of the tool."""
+        return False
+
+    def _parameter_value(
+        self, key: str, types: frozenset[str] | None = None, begun: str = "", *, lenient: bool = False
+    ) -> Script[None]:
+        """Read one value, of which `begun` was read before. A marker that ends it too early is put back.
+
+        `lenient`: whether the value was not opened as the family does.
+        """
         write = self._parameters.open(key, types)
+        newlines: tuple[str, ...] = ()
         if begun:
             write(begun)
-        elif self.newline_before_value:
-            yield from self._skip("\n", 1)
-        marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
+        elif self.newline_before_value and (yield from self._next_is("\n", "\r\n")) == "\r\n":
+            self._defect("carriage_return", key)
+            newlines = ("\r\n",)
+        closers = self._closers
+        own = ()
+        if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
+            own = (f"</{key}>",)
+            newlines = (*newlines, "\n")
+        stops = self._value_marks
+        if own or newlines:
+            stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
+            stops = (*stops, *("\r\n" + closer for closer in closers if "\r\n" in newlines))
+        self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
+        marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
         if marker is None:
             return
         self._parameters.close()
-        if marker != self.parameter_end:
+        marker = marker.strip("\r\n")
+        if marker in own:
+            self._defect("misspelled_marker", marker)
+        elif marker in closers:
+            yield from self._end_of_closer(marker)
+        else:
             self._defect("missing_parameter_end", key)
             self._unread()
 
-    def _weigh_stop(self, text: str, at: int) -> int | None:
-        """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`.
+    def _end_of_closer(self, closer: str) -> Script[None]:
+        """Read the rest of a value's closing tag, of which `closer` was read."""
+        rest = ""
+        if closer != self.parameter_end:
+            match = yield from self._look(REST, REST_BEGUN)
+            rest = match.group() if match is not None else ""
+            self._at += len(rest)
+        if closer + rest != self.parameter_end:
+            self._defect("misspelled_marker", closer + rest)
 
-        It does where the value is JSON and inside a string. Elsewhere the spelling of a control token does, unless
-        it ends the value, if the value's end comes before any other stop.
-        """
-        if text[self._at] != "\n" and self._parameters.in_json_string:
+    def _weigh_stop(self, text: str, at: int) -> int | None:
+        """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`."""
+        if text[self._at] not in "\r\n" and self._parameters.in_json_string:
             return string_goes_on(text, at)
-        if not any_control.search(text, self._at, at) or text.endswith(self._value_end, self._at, at):
+        if not self._parameters.is_text:
             return -1
-        limit = at + FARTHEST
-        end = text.find(self._value_end, at, limit)
-        for stop in self._text_stops:
-            if text.find(stop, at, limit if end < 0 else end) >= 0:
-                return -1
-        if end < 0 and len(text) < limit:
-            return None
-        if end < 0:
-            return FARTHEST - max(map(len, (self._value_end, *self._text_stops)))
-        # A newline before the end may belong to it.
-        return end - at - ("\n" + self.parameter_end in self.value_stops and text[at:end].endswith("\n"))
+        return self._open_value.weigh(text, self._at, at, over=self._over)
 
     def _close_parameters(self, marker: str | None, end: str) -> None:
         """End the call whose parameters stopped at `marker`. `end` was expected there."""
@@ -109,11 +148,36 @@ class ParameterReader(CallReader):
 
 
 @functools.lru_cache(256)
-def _stops_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], str, list[str]]:
-    """The stops of a family's values; what ends one for certain, and the stops that are ordinary text, both as in the
-    input."""
-    stops, end = kind.stops_of_values(), kind.parameter_end
-    return stops, kind.in_alphabet(end), [stop for stop in stops if not kind._is_control(stop) and end not in stop]
+def _ends_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], ValueEnds]:
+    """The stops of a family's values as the grammar has them; its closing tags up to the last bracket; what its reader
+    looks for in values; and what it compares that with."""
+    end, stops = kind.parameter_end, kind.stops_of_values()
+    others = [stop for stop in stops if stop.lstrip("\n") != end]
+    closers: dict[str, Closer] = {}
+    for each in (end, *kind.other_parameter_ends):
+        stem, own = each.removesuffix(">"), each == end
+        if len(stem) < _SHORTEST_STEM or stem == each or any(other.lstrip("\n").startswith(stem) for other in others):
+            closers[each] = "whole" if own else "other"
+        elif kind.in_alphabet(each)[-1] == ">":
+            closers[stem] = "own" if own else "other"
+        else:
+            closers |= {each: "whole", stem: "other"}
+    nested = kind.nested_tags()
+    searched = [*closers, *others, *(tag for tag in nested if tag not in others)]
+    if kind.newline_before_value:
+        searched += ("\n" + closer for closer in closers)
+    in_text = [stop for stop in others if not kind._is_control(stop)]
+    nested = (*nested, *(tag for stop in others if (tag := stop.lstrip("\n")).startswith(nested)))
+    ends = value_ends(
+        kind.in_alphabet(end),
+        {kind.in_alphabet(closer): own for closer, own in closers.items()},
+        map(kind.in_alphabet, nested),
+        in_text,
+        map(kind.in_alphabet, kind.marks_after_values()),
+        kind.after_parameter_end and kind.in_alphabet(kind.after_parameter_end),
+        one_line=kind.one_line,
+    )
+    return stops, tuple(closers), tuple(dict.fromkeys(searched)), ends
 
 
 class TagReader(ParameterReader):
@@ -143,6 +207,18 @@ class TagReader(ParameterReader):
             if cls._is_control(other):  # text within a line is the value's own
                 stops.append(other)
         return tuple(stops)
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return _marks_of_sections(cls)[0]
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter))
+
+    def _is_foreign(self, tag: str) -> bool:
+        name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
+        return name is not None and self._parameters.excludes(name)
 
     # -- sections -----------------------------------------------------------------------------------------------------
 
@@ -438,6 +514,9 @@ class _Tag(NamedTuple):
     empty: bool
 
 
+#: Closing tags up to the last bracket that are shorter begin other words.
+_SHORTEST_STEM = 7
+_PLAIN_KEY = re.compile(r"\w{2,64}", re.ASCII)
 _DECLARED_TYPES = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')

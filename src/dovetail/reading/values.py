@@ -21,6 +21,9 @@ NULL: Final = frozenset(("null",))
 #: Keys under which models put all arguments of a call, although the tool has no such parameter.
 WRAPPERS: Final = ("arguments", "input", "parameters")
 
+#: Keywords with which a schema may have other parameters than its `properties`.
+_MORE_PARAMETERS: Final = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
+
 #: Each type alone, by its name.
 _TYPES: Final = {name: frozenset((name,)) for name in ANY}
 
@@ -54,6 +57,13 @@ class ParameterTypes:
         """Whether the tool has a parameter of this name, as far as its schema tells."""
         self._steps = _MOST_STEPS
         return any(True for _ in self._declared(self._root, key, 0))
+
+    def excludes(self, key: str) -> bool:
+        """Whether the tool certainly has no parameter of this name: its schema lists its parameters, and no others."""
+        root = self._root
+        if not isinstance(root, Mapping) or not isinstance(root.get("properties"), Mapping):
+            return False
+        return key not in root["properties"] and not any(root.get(word) for word in _MORE_PARAMETERS)
 
     def is_wrapper(self, key: str) -> bool:
         """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""
