@@ -147,6 +147,11 @@ class Parameters:
         return self._in_string or self._buffered is not None or not self._keys
 
     @property
+    def has_required(self) -> bool:
+        """Whether the parameters so far are all that the tool requires."""
+        return self._types_of.required <= self._keys
+
+    @property
     def _must_be_text(self) -> bool:
         """Whether the open value is declared to be no string, although the tool's schema has strings only.
 

@@ -65,6 +65,12 @@ class ParameterTypes:
             return False
         return key not in root["properties"] and not any(root.get(word) for word in _MORE_PARAMETERS)
 
+    @property
+    def required(self) -> frozenset[str]:
+        """The names of the parameters that a call must have."""
+        listed = _list(self._root.get("required")) if isinstance(self._root, Mapping) else ()
+        return frozenset(name for name in listed if isinstance(name, str))
+
     def is_wrapper(self, key: str) -> bool:
         """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""
         return key in WRAPPERS and isinstance(self._root, Mapping) and not self.declares(key)
