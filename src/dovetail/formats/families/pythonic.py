@@ -155,7 +155,7 @@ class PythonicReader(PythonReader):
         bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space, expected)):
             return True
-        if expected and not bracket and (yield from self._bare_call()):
+        if expected and not bracket and (yield from self._call_in_brackets()):
             return True
         following = yield from self._peek()
         if expected and not following and self._cut_off:
@@ -168,7 +168,7 @@ class PythonicReader(PythonReader):
             self._events.append(Content(space))
         return False
 
-    def _bare_call(self) -> Script[bool]:
+    def _call_in_brackets(self) -> Script[bool]:
         """Read a call without a list around it, after the marker; False if none comes."""
         stops = dict.fromkeys(f"{name}(" for name in self._options.tools)
         call = (yield from self._next_is(*stops)) if len(stops) <= _MOST_NAMES else None
