@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.events import Call, CallArguments, CallStart, Defect, Message
+from dovetail.events import Call, CallArguments, CallStart, Defect, Event, Message
 from dovetail.gateway.observe.recording import Recording
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.inspect.verdict import misfits, verdict
@@ -193,10 +193,18 @@ def test_a_detail_of_a_defect_that_says_nothing_is_left_out() -> None:
     start = CallStart(0, "a", "f")
     for detail in ("", "[5 characters]", "call 0"):
         assert not [*misfits([start, CallArguments(0, '{"a"'), Defect("invalid_json", detail)])]
-    events = [start, CallArguments(0, '{"a": 1}'), Defect("schema_mismatch", "call 0: /b/c against #/x/type")]
+    events: list[Event] = [
+        start,
+        CallArguments(0, '{"a": 1}'),
+        Defect("schema_mismatch", "call 0: /b/c against #/x/type"),
+    ]
     assert [*misfits(events)] == ["call 1 (f): `b.c` does not fit the schema's `type`"]
     for arguments, pointer in (("{", "/b/c"), ("[" * 5000, "/b/c"), ("[1]", "/" + "9" * 5000), ("[1]", "/７")):
-        written = [start, CallArguments(0, arguments), Defect("schema_mismatch", f"call 0: {pointer} against #/type")]
+        written: list[Event] = [
+            start,
+            CallArguments(0, arguments),
+            Defect("schema_mismatch", f"call 0: {pointer} against #/type"),
+        ]
         assert [each.endswith("does not fit the schema's `type`") for each in misfits(written)] == [True]
     assert not [*misfits([Defect("schema_mismatch", f"call {'9' * 5000}")])]
     assert not [*misfits([start, CallArguments(0, "I think so"), Defect("malformed_call", "[1 character]")])]
