@@ -43,13 +43,11 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         # names
         (call(before="search"), [("search", X)], "", ["missing_prefix"]),
         (call(before="call:rm"), [("rm", X)], "", ["unknown_name"]),
-        (call(before="call:"), [], "call:{query:x}",
-         ["missing_name", "text_in_section", "stray_marker", "stray_marker"]),
-        (call(before="call:two words"), [], "call:two words{query:x}",
-         ["unreadable_call", "text_in_section", "stray_marker", "stray_marker"]),
+        (call(before="call:"), [], call(before="call:"), []),
+        (call(before="call:two words"), [], call(before="call:two words"), []),
         (call("", "call:submit"), [("submit", "{}")], "", ["missing_arguments"]),
-        (call("", "nonsense"), [], "nonsense", ["unreadable_call"]),
-        ("<|tool_call>" + "n" * 2000, [], "n" * 2000, ["endless_header"]),
+        (call("", "nonsense"), [], call("", "nonsense"), []),
+        ("<|tool_call>" + "n" * 2000, [], "<|tool_call>" + "n" * 2000, []),
         # brackets, commas and ends
         (call(f"{{query:{Q}x{Q}"), [("search", X)], "", ["missing_bracket"]),
         (call("{more:{a:[1"), [("search", '{"more": {"a": [1]}}')], "", ["missing_bracket"]),
@@ -66,9 +64,10 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         (call('{"query": "x, \\"y\\" \\\\"}'), [("search", '{"query": "x, \\"y\\" \\\\"}')], "",
          ["attribute_quotes"] * 2),
         (call('{query:"a\nb"}'), [("search", '{"query": "a\\nb"}')], "", ["attribute_quotes"]),
-        (call('{query:"x}'), [("search", '{"query": "x}')], "", ["invalid_arguments"]),
+        (call('{query:"x}'), [("search", X)], "", ["attribute_quotes", "missing_parameter_end"]),
         (call(f"{{{Q}query{Q}:{Q}x{Q}}}"), [("search", X)], "", ["attribute_quotes"]),
-        (call(f"{{{Q}query{Q}={Q}x{Q}}}"), [("search", f"{{query={Q}x{Q}}}")], "",
+        (call(f"{{{Q}query{Q}={Q}x{Q}}}"), [("search", X)], "", ["attribute_quotes", "missing_equals"]),
+        (call(f"{{{Q}query{Q} {Q}x{Q}}}"), [("search", f"{{query{Q}x{Q}}}")], "",
          ["attribute_quotes", "invalid_arguments"]),
         (call(f"{{{Q}query"), [("search", "{query")], "", ["attribute_quotes", "invalid_arguments"]),
         (call("{any:[None,True]}"), [("search", '{"any": [null, true]}')], "", ["python_value"] * 2),
@@ -81,17 +80,19 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         (call(f"{{more:{Q}{{'k': [None]}}{Q}}}"), [("search", '{"more": {"k": [null]}}')], "", ["mistyped_value"]),
         (call(f"{{topn:{Q}three{Q}}}"), [("search", '{"topn": "three"}')], "", ["invalid_value"]),
         # what is no object
-        (call("{}", "call:search{query:x,query:y}"), [("search", '{"query": "x", "query": "y"}')], "{}",
-         ["unquoted_value", "duplicate_parameter", "unquoted_value", "text_in_section"]),
+        (call("{}", "call:search{query:x,topn:3}"), [("search", '{"query": "x", "topn": 3}')], "{}",
+         ["unquoted_value", "text_in_section"]),
+        (call("{query:x,query:y}"), [("search", '{"query": "x", "query": "y"}')], "",
+         ["unquoted_value", "duplicate_parameter", "unquoted_value"]),
         (call("{query}"), [("search", "{query}")], "", ["invalid_arguments"]),
         (call("{query:}"), [("search", '{"query": }')], "", ["invalid_arguments"]),
         (call("{:3}"), [("search", "{:3}")], "", ["invalid_arguments"]),
         (call("{query:[1}}"), [("search", '{"query": [1}}')], "", ["invalid_arguments"]),
-        (call(f"{{query:x{Q}y{Q}}}"), [("search", f'{{"query": x{Q}y{Q}}}')], "", ["invalid_arguments"]),
+        (call(f"{{topn:x{Q}y{Q}}}"), [("search", f'{{"topn": x{Q}y{Q}}}')], "", ["invalid_arguments"]),
         (call("{any:" + "[" * 300), [("search", '{"any": ' + "[" * 300)], "", ["invalid_arguments"]),
         ("<|tool_call>call:search{query}<turn|>", [("search", "{query}")], "", ["invalid_arguments"]),
         # cut off
-        ("<|tool_call>call:sea", [], "call:sea", ["truncated_call"]),
+        ("<|tool_call>call:sea", [], "<|tool_call>call:sea", []),
         ("<|tool_call>call:search{query:" + Q + "a", [("search", '{"query": "a')], "", ["truncated_call"]),
         ("<|tool_call>call:search{topn:12", [("search", '{"topn": 12')], "", ["truncated_call"]),
         ("<|tool_call>call:search{topn:" + Q + "12", [("search", '{"topn": 12')], "",
@@ -100,10 +101,10 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         # between calls and in reasoning
         ("<|tool_call>" + call(), [("search", X)], "", ["missing_name"]),
         (f"<|tool_call>call:search{{query:{Q}x{Q}}}" + call(), [("search", X)] * 2, "", ["missing_call_end"]),
-        ("<tool_call|>a", [], "a", ["stray_marker"]),
-        (f"a{Q}b", [], "ab", ["stray_marker"]),
+        ("<tool_call|>a", [], "<tool_call|>a", []),
+        (f"a{Q}b", [], f"a{Q}b", []),
         ("<|channel>thought\nHm." + call(), [("search", X)], "", ["reasoning_not_closed"]),
-        ("<|channel>final\na", [], "final\na", ["stray_marker"]),
+        ("<|channel>final\na", [], "<|channel>final\na", []),
     ],
 )  # fmt: skip
 def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
@@ -142,3 +143,83 @@ def test_arguments_that_are_no_object_are_not_written() -> None:
             FMT.write(Message("", "", (Call("0", "search", arguments),)))
     written = FMT.write(Message("", "", (Call("0", "search", json.dumps({"any": [None, True, 2.5]})),)), thinking=False)
     assert written.text == "<|tool_call>call:search{any:[null,true,2.5]}<tool_call|><|tool_response>"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "defects"),
+    [
+        # brackets
+        (call(f"(query:{Q}x{Q})"), [("search", X)], ["wrong_bracket"]),
+        (call("(topn:3)") * 2, [("search", '{"topn": 3}')] * 2, ["wrong_bracket"] * 2),
+        (call("({topn:3})"), [("search", '{"topn": 3}')], ["wrong_bracket"]),
+        (call(f"(query:{Q}x{Q}}}"), [("search", X)], ["wrong_bracket"]),
+        (call(f"{{query:{Q}x{Q})"), [("search", X)], ["wrong_bracket"]),
+        (call("(any:[f(x)])"), [("search", '{"any": ["f(x)"]}')], ["wrong_bracket", "unquoted_value"]),
+        (call("()", "call:submit"), [("submit", "{}")], ["wrong_bracket"]),
+        (call(f"(query:{Q}x)"), [("search", X)], ["wrong_bracket", "missing_parameter_end"]),
+        (call("(query:two words)"), [("search", '{"query": "two words"}')], ["wrong_bracket", "unquoted_value"]),
+        # = for :
+        (call(f"{{query={Q}x{Q},topn=3}}"), [("search", '{"query": "x", "topn": 3}')], ["missing_equals"] * 2),
+        # strings in other quotes
+        (call("{query:'x'}"), [("search", X)], ["attribute_quotes"]),
+        (call("{query:'it\\'s, well: \\w+',topn:3}"), [("search", """{"query": "it's, well: \\\\w+", "topn": 3}""")],
+         ["attribute_quotes"]),
+        (call(f"{{query:'x{Q},topn:3}}"), [("search", '{"query": "x", "topn": 3}')], ["attribute_quotes"]),
+        (call(f"{{query:'x'{Q}}}"), [("search", X)], ["attribute_quotes"]),
+        (call(f"{{query:{Q}x'}}"), [("search", X)], ["missing_parameter_end"]),
+        (call(f"{{query:{Q}x',topn:3}}"), [("search", '{"query": "x", "topn": 3}')], ["missing_parameter_end"]),
+        (call('{query:"a "b", c",topn:3}'), [("search", r'{"query": "a \"b\", c", "topn": 3}')], ["attribute_quotes"]),
+        (call(r'{query:"\w\n\u00e9\u12"}'), [("search", r'{"query": "\\w\n\u00e9\\u12"}')], ["attribute_quotes"]),
+        (call("{topn:'3',more:\"{}\"}"), [("search", '{"topn": 3, "more": {}}')],
+         ["attribute_quotes", "mistyped_value"] * 2),
+        (call("{any:['a','b, c']}"), [("search", '{"any": ["a", "b, c"]}')], ["attribute_quotes"] * 2),
+        (call("{more:{'k':True}}"), [("search", '{"more": {"k": true}}')], ["attribute_quotes", "python_value"]),
+        (call("{query:'x"), [("search", '{"query": "x"}')],
+         ["attribute_quotes", "missing_parameter_end", "missing_bracket"]),
+        # strings without a marker
+        (call(f"{{query:{Q}x}}"), [("search", X)], ["missing_parameter_end"]),
+        (call(f"{{query:{Q}x,topn:3}}"), [("search", '{"query": "x", "topn": 3}')], ["missing_parameter_end"]),
+        (call(f"{{query:{Q}x,any:{Q}y{Q}}}"), [("search", '{"query": "x", "any": "y"}')], ["missing_parameter_end"]),
+        (call(f"{{more:{{a:[{Q}x]}}}}"), [("search", '{"more": {"a": ["x"]}}')], ["missing_parameter_end"]),
+        (call(f"{{query:x, y{Q},topn:3}}"), [("search", '{"query": "x, y", "topn": 3}')], ["unquoted_value"]),
+        (call('{query:if (a) {\n  "b", c}\n,topn:3}'), [("search", r'{"query": "if (a) {\n  \"b\", c}", "topn": 3}')],
+         ["unquoted_value"]),
+        (call("{query:a, b: c, topn: 3}"), [("search", '{"query": "a, b: c", "topn": 3}')], ["unquoted_value"]),
+        (call("{note:a, b}", "call:submit"), [("submit", '{"note": "a, b"}')], ["unquoted_value"]),
+        (call("{note:a,more:b}", "call:submit"), [("submit", '{"note": "a", "more": "b"}')], ["unquoted_value"] * 2),
+        (call("{query:" + "word, " * 500 + "}"), [("search", json.dumps({"query": ("word, " * 500)[:-1]}))],
+         ["unquoted_value"]),
+        # names
+        (call(before="call:google:mcp:search"), [("search", X)], ["misspelled_name"]),
+        (call(before="call:default_api.search"), [("search", X)], ["misspelled_name"]),
+        (call(before=":search"), [("search", X)], ["missing_prefix"]),
+        (call(before="Call:search"), [("search", X)], ["missing_prefix"]),
+        # a well-formed string may spell all of that
+        (call(f"{{query:{Q}a',topn:3}}<tool_call|>{Q},any:{Q}\"b)<tool_call|>,query:{Q}}}"),
+         [("search", """{"query": "a',topn:3}<tool_call|>", "any": "\\"b)<tool_call|>,query:"}""")], []),
+    ],
+)  # fmt: skip
+def test_near_misses_are_read_as_meant(text: str, calls: list[tuple[str, str]], defects: list[str]) -> None:
+    message = whole.read("gemma4", text, TOOLS, thinking=False)
+    assert [(c.name, c.arguments) for c in message.calls] == calls
+    assert (message.content, [defect.kind for defect in message.defects]) == ("", defects)
+
+
+def test_a_bracket_that_may_begin_prose() -> None:
+    text = "<|tool_call>call:search(and so on) is what it writes."
+    assert whole.read("gemma4", text, TOOLS, thinking=False) == Message(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "reasoning", "content"),
+    [
+        ("thought\nHm.\n<channel|>Answer.", True, "Hm.", "Answer."),
+        ("thought\nHm.\n<channel|>Answer.", False, "Hm.", "Answer."),
+        ("thought\nHm.", False, "", "thought\nHm."),
+        ("thought\n" + "x" * 2000 + "<channel|>", False, "", "thought\n" + "x" * 2000),
+        ("thoughts", False, "", "thoughts"),
+    ],
+)
+def test_reasoning_without_its_first_marker(text: str, thinking: bool, reasoning: str, content: str) -> None:
+    message = whole.read("gemma4", text, TOOLS, thinking=thinking)
+    assert (message.reasoning, message.content) == (reasoning, content)

@@ -43,7 +43,7 @@ def value_of(literal: str) -> Any:
     return json.loads(message.calls[0].arguments)["a"]
 
 
-# Each value with one way to write it. Sets, bytes and complex numbers have no JSON.
+# Each value with one way to write it. Bytes and complex numbers have no JSON.
 scalars = st.one_of(
     st.sampled_from(("None", "True", "False")),
     st.integers().map(repr),
@@ -98,6 +98,22 @@ def brackets(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 literals = st.recursive(scalars | strings, brackets, max_leaves=10)
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("{'a', 'b'}", ["a", "b"]),
+        ("{ 1,2.50 , None}", [1, 2.5, None]),
+        ("{'a,\\'b:'}", ["a,'b:"]),
+        ("{'a': {'b'}, 'c': [{2}]}", {"a": ["b"], "c": [[2]]}),
+        ("{'x', {'y': 1}, 'z',}", ["x", {"y": 1}, "z"]),
+        ("{}", {}),
+        ("{ }", {}),
+    ],
+)
+def test_a_set_is_a_list(literal: str, value: Any) -> None:
+    assert value_of(literal) == value
 
 
 @given(literals, st.integers(min_value=1, max_value=5))
@@ -217,8 +233,8 @@ def test_near_misses_are_read_as_meant(arguments: str, read_as: str, defects: li
         ("a='x'.upper()", '{"a": "x".upper()'),
         (r"a=g('it\'s (')", r"""{"a": g('it\'s (')"""),
         ("a=[1, 2}, b=3", '{"a": [1, 2'),
-        ("a={1, 2}", '{"a": {1, 2}'),
-        ("a={'x'}", '{"a": {"x"}'),
+        ("a={(1), 2}", '{"a": {(1), 2}'),
+        ("a={'x': 1, 'y'}", '{"a": {"x": 1, "y"}'),
         ("a={g'x': 1}", """{"a": {g'x': 1}"""),
         ("a={'x'.y: 1}", '{"a": {"x".y: 1}'),
         ("a=[1,,2]", '{"a": [1, ,2]'),

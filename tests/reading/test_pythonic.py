@@ -7,7 +7,7 @@ import functools
 import pytest
 
 import dovetail
-from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Event, Message
+from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message
 from tests.reading import whole
 from tests.reading.whole import calls, kinds
 
@@ -55,18 +55,28 @@ def test_written_messages() -> None:
         ("search(q='x')]", "search(q='x')]", [], []),
         ("[link](http://x)", "[link](http://x)", [], []),
         ("see [link(x)](http://x)", "see [link(x)](http://x)", [], []),
-        (f"See: {ONE} and [link(x)]", "See:  and [link(x)]", CALLED, []),
+        (f"See: {ONE}", "See: ", CALLED, []),
+        (f"See: {ONE} and [link(x)]", f"See: {ONE} and [link(x)]", [], []),
+        (f"See:\n{ONE} and [link(x)]", "See:\n and [link(x)]", CALLED, []),
+        (f"See: {ONE} \n{ONE}{EOT}", "See: ", CALLED * 2, []),
+        (f"You can call {ONE}.", f"You can call {ONE}.", [], []),
+        ("[[search(q='x')]]", "[[search(q='x')]]", [], []),
+        ("See [search(q=f(x))] now", "See [search(q=f(x))] now", [], []),
+        (f"See [[[{ONE} {'x' * 5000}", f"See [[[{ONE} {'x' * 5000}", [], []),
+        (f"See [search(q='{'x' * 5000}')]", "See ", [("search", '{"q": "' + "x" * 5000 + '"}')], []),
         (f"{ONE} Done.", " Done.", CALLED, []),
         (f"a{CALLS}{ONE}{CALLS_END} b", "a b", CALLED, []),
-        (f"{CALLS}print(1){CALLS_END}", "print(1)", [], ["unreadable_call"]),
-        (f"{CALLS}search(q='x'){CALLS_END}", "search(q='x')", [], ["unreadable_call"]),
-        (f"{CALLS}[se:arch(q='x')]{CALLS_END}", "[se:arch(q='x')]", [], ["unreadable_call"]),
-        (f"{CALLS}[sear{CALLS_END}", "[sear", [], ["unreadable_call"]),
-        (f"{CALLS}[sear", "[sear", [], ["unreadable_call"]),
-        (f"{CALLS}{ONE}{CALLS_END}{TAG}print(1){EOT}", "print(1)", CALLED, ["unreadable_call"]),
+        (f"{CALLS}print(1){CALLS_END}", f"{CALLS}print(1){CALLS_END}", [], []),
+        (f"{CALLS}search(q='x'){CALLS_END}", "", CALLED, ["missing_list"]),
+        (f"{CALLS}search(q='x')\n{CALLS_END}", "", CALLED, ["missing_list"]),
+        (f"{CALLS}[se:arch(q='x')]{CALLS_END}", f"{CALLS}[se:arch(q='x')]{CALLS_END}", [], []),
+        (f"{CALLS}[sear{CALLS_END}", f"{CALLS}[sear{CALLS_END}", [], []),
+        (f"{CALLS}[sear", f"{CALLS}[sear", [], []),
+        (f"{CALLS}{ONE}{CALLS_END}{TAG}print(1){EOT}", f"{TAG}print(1)", CALLED, []),
         (f"{CALLS}{ONE}[1]{CALLS_END}", "[1]", CALLED, []),
         (f"{CALLS}{CALLS_END}", "", [], ["empty_section"]),
-        (f"{CALLS_END}a", "a", [], ["stray_marker"]),
+        (f"{CALLS_END}a", f"{CALLS_END}a", [], []),
+        (f"a{CALLS_END}", "a", [], ["stray_marker"]),
         (" " * 40 + ONE, " " * 40, CALLED, []),
         # Names.
         ("[unheard(q='x')]", "", [("unheard", '{"q": "x"}')], ["unknown_name"]),
@@ -111,6 +121,9 @@ def test_without_tools_only_what_begins_with_a_call_is_one() -> None:
         (f"<think>{ONE}</think>\n{ONE}", False, ONE, "", CALLED, []),
         (f"so</think>{ONE}", True, "so", "", CALLED, []),
         (f"so{CALLS}{ONE}{CALLS_END}", True, "so", "", CALLED, ["reasoning_not_closed"]),
+        (f"so{CALLS}{ONE}{CALLS_END} and so", True, f"so{CALLS}{ONE}{CALLS_END} and so", "", [], []),
+        (f"`{CALLS}`, then {CALLS_END} so</think>b", True, f"`{CALLS}`, then {CALLS_END} so", "b", [], []),
+        (f"`{CALLS}`, </think> and `{EOT}`", False, "", f"`{CALLS}`, </think> and `{EOT}`", [], []),
         (f"so{EOT}a", True, "so", "a", [], []),
         ("a</think>b", False, "", "ab", [], ["stray_marker"]),
     ],
@@ -144,7 +157,7 @@ def test_a_cut_call_stays_cut(text: str, arguments: str, repaired: str | None, r
 @pytest.mark.parametrize("text", ["", "[", "[sear"])
 def test_a_list_that_was_cut_off_before_its_first_call(text: str) -> None:
     message = parse(CALLS + text, reason="length")
-    assert (message.content, kinds(message)) == (text, ["truncated_call"])
+    assert (message.content, message.defects) == ("", (Defect("truncated_call", CALLS + text),))
 
 
 def test_text_that_is_held_back() -> None:
@@ -154,8 +167,11 @@ def test_text_that_is_held_back() -> None:
         return reader.feed(text)
 
     assert feed("a [") == [Content("a ")]
-    assert feed("sea ") == [Content("[sea"), Content(" ")]
-    assert feed("[se") == []
+    assert feed("sea ") == [Content("["), Content("sea ")]
+    assert feed("[search(q='x')") == []
+    assert feed(" b\n") == [Content("["), Content("search(q='x') b\n")]
+    assert feed("[sea ") == [Content("[sea"), Content(" ")]
+    assert feed("\n[se") == [Content("\n")]
     assert feed("arch(") == [CallStart(0, "call_0", "search"), CallArguments(0, "{")]
     assert "".join(e.fragment for e in feed("q='") if isinstance(e, CallArguments)) == '"q": "'
     assert feed("pa") == [CallArguments(0, "pa")]
@@ -164,4 +180,11 @@ def test_text_that_is_held_back() -> None:
     assert feed("[not") == []
     assert feed("hing]") == [Content("[nothing"), Content("]")]
     longest = max(len(tool["function"]["name"]) for tool in TOOLS)  # type: ignore[arg-type,index]
-    assert feed("[" + "x" * (longest + 1)) == [Content("[" + "x" * (longest + 1))]
+    assert feed("[" + "x" * (longest + 1)) == [Content("["), Content("x" * (longest + 1))]
+
+
+@pytest.mark.parametrize("place", ["reasoning", "content"])
+def test_what_lfm2_mentions_is_text(place: str) -> None:
+    text = "Calls stand between `<|tool_call_start|>` and <|tool_call_end|>, as in [search(q='x')] here."
+    message = whole.read("lfm2", text + "</think>" * (place == "reasoning"), TOOLS, thinking=place == "reasoning")
+    assert message == (Message("", text) if place == "reasoning" else Message(text))

@@ -3,11 +3,15 @@
     <|tool_call>call:search{query:<|"|>words<|"|>,limit:3,exact:true,tags:[<|"|>a<|"|>]}<tool_call|>
 
 The arguments are passed on as JSON while they come. Strings stream, and have no escapes.
+
+A string in other quotes, or without one of its markers, ends where the next argument or the end of the call follows.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring as quote
 from typing import ClassVar, Literal, TypeAlias
 
@@ -16,19 +20,39 @@ import msgspec
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_text import WHITESPACE, is_json
 from dovetail.reading.parameters import from_python
-from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
+from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script, Weigh
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 from dovetail.tokens import Tokenizer
 
 #: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST = 256
 _BRACKETS = {"{": "}", "[": "]"}
-_BREAKS = (",", '"', *_BRACKETS, *_BRACKETS.values())
+_QUOTES = ('"', "'")
+_CLOSERS = (*_BRACKETS.values(), ")")
+_BREAKS = (",", *_QUOTES, *_BRACKETS, *_BRACKETS.values())
 _GAP = f"[{WHITESPACE}]{{0,16}}"
 _WORD = r"[\w.-]{1,128}"
 #: The beginning of an object up to its first key, or to its end.
 _FIRST_KEY = re.compile(rf"{_GAP}\{{{_GAP}(?:({_WORD}){_GAP}:|\}})")
 _MAY_BE_FIRST_KEY = re.compile(rf"{_GAP}(?:\{{{_GAP}(?:{_WORD}{_GAP})?)?")
+_CONTROL = "[\ud800-\udfff]"
+#: A key and its colon, after the comma in front of them, and what may become that.
+_KEY = re.compile(rf"{_GAP}(?:[\"']|{_CONTROL})?({_WORD})(?:[\"']|{_CONTROL})?{_GAP}[:=]")
+_MAY_BE_KEY = re.compile(rf"{_GAP}(?:[\"']|{_CONTROL})?(?:{_WORD})?(?:[\"']|{_CONTROL})?{_GAP}")
+_COMMA = re.compile(rf"{_GAP},")
+#: What follows the last bracket of a call, and what may become that.
+_AFTER_CALL = re.compile(rf"[{WHITESPACE}}}\])]{{0,16}}{_CONTROL}")
+_MAY_BE_AFTER_CALL = re.compile(rf"[{WHITESPACE}}}\])]{{0,16}}")
+#: What follows a value other than a comma and a key.
+_AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?(?:[}}\])]|{_CONTROL})")
+_MAY_BE_AFTER_VALUE = re.compile(rf"{_GAP}(?:,{_GAP})?")
+#: Where a name without its name spaces may begin.
+_NAME_SPACE = re.compile(r"[:./\s]+")
+_ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
+_MAY_BE_ESCAPE = re.compile(r"(?:u[0-9a-fA-F]{0,3})?")
+#: The most parameters of a tool that are looked for in a string without its end, and characters of a name.
+_MOST_KEYS, _LONGEST_KEY = 64, 128
 #: How arguments ended: with their bracket; at a marker of the section or the end of the output; or with something that
 #: cannot be read.
 _Outcome: TypeAlias = Literal["ended", "open", "broken"]
@@ -55,9 +79,34 @@ class BareKeyReader(CallReader):
         self._keys: set[str] = set()
         #: Whether a bracket around all arguments is open.
         self._unwrapping = False
+        #: Whether a round bracket may end the arguments.
+        self._round = False
+        #: Whether a word is one of the tool's parameters, and what would begin the next argument inside a string.
+        self._is_key: Callable[[str], bool] = bool
+        self._next_keys: tuple[str, ...] = ()
         self._outside = (self.section, self.section_end, *self.ends)
         super().__init__(options, tokenizer)
         self._closing = self.in_alphabet(self.string_end)
+
+    def _read(self) -> Script[None]:
+        yield from self._thinks_without_opener()
+        yield from super()._read()
+
+    def _thinks_without_opener(self) -> Script[None]:
+        """Read what comes after the control token that opens reasoning, if the output begins with it."""
+        control = next((control for control in self.controls if self.think.startswith(control)), "")
+        word = self.think.removeprefix(control).lstrip()
+        if not control or not word:
+            return
+        if not self._options.thinking:
+            end = self.in_alphabet(self.think_end.strip())
+            reasoning = re.compile(rf"{re.escape(word)}[^{end}]{{0,{FARTHEST}}}{end}")
+            begun = "|".join(re.escape(word[:n]) for n in range(len(word)))
+            if (yield from self._look(reasoning, re.compile(rf"{begun}|{re.escape(word)}[^{end}]*"))) is None:
+                return
+            self._options = msgspec.structs.replace(self._options, thinking=True)
+        if (yield from self._next_is(word)):
+            self._defect("stray_marker", word)
 
     def _section(self, opener: str) -> Script[None]:
         while True:
@@ -66,11 +115,12 @@ class BareKeyReader(CallReader):
                 return
 
     def _call(self) -> Script[None]:
-        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", *self.controls)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, "{", "(", *self.controls)
         if not marker:
             self._abandon(header, "truncated_call" if marker is None else "endless_header")
             return
-        name = header.strip().removeprefix(self.before_name).strip()
+        written = header.strip().removeprefix(self.before_name).strip()
+        name = self._without_name_space(written.lstrip(":").lstrip())
         known = self._tool(name) in self._options.tools
         if not known and (marker != "{" or not name or any(map(str.isspace, name))):
             self._unread()
@@ -79,16 +129,23 @@ class BareKeyReader(CallReader):
             return
         if not header.strip().startswith(self.before_name):
             self._defect("missing_prefix", name)
+        elif name != written:
+            self._defect("misspelled_name", written)
         name = self._open_call(name)
-        if marker != "{":
+        if marker not in ("{", "("):
             self._unread()
             self._defect("missing_arguments", self._id)
             self._write("{}")
-        elif not (yield from self._arguments_of(name)):
+        elif not (yield from self._arguments_of(name, marker)):
             return
         if not (yield from self._end_of_section()):
             self._defect("missing_call_end", self._id)
         self._end_call()
+
+    def _without_name_space(self, name: str) -> str:
+        """The part of `name` that names a tool; `name` if none does."""
+        parts = (name[at:] for at in (0, *(match.end() for match in _NAME_SPACE.finditer(name))))
+        return next((part for part in parts if self._tool(part) in self._options.tools), name)
 
     def _end_of_section(self) -> Script[bool]:
         """Read up to the end of the section; whether it came."""
@@ -99,15 +156,30 @@ class BareKeyReader(CallReader):
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 
-    def _arguments_of(self, name: str) -> Script[bool]:
-        """Pass on the arguments of the open call, after their bracket; whether they are an object."""
+    def _arguments_of(self, name: str, bracket: str) -> Script[bool]:
+        """Pass on the arguments of the open call, after their `bracket`; whether they are an object."""
         types = self._types_of(name)
+        schema = self._options.tools.get(name)
+        declared = schema.get("properties") if isinstance(schema, Mapping) else None
+        keys = [key for key in declared if isinstance(key, str)] if isinstance(declared, Mapping) else []
+        self._is_key = types.declares if keys else bool
+        self._next_keys = tuple(
+            f"{mark},{key}:" for key in keys[:_MOST_KEYS] if len(key) <= _LONGEST_KEY for mark in ("", *_QUOTES)
+        )
         self._keys = set()
         self._levels = [_Level("}")]
         self._unwrapping = False
+        self._round = bracket == "("
+        if self._round:
+            self._defect("wrong_bracket", bracket)
+            yield from self._skip(WHITESPACE)
+            yield from self._next_is("{")
         self._write("{")
         outcome = yield from self._items(types)
         if outcome == "ended":
+            if self._round:
+                yield from self._skip(WHITESPACE)
+                yield from self._next_is(")")
             return True
         if not (yield from self._peek()):
             self._truncated_call()
@@ -128,7 +200,9 @@ class BareKeyReader(CallReader):
             yield from self._skip(WHITESPACE)
             if self._unwrapping and len(self._levels) == 1 and (yield from self._next_is("}")):
                 self._unwrapping = False
-            elif (yield from self._next_is(level.end)):
+            elif (end := (yield from self._next_is(level.end, *(")",) * (len(self._levels) == 1)))) is not None:
+                if end == ")" and not self._round:
+                    self._defect("wrong_bracket", end)
                 if level.ready and not level.empty:
                     self._defect("stray_separator", ",")
                 self._levels.pop()
@@ -182,65 +256,136 @@ class BareKeyReader(CallReader):
 
     def _key(self) -> Script[str | None]:
         """Read a key and its colon; None if none comes. Then what came is written."""
-        opener = yield from self._next_is(self.string, '"')
+        opener = yield from self._next_is(self.string, *_QUOTES)
         if opener is None:
-            key, stop = yield from self._read_up_to(LONGEST_HEADER, ":", *_BREAKS, *self.controls)
-            if stop == ":" and key.strip():
-                return key.strip()
+            key, stop = yield from self._read_up_to(LONGEST_HEADER, ":", "=", *_BREAKS, *self.controls)
+            read = key.strip()
         else:
             self._defect("attribute_quotes", opener)
             end = self.string_end if opener == self.string else opener
             key, stop = yield from self._read_up_to(LONGEST_HEADER, end, *self.controls)
+            read = key
             if stop == end:
                 yield from self._skip(WHITESPACE)
-                if (yield from self._next_is(":")):
-                    return key
-                self._write(key)
-                return None
-        self._unread()
-        self._write(key)
-        return None
+                stop = yield from self._next_is(":", "=")
+                if stop is None:
+                    self._write(key)
+                    return None
+        if stop not in (":", "=") or not (read or opener):
+            if self._round and self._trial is not None:  # so may prose go on
+                raise Abandoned
+            self._unread()
+            self._write(key)
+            return None
+        if stop == "=":
+            self._defect("missing_equals", read)
+        return read
 
     def _any_value(self, types: frozenset[str]) -> Script[bool]:
         if (yield from self._next_is(self.string)):
             yield from self._string(types)
             return True
-        if (yield from self._next_is('"')):
-            return (yield from self._quoted())
+        if (mark := (yield from self._next_is(*_QUOTES))) is not None:
+            yield from self._quoted(mark, types)
+            return True
         if (bracket := (yield from self._next_is(*_BRACKETS))) is not None:
             self._write(bracket)
             self._levels.append(_Level(_BRACKETS[bracket]))
             return len(self._levels) <= _DEEPEST
-        text, stop = yield from self._read_up_to(LONGEST_HEADER, *_BREAKS, *self.controls)
+        top = len(self._levels) == 1
+        ends = _CLOSERS if top and self._round else tuple(_BRACKETS.values())
+        text, stop = yield from self._read_up_to(LONGEST_HEADER, ",", *_QUOTES, *_BRACKETS, *ends, *self.controls)
         self._unread()
-        is_value = bool(text.strip()) and stop in (",", "}", "]", *self._outside)
-        self._write(self._scalar(text.strip(), types) if is_value else text)
-        return is_value
+        bare = text.strip()
+        is_value = bool(bare) and stop in (",", *ends, *self._outside)
+        if is_value and types != STRING and (value := self._value_of(bare)) is not None:
+            self._write(value)
+        elif bare and top and "string" in types:
+            yield from self._unquoted(text)
+        else:
+            self._write(self._string_of(bare) if is_value else text)
+            return is_value
+        return True
 
-    def _scalar(self, text: str, types: frozenset[str]) -> str:
-        if types != STRING:
-            if is_json(text):
-                return text
-            if is_json(python := from_python(text)):
-                self._defect("python_value", text)
-                return python
+    def _value_of(self, text: str) -> str | None:
+        """The value that `text` is, in JSON or Python; None if it is none."""
+        if is_json(text):
+            return text
+        if is_json(python := from_python(text)):
+            self._defect("python_value", text)
+            return python
+        return None
+
+    def _string_of(self, text: str) -> str:
         self._defect("unquoted_value", text)
         return quote(text)
 
+    # -- strings ------------------------------------------------------------------------------------------------------
+
     def _string(self, types: frozenset[str]) -> Script[None]:
         """Read a string after its opening marker."""
-        stops = (self.string_end, *self._outside)
-        if "string" in types:
-            self._write('"')
-            marker = yield from self._value(lambda text: self._write(quote(text)[1:-1]), *stops, weigh=self._weigh)
-            self._write('"' if marker is not None else "")
-        else:
-            pieces: list[str] = []
-            marker = yield from self._value(pieces.append, *stops, weigh=self._weigh)
-            self._write(self._from_string("".join(pieces)))
+        marker = yield from self._text_of_string(types, (self.string_end,), self._weigh)
         if marker not in (None, self.string_end):
             self._defect("missing_parameter_end", self._id)
             self._unread()
+            yield from self._next_is(*_QUOTES)  # another quote than the one that opened it
+
+    def _quoted(self, mark: str, types: frozenset[str]) -> Script[None]:
+        """Read a string in other quotes, after the first one."""
+        self._defect("attribute_quotes", mark)
+        marker = yield from self._text_of_string(types, (mark, self.string_end, "\\"), self._weigh_quote)
+        if marker == mark:
+            yield from self._next_is(self.string_end)
+        elif marker not in (None, self.string_end):
+            self._defect("missing_parameter_end", self._id)
+            self._unread()
+
+    def _unquoted(self, text: str) -> Script[None]:
+        """Read a string without quotes, perhaps with the marker at its end, which begins with `text`."""
+        self._defect("unquoted_value", text.strip())
+        self._write(f'"{quote(text.strip())[1:-1]}')
+        space = text[len(text.rstrip()) :]
+
+        def write(more: str) -> None:
+            nonlocal space
+            more = space + more
+            # Whitespace at the end is layout; there is not much of it.
+            space = more[len(more.rstrip()) :][:MOST_SPACE]
+            self._write(quote(more[: len(more) - len(space)])[1:-1])
+
+        stops = (",", "}", *(")",) * self._round, self.string_end, *self._outside)
+        marker = yield from self._value(write, *stops, weigh=self._weigh_unquoted)
+        self._write('"' if marker is not None else "")
+        if marker not in (None, self.string_end):
+            self._unread()
+
+    def _text_of_string(self, types: frozenset[str], ends: tuple[str, ...], weigh: Weigh) -> Script[str | None]:
+        """Pass on a string up to one of `ends`, or to what shows that its end is missing. Returns what came."""
+        streams = "string" in types
+        pieces: list[str] = []
+        out = self._write if streams else pieces.append
+        brackets = "".join(level.end for level in reversed(self._levels))
+        closed = (brackets, f"{brackets[:-1]})") if self._round else (brackets,)
+        missing = [f"{mark}{end}{self.section_end}" for mark in ("", *_QUOTES) for end in closed if mark not in ends]
+        next_keys = self._next_keys if len(self._levels) == 1 and self.string_end == ends[0] else ()
+        stops = tuple(dict.fromkeys((*ends, *missing, *next_keys, *self._outside)))
+        out('"')
+
+        def write(text: str) -> None:
+            out(quote(text)[1:-1])
+
+        while (marker := (yield from self._value(write, *stops, weigh=weigh))) == "\\":
+            if ends[0] == "'":
+                out("'" if (yield from self._next_is("'")) else "\\\\")
+            elif (escape := (yield from self._look(_ESCAPE, _MAY_BE_ESCAPE))) is None:
+                out("\\\\")
+            else:
+                self._at += len(escape.group())
+                out("\\" + escape.group())
+        out('"' if marker is not None or not streams else "")
+        if not streams:
+            self._write(self._from_string(json.loads("".join(pieces))))
+        return marker
 
     def _weigh(self, text: str, at: int) -> int | None:
         """Whether a marker in a string, which ends at `at`, only spells one: see `reading.reader.Weigh`.
@@ -256,7 +401,36 @@ class BareKeyReader(CallReader):
         following = text[end + len(self._closing) : limit].lstrip(WHITESPACE)[:1]
         if not following:
             return None if len(text) < limit else end - at
-        return end - at if following in ",}]" else -1
+        return end - at if following in ",}])" else -1
+
+    def _weigh_quote(self, text: str, at: int) -> int | None:
+        """Whether a quote in a string in quotes, which ends at `at`, is a part of it, because nothing follows it that
+        follows a value."""
+        if text[self._at : at] not in (*_QUOTES, self._closing) or _AFTER_VALUE.match(text, at):
+            return -1
+        if _MAY_BE_AFTER_VALUE.fullmatch(text, at):
+            return None
+        comma = _COMMA.match(text, at)
+        if comma is None:
+            return 0
+        return -1 if self._levels[-1].end == "]" else self._weigh_comma(text, comma.end(), bool)
+
+    def _weigh_comma(self, text: str, at: int, is_key: Callable[[str], bool]) -> int | None:
+        """Whether the comma that ends at `at` is a part of a string, because no key follows it."""
+        if key := _KEY.match(text, at):
+            return -1 if is_key(key[1]) else 0
+        return None if _MAY_BE_KEY.fullmatch(text, at) else 0
+
+    def _weigh_unquoted(self, text: str, at: int) -> int | None:
+        """Whether a comma, a bracket or a marker in a string without quotes is a part of it."""
+        stop = text[self._at : at]
+        if stop == ",":
+            return self._weigh_comma(text, at, self._is_key)
+        if stop in _CLOSERS:
+            if _AFTER_CALL.match(text, at):
+                return -1
+            return None if _MAY_BE_AFTER_CALL.fullmatch(text, at) else 0
+        return self._weigh_quote(text, at)
 
     def _from_string(self, text: str) -> str:
         """The value of a string that should be of another type."""
@@ -266,21 +440,6 @@ class BareKeyReader(CallReader):
                 return value
         self._defect("invalid_value", text)
         return quote(text)
-
-    def _quoted(self) -> Script[bool]:
-        """Read a string in JSON's quotes, after the first one."""
-        pieces = ['"']
-        escapes = ("\\\\", '\\"')
-        while (mark := (yield from self._value(pieces.append, '"', *escapes, *self._outside))) in escapes:
-            pieces.append(mark)
-        if mark != '"':
-            self._unread()
-            self._write("".join(pieces))
-            return False
-        self._defect("attribute_quotes", '"')
-        text = "".join(pieces) + '"'
-        self._write(text if is_json(text) else quote(text[1:-1]))
-        return True
 
     def _write(self, text: str) -> None:
         if text:

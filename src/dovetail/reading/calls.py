@@ -270,7 +270,11 @@ class CallReader(ProseReader):
     def _malformed(self, rest: str) -> None:
         """The open call cannot be read. `rest`: the end of arguments that say so."""
         trial = self._trial
-        if trial is not None and ((trial.unended and not trial.argument) or self._options.on_malformed_call == "text"):
+        if trial is not None and not trial.argument:
+            if trial.unended or trial.in_line or self._mentioned:
+                raise Abandoned
+            trial.known = False  # it is a call only if nothing follows
+        if trial is not None and self._options.on_malformed_call == "text":
             raise Abandoned
         self._defect("malformed_call", self._id)
         self._emit_fragment(rest)

@@ -34,7 +34,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "endless_header": "a header, a name or a tag longer than any; it is content",
         "missing_separator": "parts of a header, or a header and its arguments, with nothing between them",
         "unknown_type": "a call of a type other than `function`; the word is content",
-        "text_in_header": "words in a message's header that are not of the language; they are dropped, many are content",
+        "text_in_header": "words in a message's header that do not belong there; they are dropped, many are content",
         "text_outside_message": "text outside of every message",
         "unknown_channel": "a channel that the family does not have; its text is content",
         "unexpected_role": "a message that is not the assistant's",
@@ -53,6 +53,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "truncated_argument": "an output cut off in the tag of an argument; the tag is content",
         "repaired_arguments": "arguments that were left open; they are closed, as `repair_arguments` asks",
         "missing_bracket": "the object around a call lacks brackets at its end; it is closed, and the arguments too",
+        "wrong_bracket": "round brackets around arguments, where the family has others",
         "glued_arguments": "arguments without the marker in front of them",
         "unreadable_call": "what should be a call and cannot be read as one; it is content",
         "missing_fence": "arguments without the code fence around them",
@@ -91,6 +92,6 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "unquoted_value": "a bare word as a value; it is a string",
         "positional_argument": "an argument without its name; the schema's order names it",
         "missing_comma": "arguments or calls without a comma between them",
-        "missing_equals": "an argument's name and value with something else than = between them",
+        "missing_equals": "an argument's name and value with another sign between them than the family's",
     }
 )

@@ -249,9 +249,24 @@ class JsonObjectReader(CallReader):
         else:
             value: list[str] = []
             marker = yield from self._until(appending(first, value), *stops)
+            if marker == "" and value != ["null"]:
+                marker = yield from self._plain_arguments(value, stops)
             self._write_arguments("".join(value), whole=marker == "")
         if marker != "":
             raise _Interrupted(marker)
+
+    def _plain_arguments(self, value: list[str], stops: tuple[str, ...]) -> Script[str | None]:
+        """Read the rest of text in place of arguments, of which `value` was read. Returns the stop after it.
+
+        Returns "" and reads nothing if `value` is all of it.
+        """
+        space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        if (yield from self._peek()) in (",", "}", "]"):
+            return ""
+        value.append(space)
+        marker = yield from self._until(value.append, *stops)
+        value[:] = ["".join(value).rstrip("}]" + WHITESPACE)]
+        return marker
 
     def _string_taker(self) -> Callable[[str], int | None]:
         """Takes the inside of a JSON string and passes on the arguments that are encoded in it."""
@@ -287,9 +302,6 @@ class JsonObjectReader(CallReader):
         """Read the arguments of an open call that has no object around it. Returns what `_object` does."""
         if (yield from self._peek()) not in ("{", "[", '"', "'"):
             marker = yield from self._until(self._take_arguments, *stops)
-            says_end = marker not in (None, *self.openers, *self.ends)
-            if self._trial is not None and not (says_end or self._arguments.empty):
-                raise Abandoned
             self._cut_call(marker, between_members=True)
             return marker
         try:
@@ -319,6 +331,8 @@ class JsonObjectReader(CallReader):
             return marker
         if envelope.certain:
             self._defect("truncated_call" if marker is None else "unreadable_call")
+        if envelope.certain and marker is None and self._cut_off:
+            return marker
         self._events.append(Content("".join(envelope.raw) + text))
         if envelope.certain and marker == "":
             marker = yield from self._prose(Content, *stops)
@@ -334,6 +348,8 @@ class JsonObjectReader(CallReader):
         if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
             self._truncated_call()
             return
+        if self._trial is not None and arguments.empty and marker in (None, ""):
+            raise Abandoned
         if arguments.empty and between_members:
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
@@ -46,9 +47,11 @@ Prose: TypeAlias = type[Reasoning] | type[Content]
 class CallTrial(Trial):
     """A section of calls on trial. `kind`: what it stands in."""
 
-    def __init__(self, start: int, kind: Prose) -> None:
+    def __init__(self, start: int, kind: Prose, *, in_line: bool = False) -> None:
         super().__init__(start)
         self.kind = kind
+        #: Whether it begins like a word in a line.
+        self.in_line = in_line
         #: The ids of the calls that have begun.
         self.ids: list[str] = []
         #: Of the last call: whether it names one of the tools, has its first argument, lacks its end, and has ended.
@@ -78,7 +81,7 @@ class ProseReader(Reader):
     section: str
     #: What ends a turn.
     ends: tuple[str, ...] = ()
-    #: The openers that are ordinary text. They open calls in content only, because reasoning may mention them.
+    #: The openers that are ordinary text.
     text_openers: tuple[str, ...] = ()
     #: Markers that have a meaning inside a section only.
     inner: tuple[str, ...] = ()
@@ -112,9 +115,9 @@ class ProseReader(Reader):
         self._mentioned = False  # whether the model has written about markup
         super().__init__(options, tokenizer)
 
-    def _openers_in(self, kind: Prose) -> tuple[str, ...]:
-        """The openers of sections in `kind`, without newlines in front."""
-        in_text = self.text_openers if kind is Reasoning or self._options.structured else ()
+    def _openers_in_text(self) -> tuple[str, ...]:
+        """What opens sections in reasoning and content, without newlines in front."""
+        in_text = self.text_openers if self._options.structured or not self._options.calls else ()
         return tuple(dict.fromkeys(opener.lstrip("\n") for opener in self.openers if opener not in in_text))
 
     # -- a whole output -----------------------------------------------------------------------------------------------
@@ -123,7 +126,8 @@ class ProseReader(Reader):
         place: Prose = Reasoning if self._options.thinking else Content
         think, think_end, openers, answers, marks, stops = _marks_of_answers(type(self))
         # Ordinary text opens calls only if the answer may contain calls.
-        in_content = (*marks, *self._unopened()) if self._options.calls and not self._options.structured else stops
+        in_reasoning = marks if self._options.calls and not self._options.structured else stops
+        in_content = (*in_reasoning, *self._unopened()) if in_reasoning is marks else stops
         if self.wrapper_end:
             in_content = (*in_content, self.wrapper_end, "\n" + self.wrapper_end)
         answer_ended = False
@@ -135,7 +139,7 @@ class ProseReader(Reader):
             yield from self._content_begins()
             yield from self._bare_call()
         while True:
-            marker = yield from self._text(place, *(stops if place is Reasoning else in_content))
+            marker = yield from self._text(place, *(in_reasoning if place is Reasoning else in_content))
             if marker is None:
                 return
             if marker == think:
@@ -156,7 +160,7 @@ class ProseReader(Reader):
                 yield from self._content_begins()
                 yield from self._bare_call()
             elif marker in self.ends:
-                if marker in self.around_messages or not (yield from self._is_mention(place)):
+                if not (yield from self._is_mentioned_end(place)):
                     yield from self._end_passed(marker, place is Reasoning)
                     place = Content
             elif marker in answers:
@@ -172,7 +176,8 @@ class ProseReader(Reader):
             elif marker == self.wrapper_end and place is Content:
                 yield from self._wrapper_ends()
             elif marker in self.around_messages:
-                self._stray_marker(marker)
+                if not (yield from self._is_mention(place)):
+                    self._stray_marker(marker)
             elif marker in openers or marker not in (*marks, *self.controls):
                 if (yield from self._section_or_mention(marker, place)):
                     place = Content
@@ -219,27 +224,48 @@ class ProseReader(Reader):
         self._show(kind, written)
         return True
 
+    def _is_mentioned_end(self, kind: Prose) -> Script[bool]:
+        """Whether the line goes on after the last marker, an end of the turn. Then it is emitted as `kind`."""
+        written = self._last_marker()
+        if written in self.around_messages:
+            return False
+        in_line = (yield from self._peek()) not in ("", "\n", "\r", *self.controls)
+        if not (in_line or (self._mentioned and (yield from self._text_follows()))):
+            return False
+        self._show(kind, written)
+        return True
+
     def _stray_or_text(self, marker: str, kind: Prose) -> Script[None]:
         """Read a marker that means nothing here, and those after it. They are text if text follows them."""
         written, literals = self._last_marker(), [marker]
         in_line = written[0] != "\n" and self._shown[-1:] in BEFORE
-        while True:
-            space = yield from self._skip(WHITESPACE, MOST_SPACE)
-            more = len(literals) < _LONGEST_RUN
-            following = (yield from self._next_is(*_inner_marks(type(self)))) if more else None
+        while len(literals) < _LONGEST_RUN:
+            following = yield from self._after_space(*_inner_marks(type(self)))
             if following is None:
                 break
-            written += space + self._last_marker()
+            written += self._last_marker()
             literals.append(following)
-        text_follows = (yield from self._peek()) not in ("", *self.controls)
-        if not self._options.calls or self._mentioned or in_line or text_follows:
+        if not self._options.calls or self._mentioned or in_line or (yield from self._text_follows()):
             self._mentioned = True
-            self._show(kind, written + space)
-            return
-        for literal in literals:
-            self._stray_marker(literal)
-        if space:
-            self._show(kind, space)
+            self._show(kind, written)
+        else:
+            for literal in literals:
+                self._stray_marker(literal)
+
+    def _after_space(self, *literals: str) -> Script[str | None]:
+        """Read one of `literals` if it comes next, perhaps after whitespace, which counts as part of it; else None."""
+        spelled = {self.in_alphabet(literal): literal for literal in literals}
+        longest = MOST_SPACE + max(map(len, spelled), default=0)
+        while True:
+            text = self._input[self._at : self._at + longest]
+            bare = text.lstrip(WHITESPACE)
+            found = next(filter(bare.startswith, spelled), None)
+            if found is not None and len(text) - len(bare) <= MOST_SPACE:
+                self._mark, self._at = self._at, self._at + len(text) - len(bare) + len(found)
+                return spelled[found]
+            if self._over or len(text) == longest or not any(literal.startswith(bare) for literal in spelled):
+                return None
+            yield
 
     def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
         """Read the section that `opener`, the last marker, opens; False if it is a mention, which is text.
@@ -251,8 +277,10 @@ class ProseReader(Reader):
         in_line = self._last_marker()[0] != "\n" and self._shown[-1:] in BEFORE
         while True:
             length = self._at - self._mark
-            trial = CallTrial(self._mark, kind)
-            if (yield from self._try(self._tried_section(opener, kind, doubled), trial, FARTHEST_CALL)):
+            trial = CallTrial(self._mark, kind, in_line=in_line)
+            longest = FARTHEST_CALL if self._options.on_malformed_call == "error" else sys.maxsize
+            if (yield from self._try(self._tried_section(opener, kind, doubled), trial, longest)):
+                self._shown = ""
                 return True
             self._forget_calls(trial.ids)
             if trial.refused:
@@ -265,9 +293,7 @@ class ProseReader(Reader):
                 return False
             self._at += length
             doubled.append(opener)
-            space = yield from self._skip(WHITESPACE, MOST_SPACE)
-            again = None if len(doubled) > _MOST_STRAYS else (yield from self._next_is(*self._openers_in(kind)))
-            shown += space
+            again = None if len(doubled) > _MOST_STRAYS else (yield from self._after_space(*self._openers_in_text()))
             if again is None:
                 break
             opener = again
@@ -314,13 +340,25 @@ class ProseReader(Reader):
             empty = bool(self._events) and self._events[-1] == Defect("empty_section")
             if empty and own_line and self._options.calls and (yield from self._peek()) in ("", "\n", *self.controls):
                 self._commit()
-        elif kind is Content:
-            if self._over and self._at == len(self._input):
-                self._certain()
-        elif trial.argument or trial.ended:
-            yield from self._skip(WHITESPACE, MOST_SPACE)
-            if (yield from self._peek()) in ("", *self.controls):
-                self._certain()
+        elif trial.argument or trial.ended or len(trial.ids) > 1:
+            if not (kind is Content and trial.known and self._options.calls):
+                after = self._at
+                closers = (*_inner_marks(type(self)), *self.ends)
+                while (yield from self._after_space(*closers)) is not None:
+                    pass
+                if (yield from self._text_follows()):
+                    return
+                self._at = after
+                yield from self._skip(WHITESPACE, MOST_SPACE)
+            self._certain()
+        elif kind is Content and trial.known and self._over and self._at == len(self._input):
+            self._certain()
+
+    def _certain_at_once(self) -> bool:
+        """Whether the section on trial is one as soon as a call in it has an argument or its end."""
+        trial, options = self._trial, self._options
+        assert trial is not None
+        return trial.kind is Content and trial.known and options.calls and options.on_malformed_call == "error"
 
     def _argument_on_trial(self, fragment: str) -> None:
         """A piece of a call's arguments comes. Brackets alone may be the reader's own."""
@@ -328,8 +366,9 @@ class ProseReader(Reader):
         assert trial is not None
         if trial.argument or fragment.strip(WHITESPACE) in ("", "{", "{}"):
             return
-        trial.argument = trial.certain = True
-        if not self._options.calls or (trial.kind is Content and trial.known):
+        trial.argument = True
+        trial.certain = self._options.calls
+        if self._certain_at_once():
             self._certain()
 
     def _call_ended_on_trial(self) -> None:
@@ -340,7 +379,7 @@ class ProseReader(Reader):
             if not trial.known or marker in ("", self.think, self.think_end.strip()):
                 raise Abandoned
         trial.ended = True
-        if not self._options.calls or trial.kind is Content:
+        if self._certain_at_once():
             self._certain()
 
     def _defect(self, kind: str, detail: str = "") -> None:
@@ -473,7 +512,8 @@ class ProseReader(Reader):
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        words = len(text.split())
+        goes_on = not words or defect in _IN_HEADERS or (defect == "missing_value" and words == 1)
         if self._cut_in_call():
             self._certain()
         elif self._trial is not None and not goes_on:

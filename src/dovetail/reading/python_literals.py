@@ -53,6 +53,11 @@ _GAP: Final = f"[{SPACE}]{{0,16}}"
 #: The beginning of a dictionary up to its first key, or to its end.
 _FIRST_KEY = re.compile(rf"""\{{{_GAP}(?:(["'])([^"'\\]{{0,128}})\1{_GAP}:|\}})""")
 _MAY_BE_FIRST_KEY = re.compile(rf"""(?:\{{(?:{_GAP}(?:["'](?:[^"'\\]{{0,128}}(?:["']{_GAP})?)?)?)?)?""")
+#: The beginning of a set up to its second item, or to its end.
+_IN_SET = r"""(["'])(?:(?!\1)[^\\]|\\.){0,512}"""
+_WORD = r"""[^\s"'{}\[\](),:*]"""
+_SET = re.compile(rf"""\{{{_GAP}(?:{_IN_SET}\1|{_WORD}[^"'{{}}\[\](),:*]{{0,64}}){_GAP}[,}}]""", re.DOTALL)
+_MAY_BE_SET = re.compile(rf"\{{{_GAP}(?:{_IN_SET}(?:\\|\1{_GAP})?|(?:{_WORD}[^\"'{{}}\[\](),:*]{{0,64}})?)", re.DOTALL)
 #: The most brackets inside one another. JSON parsers do not read deeper ones either.
 _DEEPEST: Final = 256
 
@@ -230,8 +235,9 @@ class PythonReader(CallReader):
         if stop in _QUOTES:
             return (yield from self._python_string("r" in text.lower()))
         if stop in _OPENERS:
+            is_set = stop == "{" and (yield from self._look(_SET, _MAY_BE_SET)) is not None
             yield from self._skip(stop, 1)
-            self._open_level(stop)
+            self._open_level(stop, is_set)
         else:
             self._write(self._scalar(text))
         return True
@@ -259,8 +265,12 @@ class PythonReader(CallReader):
             self._keys.add(key)
             self._write(f"{quote(key)}: ")
 
-    def _open_level(self, bracket: str) -> None:
+    def _open_level(self, bracket: str, is_set: bool) -> None:
         self._fresh = True
+        if is_set:
+            self._levels.append(_Level("}", "]"))
+            self._write("[")
+            return
         if bracket == "(":
             self._levels.append(_Level(")", "", parenthesis=len(self._buffer)))
             self._buffer.append("")
@@ -296,6 +306,8 @@ class PythonReader(CallReader):
         if self._parentheses:
             self._buffer.append(text)
         elif text:
+            if self._trial is not None:
+                self._argument_on_trial(text)
             if self._options.repair_arguments:
                 self._arguments.feed(text)
             self._events.append(CallArguments(self._index, text))

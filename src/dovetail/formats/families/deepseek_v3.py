@@ -110,7 +110,10 @@ class DeepSeekV3Reader(CallReader):
             self._unread()
             if rest:
                 self._abandon(rest, "text_in_section")
-            marker = yield from self._until(self._take_arguments, *stops, weigh=self._arguments.weigh)
+            fence = ("\n" + FENCE,) if fenced else ()
+            marker = yield from self._until(self._take_arguments, *stops, *fence, weigh=self._arguments.weigh)
+            if marker == FENCE:
+                marker = yield from self._between(*stops)
             if marker == "":
                 yield from self._surplus()
                 yield from self._skip(WHITESPACE)

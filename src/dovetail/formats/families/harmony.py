@@ -285,8 +285,9 @@ class HarmonyReader(CallReader):
     def _settle(self, header: Header, marker: str | None) -> Script[None]:
         """Tell the recipient of the message from other words of its header."""
         alone = header.text.strip()
-        if (marker is None and any(name.startswith(alone) for name in _CHANNELS)) or self._is_tool(alone):  # the output is cut off in the name
-            header.channel, header.text = header.channel or alone, ""
+        begun = marker is None and any(name.startswith(alone) for name in _CHANNELS)
+        if not header.channel and (begun or self._is_tool(alone)):
+            header.channel, header.text = alone, ""
         name = header.recipient
         if not name:
             if header.channel not in _CHANNELS and self._is_tool(header.channel) and (yield from self._peek()) == "{":
@@ -425,7 +426,8 @@ def _patterns() -> _Patterns:
     role_begun = "|".join(ROLE[:n] for n in range(len(ROLE)))
     name = rf"{channel} ?{_CHANNEL}"
     role = rf"{start} ?(?:{ROLE})?(?: ?{recipient})? ?"
-    role_in_part = rf" ?(?:{role_begun}|(?:{ROLE})?(?: ?(?:to?|to=[^\s{control}]{{0,128}}))? ?(?:{channel} ?(?:{begun}))?)"
+    recipient_begun = rf" ?(?:to?|to=[^\s{control}]{{0,128}})"
+    role_in_part = rf" ?(?:{role_begun}|(?:{ROLE})?(?:{recipient_begun})? ?(?:{channel} ?(?:{begun}))?)"
     rest = rf"(?: ?{recipient})? ?(?:json|code)? ?(?:{constrain} ?\w{{0,32}} ?)?{message}[\s\S]"
     return _Patterns(
         {

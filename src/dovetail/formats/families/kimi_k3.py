@@ -101,7 +101,8 @@ class KimiK3Reader(ParameterReader):
                 inside = ""
                 yield from self._separator()
             elif marker in self.ends:
-                inside = ""
+                if not (inside and (yield from self._is_mentioned_end(kind))):
+                    inside = ""
             elif inside:
                 yield from self._stray_or_text(marker, kind)
             else:

@@ -19,6 +19,7 @@ class Lfm2Reader(PythonicReader):
     ends = (CALLS_END, TURN_END)
     around_calls = (CALLS, CALLS_END)
     tag = ""
+    openers: tuple[str, ...] = (CALLS,)
 
 
 class Lfm2(Pythonic):

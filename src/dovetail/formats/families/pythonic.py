@@ -36,15 +36,18 @@ from dovetail.grammar import (
     Rules,
 )
 from dovetail.grammar.patterns import quoted
-from dovetail.reading import Script
-from dovetail.reading.prose import MOST_SPACE
+from dovetail.reading import ReaderOptions, Script
+from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE, CallTrial
 from dovetail.reading.python_literals import SPACE, PythonReader
-from dovetail.tokens import Prompt, Segment
+from dovetail.reading.reader import Abandoned
+from dovetail.tokens import Prompt, Segment, Tokenizer
 
 CALLS, CALLS_END, TAG = "<|python_start|>", "<|python_end|>", "<|python_tag|>"
 TURN_ENDS = ("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>")
 THINK, THINK_END = "<think>", "</think>"
 
+#: The most tools whose calls are looked for outside of a list.
+_MOST_NAMES = 128
 #: The most characters of a name, and one more.
 _LONGEST_NAME = 128 + 1
 _GAP = rf"[ \t\r\n]{{0,{MOST_SPACE}}}"
@@ -53,6 +56,9 @@ _NAME = re.compile(r"[^\W\d][\w.-]*")
 _AFTER_NAME = tuple("( \t\r\n\f,:;=!?'\"`*/\\|<>[]{})&%$#@^~+")
 _SPACE = re.compile(rf"[{SPACE}]{{0,{MOST_SPACE}}}")
 _SPACED = re.compile(_SPACE.pattern + r"\(")
+#: Blanks, and what follows them.
+_BLANKS = re.compile(rf"[ \t]{{0,{MOST_SPACE}}}")
+_FOLLOWS = re.compile(_BLANKS.pattern + r"([^ \t])")
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -60,7 +66,7 @@ class PythonicReader(PythonReader):
     """Reads lists of calls. A list begins with `[`, a name and `(`.
 
     Any name opens a list at the beginning of the output, after a marker and after another list. Elsewhere in text, only
-    the name of one of the request's tools does.
+    the name of one of the request's tools does, and inside a line, only if no more text follows the list.
     """
 
     unmarked = r"\["
@@ -71,50 +77,85 @@ class PythonicReader(PythonReader):
     #: The markers around a list, and one that comes before a list and has no counterpart after it.
     around_calls = (CALLS, CALLS_END)
     tag = TAG
+    think, think_end = THINK, THINK_END
+    openers: tuple[str, ...] = (CALLS, TAG)
+
+    def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._marked = False  # whether the marker before a list is open
+        super().__init__(options, tokenizer)
 
     def _read(self) -> Script[None]:
         place: type[Reasoning] | type[Content] = Reasoning if self._options.thinking else Content
         opener, closer = self.around_calls
         markers = (opener, *filter(None, (self.tag,)), THINK, THINK_END, *self.ends)
-        # In text, no more than the longest tool name is buffered to see whether a list begins.
-        longest = self._longest_name + 1
-        marked = False  # whether the marker before a list is open
+        may_be_called = self._options.calls and not self._options.structured
+        in_content = (*markers, *("[",) * bool(may_be_called and self._options.tools))
         begins = True  # whether any name opens a list here
-        expected = False  # whether a list has to come, after its marker
         while True:
             if begins and place is Content:
-                while (yield from self._first_list(expected)):
-                    expected = False
-                expected = False
-            may_be_called = self._options.calls and not self._options.structured
-            in_text = place is Content and may_be_called and self._options.tools
-            marker = yield from self._prose(place, *markers, *("[",) * bool(in_text))
-            begins = marker != "["
+                while (yield from self._first_list()):
+                    pass
+            marker = yield from self._text(place, *(in_content if place is Content else markers))
+            begins = False
             if marker is None:
                 return
             if marker == "[":
-                begins = yield from self._list(longest, self._options.tools.__contains__)
-            elif marker in (THINK, THINK_END):
+                begins = yield from self._list_in_text()
+            elif marker in (opener, self.tag):
+                begins = yield from self._section_or_mention(marker, place)
+                if begins:
+                    place = Content
+                else:
+                    self._marked = False
+            elif marker == closer and not self._marked:
+                yield from self._stray_or_text(marker, place)
+            elif (marker == THINK_END and place is Reasoning) or not (yield from self._is_mention(place)):
                 if marker == THINK_END and place is Content:
                     self._stray_marker(marker)
                 place = Reasoning if marker == THINK else Content
-            elif marker in (opener, self.tag):
-                if not self._options.calls:
-                    self._defect("call_not_allowed", marker)
-                elif place is Reasoning:
-                    self._defect("reasoning_not_closed")
-                place, marked, expected = Content, marker == opener, self._options.calls
-            else:
-                if marker == closer and not marked:
-                    self._stray_marker(marker)
-                place, marked = Content, False
+                begins, self._marked, self._shown = True, False, ""
 
-    def _first_list(self, expected: bool) -> Script[bool]:
+    def _section(self, opener: str) -> Script[None]:
+        """Read the lists after their marker, and the marker after them."""
+        expected = True
+        while (yield from self._first_list(expected)):
+            expected = False
+        marked = opener == self.around_calls[0]
+        self._marked = marked and (yield from self._next_is(self.around_calls[1])) is None
+
+    def _list_in_text(self) -> Script[bool]:
+        """Read a list after its `[`, or the bracket alone. Only a tool's name opens a list inside text.
+
+        In a line that has text before it, nothing but the end of the line or a marker may follow it.
+        """
+        # No more than the longest tool name is buffered to see whether a list begins.
+        longest = self._longest_name + 1
+        if self._shown[-1:] in ("", "\n"):
+            return (yield from self._list(longest, self._options.tools.__contains__))
+        self._unread()
+        trial = CallTrial(self._at, Reasoning)
+        if (yield from self._try(self._list_in_line(longest), trial, FARTHEST_CALL)):
+            return True
+        self._forget_calls(trial.ids)
+        self._at += 1
+        self._show(Content, "[")
+        return False
+
+    def _list_in_line(self, longest: int) -> Script[None]:
+        yield from self._next_is("[")
+        if (yield from self._list(longest, self._options.tools.__contains__)):
+            match = yield from self._look(_FOLLOWS, _BLANKS)
+            if match is None or match[1] == "\n" or self._alphabet.spell(match[1]) in self.controls:
+                self._certain()
+
+    def _first_list(self, expected: bool = False) -> Script[bool]:
         """Read a list and the whitespace before it, which is markup; False if no list comes."""
         space = yield from self._skip(SPACE, MOST_SPACE)
-        may_be_called = self._options.calls and (expected or not self._options.structured)
+        may_be_called = expected or (self._options.calls and not self._options.structured)
         bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space, expected)):
+            return True
+        if expected and not bracket and (yield from self._bare_call()):
             return True
         following = yield from self._peek()
         if expected and not following and self._cut_off:
@@ -127,6 +168,16 @@ class PythonicReader(PythonReader):
             self._events.append(Content(space))
         return False
 
+    def _bare_call(self) -> Script[bool]:
+        """Read a call without a list around it, after the marker; False if none comes."""
+        stops = dict.fromkeys(f"{name}(" for name in self._options.tools)
+        call = (yield from self._next_is(*stops)) if len(stops) <= _MOST_NAMES else None
+        if call is None:
+            return False
+        self._defect("missing_list", call[:-1])
+        yield from self._call(self._open_call(call[:-1]))
+        return True
+
     def _list(
         self, longest: int, is_name: Callable[[str], object], space: str = "", expected: bool = False
     ) -> Script[bool]:
@@ -137,7 +188,7 @@ class PythonicReader(PythonReader):
             stop = yield from self._after_name(name, stop)
         if stop != "(" or not is_name(name):
             self._unread()
-            self._events.append(Content(f"{space}[{inside}{name}"))
+            self._show(Content, f"{space}[{inside}{name}")
             return False
         while name:
             name = self._open_call(name)
@@ -177,6 +228,8 @@ class PythonicReader(PythonReader):
         if outcome == "ended":
             self._end_call()
             return
+        if outcome == "broken" and self._trial is not None and self._trial.kind is Reasoning:
+            raise Abandoned
         self._flush()
         following = yield from self._peek()
         if not following:
