@@ -261,3 +261,64 @@ def test_no_part_of_a_tag_that_is_cut_off_is_content(text: str, calls: list[tupl
     message = whole.read("minimax_m3", text, CODE, "length", thinking=False)
     assert (whole.calls(message), message.content) == (calls, "")
     assert "truncated_call" in whole.kinds(message)
+
+
+PARAMETER = '<parameter name="code">ls -la</parameter>'
+OLDER = f'<invoke name="save">\n{PARAMETER}\n</invoke>\n'
+LS = '{"code": "ls -la"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "content", "defects"),
+    [
+        (f"<minimax:tool_call>\n{OLDER}</minimax:tool_call>", [LS], "", ["foreign_markup"]),
+        (f"Hi.\n<minimax:tool_call>\n{OLDER}{OLDER}</minimax:tool_call>\nso", [LS, LS], "Hi.\n\nso", ["foreign_markup"]),
+        (f"So {OLDER}then", [LS], "So \nthen", ["missing_section", "foreign_markup"]),
+        (f"<minimax:tool_call>{OLDER}", [LS], "", ["foreign_markup", "missing_section_end"]),
+        (f'<minimax:tool_call><invoke name="save">{PARAMETER}', [LS], "",
+         ["foreign_markup", "missing_call_end", "missing_section_end"]),
+        ('<minimax:tool_call><invoke name="save"><parameter name="code">ls -la[e~[', [LS], "",
+         ["foreign_markup", "missing_parameter_end", "missing_call_end", "missing_section_end"]),
+        ('<minimax:tool_call><invoke name="save">\n</invoke></minimax:tool_call>', ["{}"], "", ["foreign_markup"]),
+        (f'<minimax:tool_call>{OLDER}<invoke name="other"></invoke>', [LS], '<invoke name="other"></invoke>',
+         ["foreign_markup", "missing_name", "missing_section_end"]),
+        (f'<minimax:tool_call>{OLDER}<invoke name="save">', [LS, ""], "",
+         ["foreign_markup", "truncated_call", "missing_section_end"]),
+        (f'<minimax:tool_call><invoke name="save">{PARAMETER}<parameter x></invoke>', [LS], "<parameter x></invoke>",
+         ["foreign_markup", "text_in_section", "missing_call_end", "missing_section_end"]),
+    ],
+)  # fmt: skip
+def test_calls_without_marks(text: str, calls: list[str], content: str, defects: list[str]) -> None:
+    message = whole.read("minimax_m3", text, CODE, thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", arguments) for arguments in calls], content)
+    assert whole.kinds(message) == defects
+
+
+@pytest.mark.parametrize(
+    ("cut", "arguments"),
+    [
+        ("", ""),
+        ('<parameter name="code">ls', '{"code": "ls'),
+        (PARAMETER + '<parameter name="co', '{"code": "ls -la"'),
+        (PARAMETER, '{"code": "ls -la"'),
+    ],
+)
+def test_calls_without_marks_that_are_cut_off(cut: str, arguments: str) -> None:
+    text = f'<minimax:tool_call><invoke name="save">{cut}'
+    message = whole.read("minimax_m3", text, CODE, "length", thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", arguments)], "")
+    assert whole.kinds(message) == ["foreign_markup", "truncated_call", "missing_section_end"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Use <invoke name="save"> to call it.',
+        '<minimax:tool_call> opens, <invoke name="save">',
+        f"<minimax:tool_call>\n{OLDER.replace('save', 'other')}</minimax:tool_call>",
+        "<minimax:tool_call>\n</minimax:tool_call>",
+        '<minimax:tool_call><invoke name="save">words</invoke>',
+    ],
+)
+def test_mentions_without_marks_are_text(text: str) -> None:
+    assert whole.read("minimax_m3", text, CODE, thinking=False) == Message(text)
