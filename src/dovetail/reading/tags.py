@@ -114,14 +114,19 @@ class ParameterReader(CallReader):
             self._unread()
 
     def _end_of_closer(self, closer: str, end: str) -> Script[None]:
-        """Read the rest of the closing tag `end`, of which `closer` was read, or another spelling of it."""
-        rest = ""
-        if closer != end:
-            match = yield from self._look(REST, REST_BEGUN)
-            rest = match.group() if match is not None else ""
-            self._at += len(rest)
-        if closer + rest != end:
-            self._defect("misspelled_marker", closer + rest)
+        """Read the rest of the last marker, `closer`, which begins the closing tag `end` or another spelling of it."""
+        if closer == end:
+            return
+        length = self._at - self._mark
+        self._unread()
+        while (rest := REST.match(self._input, self._at + length)) is None:
+            if self._over or not REST_BEGUN.fullmatch(self._input, self._at + length):
+                break
+            yield
+        self._mark = self._at
+        self._at += length if rest is None else rest.end() - self._at
+        if rest is None or closer + rest.group() != end:
+            self._defect("misspelled_marker", self._last_marker().strip())
 
     def _weigh_stop(self, text: str, at: int) -> int | None:
         """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`."""
