@@ -256,6 +256,8 @@ class TagReader(ParameterReader):
                 self._unread()
             elif not (yield from self._call_in_text()):
                 return
+        if in_section and (yield from self._other_language()):
+            return
         while True:
             marker = yield from (self._next_mark() if in_section else self._mark_at_once())
             if marker == self.call:
@@ -271,7 +273,7 @@ class TagReader(ParameterReader):
                     self._defect("empty_section")
                 before = self._index
                 in_section = yield from self._another_section(self.section)
-                if not in_section:
+                if not in_section or (yield from self._other_language()):
                     return
             elif marker in (self.call_end, self.parameter_end):
                 self._stray_marker(marker)
@@ -281,6 +283,11 @@ class TagReader(ParameterReader):
                 if marker:
                     self._unread()
                 return
+
+    def _other_language(self) -> Script[bool]:
+        """Read the open section, if it is not in tags; whether it was not."""
+        return False
+        yield
 
     def _calls_alone(self) -> Script[None]:
         """Read calls that nothing surrounds."""
