@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dovetail.errors import DovetailError
 from dovetail.events import Message
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.chat_request import ChatRequest, decode
+from dovetail.gateway.apis.chat_request import ChatRequest, decode, turn_request
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process, openai_client
@@ -455,7 +455,7 @@ PARTS = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "to
 def test_any_json_is_a_request_or_a_refusal(fields: dict[str, Any], messages: Any) -> None:
     body = GOOD | fields | ({} if messages is None else {"messages": messages})
     try:
-        decode(json.dumps(body).encode())
+        turn_request(decode(json.dumps(body).encode()))
     except DovetailError as error:
         assert error.status == 400
         assert error.message

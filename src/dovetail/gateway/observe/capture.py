@@ -266,7 +266,7 @@ def _options(turn: Turn) -> RecordedOptions:
         sampling=sampling,
         stop=tuple(map(_clean, request.stop)),
         tools=len(turn.language.tools or ()),
-        structured=request.structured,
+        structured=request.response_format is not None,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         unenforced=tuple(map(_clean, turn.unenforced)),

@@ -29,7 +29,7 @@ from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
 from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
-from dovetail.gateway.turn.tools import ToolNames, declared_tools, errors_about_tools
+from dovetail.gateway.turn.tools import declared_tools, errors_about_tools, with_client_names
 from dovetail.gateway.turn.trace import Trace
 from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
@@ -86,14 +86,12 @@ class TurnRunner:
         """
         request = msgspec.structs.replace(request, trace=trace or request.trace)
         with _deep_nesting_refused(), request.field_names.in_errors():
-            names = ToolNames.of(request.tools, request.messages)
-            request = names.in_request(request)
             if request.extension.gate is False and not self._defaults.gate_override:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._defaults.fixed_sampling is not None:
                 request = fixed(request, self._defaults.fixed_sampling)
             request = truncated(request, self._has_room) if request.truncate else request
-            return self._prepare(request, names, recorded)
+            return self._prepare(request, recorded)
 
     def render(self, request: TurnRequest) -> Rendered:
         """The prompt of `request` without an answer, so it may be longer than the context.
@@ -104,7 +102,6 @@ class TurnRunner:
             if request.prompts:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
-            request = ToolNames.of(request.tools, request.messages).in_request(request)
             declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
@@ -153,7 +150,7 @@ class TurnRunner:
         in_reasoning = self._format.left_open(opening)
         return AnswerStart(opening.ids(self._tokenizer), answer.ids(self._tokenizer), in_reasoning)
 
-    def _prepare(self, request: TurnRequest, names: ToolNames, recorded: bool) -> Turn:
+    def _prepare(self, request: TurnRequest, recorded: bool) -> Turn:
         if request.prompts:
             return self._prepare_raw(request, recorded)
         tools = declared_tools(request, self._format)
@@ -203,7 +200,6 @@ class TurnRunner:
         start = functools.partial(self._start, request, written, language.left_open)
         return Turn(
             created=int(time.time()),
-            tool_names=names,
             request=request,
             language=language,
             repairs=self._reports(request, written),
@@ -380,7 +376,7 @@ class TurnRunner:
                 if len(batch.prompt_logprobs) != scored:
                     raise EngineError("the engine did not return the log probabilities of the prompt once")
                 scored = 0
-                step = turn.tool_names.in_step(await output.step(batch))
+                step = with_client_names(await output.step(batch), turn.request.client_names)
                 if step.finish is not None:
                     if output.ended_early:
                         turn.recorder.leave_out(number)

@@ -23,16 +23,9 @@ from dovetail.gateway.apis.totals import ChoiceTotals
 from dovetail.gateway.http.response import COMMENT, DONE
 from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.tools import check_tool_choice
+from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn import Turn
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
-
-#: Fields of chat completions whose names here do not depend on the request.
-_FIELDS = {
-    "response_format": "text.format",
-    "response_format.json_schema": "text.format",
-    "reasoning_effort": "reasoning.effort",
-}
 
 
 class ResponsesExchange:
@@ -63,19 +56,17 @@ class ResponsesExchange:
     def _turn_request(self, conversation: Conversation, omitted: tuple[str, ...]) -> TurnRequest:
         request, tools = self.request, self._tools
         switches = request.switches
-        names = FieldNames({**_FIELDS, **conversation.fields, **tools.fields})
+        names = FieldNames({"reasoning_effort": "reasoning.effort", **conversation.fields, **tools.fields})
         with names.in_errors():
             switches.check()
             check_messages(conversation.messages)
-            check_response_format(request.response_format)
-            check_tool_choice(tools.choice, tools.chat, conversation.messages)
-        return TurnRequest(
+        turn = TurnRequest(
             id=self.name,
             messages=conversation.messages,
             tools=tools.chat or None,
             tool_choice=tools.choice,
             parallel_tool_calls=request.parallel_tool_calls is not False,
-            response_format=request.response_format,
+            response_format=check_response_format(request.response_format, "text.format", "text.format"),
             thinking=switches.on,
             reasoning_effort=switches.effort,
             verbosity=request.text.verbosity if request.text else None,
@@ -92,6 +83,8 @@ class ResponsesExchange:
             extension=request.dovetail or Extension(),
             field_names=names,
         )
+        with names.in_errors():
+            return typed(turn)
 
     @property
     def concludes(self) -> bool:
