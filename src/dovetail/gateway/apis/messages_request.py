@@ -147,7 +147,7 @@ def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> Tur
 
 def prompt_request(request: CountTokensRequest) -> TurnRequest:
     """As much of the turn as the prompt and the grammar depend on."""
-    history, tools = History(request.system, request.messages), Tools(request.tools or ())
+    history, tools = History(request.system, request.messages), MessagesTools(request.tools or ())
     names = FieldNames({**history.names, **tools.names, **_FIELD_NAMES})
     thinking = request.thinking is None or request.thinking.type != "disabled"
     budget = request.thinking.budget_tokens if request.thinking else None
@@ -211,7 +211,7 @@ def _omitted(request: CountTokensRequest) -> list[str]:
 _OWN_TOOL = re.compile(r"\w+_\d{8}|mcp_toolset")
 
 
-class Tool(msgspec.Struct, frozen=True):
+class AnthropicTool(msgspec.Struct, frozen=True):
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
@@ -219,7 +219,7 @@ class Tool(msgspec.Struct, frozen=True):
     input_examples: Any = None
 
 
-class Tools:
+class MessagesTools:
     """The tools of one request.
 
     `functions`: those that the client runs, in OpenAI's shape.
@@ -241,7 +241,7 @@ class Tools:
             return
         if kind not in (None, "custom"):
             raise InvalidRequest(f'{field}.type must be "custom" or absent, not {kind!r:.80}', param=f"{field}.type")
-        declared = convert_field(tool, Tool, field)
+        declared = convert_field(tool, AnthropicTool, field)
         if declared.input_examples:
             self.omitted.append(f"{field}.input_examples")
         place = f"tools[{len(self.functions)}]"

@@ -22,7 +22,7 @@ from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer
 
 
-class Choice(NamedTuple):
+class PreparedChoice(NamedTuple):
     """One answer of a turn: the completion for the engine, and a reader for the engine's output."""
 
     completion: Completion
@@ -65,7 +65,7 @@ def completion_of(
     )
 
 
-class Turn(msgspec.Struct, frozen=True):
+class PreparedTurn(msgspec.Struct, frozen=True):
     """A request that is ready to run.
 
     `created` is in seconds since the epoch. `language` is the turn in the model's format; for raw prompts it has no
@@ -81,7 +81,7 @@ class Turn(msgspec.Struct, frozen=True):
     language: formats.Turn
     repairs: tuple[Repair, ...]
     new_repairs: tuple[Repair, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[PreparedChoice, ...]
     tokenizer: Tokenizer
     recorded: bool
     schemas: AnswerSchemas
@@ -156,7 +156,7 @@ def _with_seed(sampling: Sampling, offset: int) -> Sampling:
 class Observer:
     """Watches one request, in the order of the methods. It overrides those it needs. No method waits for anything."""
 
-    def prepared(self, turn: Turn) -> None:
+    def prepared(self, turn: PreparedTurn) -> None:
         """The request has become `turn`."""
 
     def admitted(self) -> None:

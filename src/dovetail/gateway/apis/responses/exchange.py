@@ -18,13 +18,13 @@ from dovetail.gateway.apis.responses.history import History, listed_input
 from dovetail.gateway.apis.responses.output import Output, StreamEvent
 from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
 from dovetail.gateway.apis.responses.resource import Resource
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
 from dovetail.gateway.http.response import COMMENT, DONE
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.tools import typed
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
 
@@ -91,7 +91,7 @@ class ResponsesExchange:
         """Every response has the time of its end."""
         return True
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Make the answer's record, and store the response."""
         self._ended_at = int(time.time())
         if self.request.wants_record or self._store is not None:
@@ -132,7 +132,7 @@ class ResponsesExchange:
         record = self._record if self.request.wants_record else ""
         return output.finish(complete=totals.finish != "length", record=record)
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         output, totals = self.output(), ChoiceTotals(turn)
         for step in steps:
             totals.add(step)
@@ -140,7 +140,7 @@ class ResponsesExchange:
         self.finish(output, totals)
         return msgspec.json.encode(self.ended(output, totals, len(turn.prompt)))
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self, turn)
 
 
@@ -149,7 +149,7 @@ class Stream:
 
     ping = COMMENT
 
-    def __init__(self, exchange: ResponsesExchange, turn: Turn) -> None:
+    def __init__(self, exchange: ResponsesExchange, turn: PreparedTurn) -> None:
         self._exchange = exchange
         self._prompt = len(turn.prompt)
         self._output = exchange.output()
