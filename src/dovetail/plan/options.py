@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -91,6 +92,13 @@ def _validate_variables(variables: Mapping[str, Any]) -> None:
             raise PlanError(f"{name!r:.80} is not a name of an environment variable")
         if isinstance(value, str) and "\0" in value:
             raise PlanError(f"{name} contains a NUL, which no environment variable can hold")
+
+
+def _serving(
+    name: str, type_: Any, help_: str, engine_names: Mapping[str, str] = MappingProxyType({}), **rest: Any
+) -> Option:
+    """A setting of the gateway."""
+    return Option(name, type_, help_, "serving", engine_names, gateway=True, **rest)
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -590,366 +598,259 @@ OPTIONS: tuple[Option, ...] = (
         "machine",
         {"embedded": "threads"},
     ),
-    Option(
+    _serving(
         "format",
         _Text,
         "how the model writes prompts and tool calls, such as kimi_k25 (default: detected)",
-        "serving",
         {"vllm": "--tool-call-parser", "sglang": "--tool-call-parser", "trtllm": "--tool_parser"},
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "strict",
         Literal["off", "names", "schema"],
         "what calls are constrained to, unless the tool or the request says otherwise: nothing, tool names, or names "
         "and schemas (default: schema)",
-        "serving",
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "reasoning_budget",
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "
         "limit)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "gate_override",
         bool | None,
         'let a request switch the gate off for itself, with "dovetail": {"gate": false} (default: yes)',
-        "serving",
-        gateway=True,
     ),
-    Option(
+    _serving(
         "fixed_sampling",
         _Text | None,
         "values that requests may have in the sampling fields, the first as the default; others are refused. model: "
         "the checkpoint's values (default: none)",
-        "serving",
-        gateway=True,
         metavar="model|FIELD=VALUE[/VALUE][,…]",
         validate=_validate_fixed_sampling,
     ),
-    Option(
+    _serving(
         "no_repair",
         str,
         "repairs of the history to switch off (default: none)",
-        "serving",
-        gateway=True,
         metavar="KIND[,KIND]|all",
         validate=_validate_repairs,
     ),
-    Option(
+    _serving(
         "response_store",
         _Text | None,
         "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "response_store_count",
         _Count | None,
         "the most responses that are stored; then the oldest go (default: 100000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "response_store_size",
         _Bytes | None,
         "the most bytes of stored responses; then the oldest go (default: 1 GiB)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
-        "response_store_age",
-        _Days | None,
-        "days after which a stored response goes (default: 30)",
-        "serving",
-        gateway=True,
-        metavar="DAYS",
+    _serving(
+        "response_store_age", _Days | None, "days after which a stored response goes (default: 30)", metavar="DAYS"
     ),
-    Option(
+    _serving(
         "record",
         _Text | None,
         "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",
-        "serving",
-        gateway=True,
         metavar="DIR",
         path="file",
     ),
-    Option(
+    _serving(
         "record_when",
         Literal["always", "requested"] | None,
         'which requests are recorded: all but those with "dovetail": {"recording": false}, or those with true '
         "(default: always)",
-        "serving",
-        gateway=True,
     ),
-    Option(
-        "record_redact",
-        bool | None,
-        "record lengths in place of texts (default: no)",
-        "serving",
-        gateway=True,
-    ),
-    Option(
+    _serving("record_redact", bool | None, "record lengths in place of texts (default: no)"),
+    _serving(
         "record_count",
         _Count | None,
         "the most recordings in the folder; then the oldest go (default: 1000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "record_size",
         _Bytes | None,
         "the most bytes of recordings; then the oldest go (default: 1 GiB)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
-        "record_age",
-        _Days | None,
-        "days after which a recording goes (default: 7)",
-        "serving",
-        gateway=True,
-        metavar="DAYS",
-    ),
-    Option(
+    _serving("record_age", _Days | None, "days after which a recording goes (default: 7)", metavar="DAYS"),
+    _serving(
         "served_model_name",
         _Text,
         "the name that clients call the model by (default: the folder's name, or the hub id)",
-        "serving",
         {"vllm": "--served-model-name", "sglang": "--served-model-name"},
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "host",
         _Text,
         "address to listen on (default: 127.0.0.1)",
-        "serving",
         {"vllm": "--host", "sglang": "--host", "trtllm": "--host"},
-        gateway=True,
         metavar="HOST",
         common=True,
     ),
-    Option(
+    _serving(
         "port",
         Annotated[int, Meta(ge=1, le=65535)],
         "port to listen on (default: 8000)",
-        "serving",
         {"vllm": "--port", "sglang": "--port", "trtllm": "--port"},
-        gateway=True,
         metavar="PORT",
         common=True,
     ),
-    Option(
+    _serving(
         "api_key_file",
         _Text | None,
         "file with the key that clients must send",
-        "serving",
         {"vllm": "VLLM_API_KEY", "sglang": "--api-key"},
-        gateway=True,
         metavar="FILE",
         path="file",
         common=True,
     ),
-    Option(
+    _serving(
         "api_keys",
         _Text | None,
         "YAML file with named keys, each with limits of its own, read again on SIGHUP; `dovetail key new` makes keys",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "record_key_file",
         _Text | None,
         "file with the key that signs records of answers, the same for servers that share clients (default: a key "
         "that is made at the first start and kept)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "allow_origin",
         _Text | None,
         "origin whose web pages may call the server from a browser, such as https://app.example, or * (default: none)",
-        "serving",
-        gateway=True,
         metavar="ORIGIN",
         repeats=True,
         validate=_validate_origins,
     ),
-    Option(
+    _serving(
         "allow_host",
         _Text | None,
         "further name by which clients may call a server that listens on loopback and has no key, such as a proxy's",
-        "serving",
-        gateway=True,
         metavar="NAME",
         repeats=True,
     ),
-    Option(
-        "metrics_tools",
-        bool | None,
-        "show the names of clients' tools in /metrics, which needs no key (default: no)",
-        "serving",
-        gateway=True,
+    _serving(
+        "metrics_tools", bool | None, "show the names of clients' tools in /metrics, which needs no key (default: no)"
     ),
-    Option(
+    _serving(
         "log_format",
         Literal["plain", "json"] | None,
         "json: standard output has a JSON line for each request and each log record, and nothing else (default: plain, "
         "without lines for requests)",
-        "serving",
-        gateway=True,
     ),
-    Option(
+    _serving(
         "otlp_endpoint",
         _Text | None,
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request, such as "
         "http://localhost:4318 (default: what the environment variables OTEL_… say, else none)",
-        "serving",
-        gateway=True,
         metavar="URL",
         validate=_validate_collector,
     ),
-    Option(
+    _serving(
         "metrics_port",
         Annotated[int, Meta(ge=1, le=65535)] | None,
         "port for /metrics alone, on the same host; the port of the API has no such page then (default: none)",
-        "serving",
-        gateway=True,
         metavar="PORT",
     ),
-    Option(
-        "max_waiting",
-        _Count | None,
-        "requests that may wait for the engine (default: 1024)",
-        "serving",
-        gateway=True,
-        metavar="N",
-    ),
-    Option(
+    _serving("max_waiting", _Count | None, "requests that may wait for the engine (default: 1024)", metavar="N"),
+    _serving(
         "max_waiting_tokens",
         _Count | None,
         "tokens of prompts that may wait for the engine (default: 8000000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "queue_timeout",
         _Seconds | None,
         "seconds for which a request may wait for the engine (default: 600)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "body_memory",
         Annotated[int, Meta(ge=1 << 23, le=1 << 50)] | None,
         "bytes of the bodies of all requests that are received or prepared at a time (default: 536870912)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
+    _serving(
         "max_connections",
         _Count | None,
         "the most connections at a time; one that waits makes room for a new one (default: 4096, or as many as the "
         "limit of open files allows)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "header_timeout",
         _Seconds | None,
         "seconds in which the headers of a request must arrive (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "body_timeout",
         _Seconds | None,
         "seconds that may pass between two reads of a body (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "send_timeout",
         _Seconds | None,
         "seconds for which a client may not read its answer (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "keep_alive_timeout",
         _Seconds | None,
         "seconds for which a connection may wait for its next request (default: 75)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "ssl_certfile",
         _Text | None,
         "PEM file with the server's certificate, and those up to its root: the server speaks HTTPS (default: HTTP)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "ssl_keyfile",
         _Text | None,
         "PEM file with the private key of --ssl-certfile (default: it is in that file)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
-        "uds",
-        _Text | None,
-        "Unix socket to listen on, in place of --host and --port",
-        "serving",
-        gateway=True,
-        metavar="PATH",
-        path="file",
+    _serving(
+        "uds", _Text | None, "Unix socket to listen on, in place of --host and --port", metavar="PATH", path="file"
     ),
-    Option(
+    _serving(
         "uds_mode",
         _Text | None,
         "permissions of the Unix socket: who may write to it may connect (default: 600)",
-        "serving",
-        gateway=True,
         metavar="OCTAL",
         validate=_validate_mode,
     ),
-    Option(
+    _serving(
         "grace",
         _Seconds | None,
         "seconds that running answers have to end after SIGTERM or Ctrl-C (default: 30)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
 )
