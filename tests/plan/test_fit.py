@@ -42,7 +42,7 @@ class Case(NamedTuple):
     target: Config
     drafter: Config | str | None
     message: str = ""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] | None = None
     gpus: str | None = None
 
 
@@ -53,7 +53,9 @@ def checked(folder: Path, case: Case, *, engine: str = "vllm") -> list[Advice]:
         draft = mtp_drafter(model)
     elif isinstance(case.drafter, dict):
         draft = read_drafter(write(folder / "drafter", case.drafter))
-    settings = {name: Setting(value, "command line") for name, value in ({"engine": engine} | case.settings).items()}
+    settings = {
+        name: Setting(value, "command line") for name, value in ({"engine": engine} | (case.settings or {})).items()
+    }
     return fit.check(model, draft, settings, hardware.parse(case.gpus) if case.gpus else None)
 
 
@@ -402,7 +404,11 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
         r"27 layers of .*target are linear attention",
     ),
     "a gate on ranks that draft alike": (
-        Case(KIMI_K25, KIMI_EAGLE3, settings={"speculate_below_context": 7000, "tensor_parallel_size": 8, "data_parallel_size": 2}),
+        Case(
+            KIMI_K25,
+            KIMI_EAGLE3,
+            settings={"speculate_below_context": 7000, "tensor_parallel_size": 8, "data_parallel_size": 2},
+        ),
         "speculate_below_context",
         r"7000 \(command line\) and data_parallel_size is 2 \(command line\): ranks that share experts all draft",
     ),
@@ -432,7 +438,12 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
         r"only weights are counted: the KV cache layout of Qwen3ForCausalLM is not known here",
     ),
     "arithmetic": (
-        Case(KIMI_K2 | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, None, settings=EIGHT, gpus="8x H200"),
+        Case(
+            KIMI_K2 | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+            None,
+            settings=EIGHT,
+            gpus="8x H200",
+        ),
         "quantization",
         r"H200 \(SM90\) does not calculate in nvfp4, which needs SM100",
     ),
@@ -443,11 +454,16 @@ ADVISED: dict[str, tuple[Case, str, str]] = {
         r"cannot start .*46721.* --attention-backend CUSTOM takes Dovetail's.* no vLLM was timed with it",
     ),
     "Dovetail's kernel": (
-        Case(KIMI_K25, None, settings=EIGHT | {"kv_cache_dtype": "fp8", "attention_backend": "CUSTOM"}, gpus="8x RTX PRO 6000"),
+        Case(
+            KIMI_K25,
+            None,
+            settings=EIGHT | {"kv_cache_dtype": "fp8", "attention_backend": "CUSTOM"},
+            gpus="8x RTX PRO 6000",
+        ),
         "attention_backend",
         r"attention_backend is CUSTOM \(command line\): Dovetail's; no vLLM was timed with it",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ derived from `OPTIONS`.
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -94,30 +94,27 @@ def _validate_variables(variables: Mapping[str, Any]) -> None:
             raise PlanError(f"{name} contains a NUL, which no environment variable can hold")
 
 
-def _serving(
-    name: str, type_: Any, help_: str, engine_names: Mapping[str, str] = MappingProxyType({}), **rest: Any
-) -> Option:
-    """A setting of the gateway."""
-    return Option(name, type_, help_, "serving", engine_names, gateway=True, **rest)
-
+_what_runs = functools.partial(Option, group="what runs")
+_drafting = functools.partial(Option, group="drafting")
+_engine = functools.partial(Option, group="engine")
+_machine = functools.partial(Option, group="machine")
+_serving = functools.partial(Option, group="serving", gateway=True)
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
+    _what_runs(
         "target",
         _Text,
         "the model to serve: a checkpoint folder or a hub id",
-        "what runs",
         {"embedded": "target", "vllm": "MODEL", "sglang": "--model-path", "trtllm": "MODEL"},
         aliases=("model",),
         path="checkpoint",
         command_line=False,  # it is the positional argument
         common=True,
     ),
-    Option(
+    _drafting(
         "drafter",
         _Text | None,
         "the drafter: a checkpoint folder or a hub id, or none",
-        "drafting",
         {
             "embedded": "drafter",
             "vllm": "--speculative-config.model",
@@ -129,45 +126,40 @@ OPTIONS: tuple[Option, ...] = (
         unset_word="none",
         common=True,
     ),
-    Option(
+    _what_runs(
         "tokenizer",
         _Text | None,
         "a tokenizer folder or hub id (default: the target's own tokenizer)",
-        "what runs",
         {"vllm": "--tokenizer", "sglang": "--tokenizer-path", "trtllm": "--tokenizer"},
         metavar="PATH",
         path="checkpoint",
     ),
-    Option(
+    _what_runs(
         "revision",
         _Text | None,
         "revision of the target on the hub (default: the newest)",
-        "what runs",
         {"vllm": "--revision", "sglang": "--revision", "trtllm": "--revision"},
     ),
-    Option(
+    _what_runs(
         "trust_remote_code",
         bool | None,
         "let the engine run Python code that comes with the checkpoint (default: no)",
-        "what runs",
         {"vllm": "--trust-remote-code", "sglang": "--trust-remote-code", "trtllm": "--trust_remote_code"},
     ),
-    Option(
+    _what_runs(
         "engine",
         _Text,
         "the engine that runs the model: Dovetail's own, vLLM, or servers that already run (default: embedded if it "
         "can run the plan and no GPUs are named or detected, else vllm)",
-        "what runs",
         gateway=True,
         metavar="embedded|vllm|URL[,URL]",
         common=True,
         validate=_validate_engine,
     ),
-    Option(
+    _drafting(
         "method",
         _Method | None,
         "how tokens are drafted (default: the drafter's method; embedded without a drafter: suffix)",
-        "drafting",
         {
             "embedded": "drafter",
             "vllm": "--speculative-config.method",
@@ -177,11 +169,10 @@ OPTIONS: tuple[Option, ...] = (
         unset_word="none",
         common=True,
     ),
-    Option(
+    _drafting(
         "draft_tokens",
         Annotated[int, Meta(ge=0, le=64)],
         "tokens to draft per step (default: the drafter's number, else 3; embedded: 5 for suffix, and at most 8)",
-        "drafting",
         {
             "embedded": "draft_tokens",
             "vllm": "--speculative-config.num_speculative_tokens",
@@ -191,143 +182,127 @@ OPTIONS: tuple[Option, ...] = (
         metavar="K",
         common=True,
     ),
-    Option(
+    _drafting(
         "gate",
         Literal["measured", "off"],
         "measured: draft as many tokens as pay off for each sequence, by measured acceptance and step times; off: "
         "always draft draft_tokens (default: measured on the embedded engine); limits on drafting apply to both",
-        "drafting",
         {"embedded": "gate"},
         common=True,
     ),
-    Option(
+    _drafting(
         "max_draft_tokens",
         Annotated[int, Meta(ge=1, le=64)] | None,
         "limit: most tokens to draft per step with a measured gate (embedded: at most 8; default: 8, or the "
         "draft_tokens that you set)",
-        "drafting",
         {"embedded": "max_draft_tokens"},
         metavar="K",
     ),
-    Option(
+    _drafting(
         "speculate_below_context",
         _Count | None,
         "limit: do not draft for sequences of this many tokens or more (default: no limit)",
-        "drafting",
         {"embedded": "speculate_below_context"},
         metavar="TOKENS",
     ),
-    Option(
+    _drafting(
         "speculate_up_to_batch",
         _Degree | None,
         "limit: do not draft while more sequences than this decode at once (default: no limit)",
-        "drafting",
         {"embedded": "speculate_up_to_batch"},
     ),
-    Option(
+    _drafting(
         "draft_sampling",
         Literal["greedy", "probabilistic"] | None,
         "how the drafter picks a token: greedy takes the most likely one; probabilistic samples from the drafter's "
         "distribution, so that more drafts are accepted in sampled answers (embedded: probabilistic)",
-        "drafting",
         {
             "embedded": "draft_sampling",
             "vllm": "--speculative-config.draft_sample_method",
             "sglang": "--speculative-use-rejection-sampling",
         },
     ),
-    Option(
+    _drafting(
         "draft_top_k",
         Annotated[int, Meta(ge=1, le=16)] | None,
         "branches at every token of a tree of drafts; 1 drafts a chain (more than 1 needs --strict off, because a "
         "grammar can only follow a chain)",
-        "drafting",
         {"sglang": "--speculative-eagle-topk"},
     ),
-    Option(
+    _drafting(
         "prompt_lookup_min",
         Annotated[int, Meta(ge=1, le=64)] | None,
         "the shortest match, in tokens, after which method ngram drafts (default: 8)",
-        "drafting",
         {"vllm": "--speculative-config.prompt_lookup_min"},
     ),
-    Option(
+    _drafting(
         "draft_attention_backend",
         _Text | None,
         "the drafter's attention kernels, if they differ from the target's",
-        "drafting",
         {
             "embedded": "draft_attention_backend",
             "vllm": "--speculative-config.attention_backend",
             "sglang": "--speculative-draft-attention-backend",
         },
     ),
-    Option(
+    _drafting(
         "draft_kv_cache_dtype",
         _CacheType | None,
         "data type of the drafter's KV cache, if it differs from the target's",
-        "drafting",
         {
             "embedded": "draft_kv_cache_dtype",
             "vllm": "--speculative-config.kv_cache_dtype",
             "sglang": "--speculative-draft-kv-cache-dtype",
         },
     ),
-    Option(
+    _drafting(
         "draft_tensor_parallel_size",
         _Degree | None,
         "GPUs that share the drafter: 1, or as many as share the target",
-        "drafting",
         {"vllm": "--speculative-config.draft_tensor_parallel_size"},
     ),
-    Option(
+    _drafting(
         "local_argmax",
         bool | None,
         "each GPU picks the best draft token of its own part of the vocabulary; for greedy drafts only",
-        "drafting",
         {"vllm": "--speculative-config.use_local_argmax_reduction"},
     ),
-    Option(
+    _engine(
         "dtype",
         Literal["auto", "float32", "bfloat16", "float16"],
         "data type of weights and computation (embedded: float32 or bfloat16; with bfloat16, drafting can change "
         "which of two nearly equal tokens is chosen; default: float32)",
-        "engine",
         {"embedded": "dtype", "vllm": "--dtype", "sglang": "--dtype", "trtllm": "dtype"},
     ),
-    Option(
+    _engine(
         "quantization",
         _Text | None,
         "how to quantize weights, if the checkpoint does not say (embedded: int8, while they load)",
-        "engine",
         {"embedded": "quantization", "vllm": "--quantization", "sglang": "--quantization"},
         common=True,
     ),
-    Option(
+    _engine(
         "load_format",
         _Text | None,
         "how weight files are read, such as safetensors or fastsafetensors",
-        "engine",
         {"vllm": "--load-format", "sglang": "--load-format"},
     ),
-    Option(
+    _engine(
         "attention_backend",
         _Text | None,
         "attention kernels, by vLLM's names, such as TRITON_MLA or FLASH_ATTN (default: the engine's choice; embedded: "
         "auto, matmul or sdpa)",
-        "engine",
         {
             "embedded": "attention_backend",
             "vllm": "--attention-backend",
             "sglang": "--attention-backend",
         },
     ),
-    Option(
+    _engine(
         "kv_cache_dtype",
         _CacheType | None,
         "data type of the KV cache; fp8 halves its size (default: the data type of computation; embedded: auto, "
         "bfloat16, or for latents (MLA) fp8 and fp8_ds_mla)",
-        "engine",
         {
             "embedded": "kv_cache_dtype",
             "vllm": "--kv-cache-dtype",
@@ -335,20 +310,18 @@ OPTIONS: tuple[Option, ...] = (
             "trtllm": "kv_cache_config.dtype",
         },
     ),
-    Option(
+    _engine(
         "kv_cache_memory_bytes",
         _Bytes | None,
         "memory for the KV cache on each GPU, or of the embedded engine, which always has room for one sequence "
         "(embedded: 1 GiB)",
-        "engine",
         {"embedded": "kv_cache_memory_bytes", "vllm": "--kv-cache-memory-bytes"},
         metavar="BYTES",
     ),
-    Option(
+    _engine(
         "context",
         _Count,
         "longest sequence, in tokens (default: the target's)",
-        "engine",
         {
             "embedded": "context",
             "vllm": "--max-model-len",
@@ -359,11 +332,10 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("max_model_len",),
         common=True,
     ),
-    Option(
+    _engine(
         "max_batch",
         _Degree,
         "most sequences that run at once (embedded: 16)",
-        "engine",
         {
             "embedded": "max_batch",
             "vllm": "--max-num-seqs",
@@ -373,11 +345,10 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("max_num_seqs",),
         common=True,
     ),
-    Option(
+    _engine(
         "max_batched_tokens",
         _Count | None,
         "most tokens that one step computes, over all sequences (embedded: 512)",
-        "engine",
         {
             "embedded": "max_batched_tokens",
             "vllm": "--max-num-batched-tokens",
@@ -387,20 +358,18 @@ OPTIONS: tuple[Option, ...] = (
         metavar="TOKENS",
         aliases=("max_num_batched_tokens",),
     ),
-    Option(
+    _engine(
         "gpu_memory_utilization",
         Annotated[float, Meta(gt=0, le=1)] | None,
         "fraction of each GPU's memory that vLLM may use, for weights and KV cache together",
-        "engine",
         {"vllm": "--gpu-memory-utilization"},
         metavar="FRACTION",
     ),
-    Option(
+    _engine(
         "async_scheduling",
         bool | None,
         "prepare the next step while this one computes (default: the engine's choice; embedded: if there is enough to "
         "prepare)",
-        "engine",
         {
             "embedded": "async_scheduling",
             "vllm": "--async-scheduling",
@@ -408,11 +377,10 @@ OPTIONS: tuple[Option, ...] = (
             "trtllm": "disable_overlap_scheduler",
         },
     ),
-    Option(
+    _engine(
         "prefix_caching",
         bool | None,
         "reuse the KV cache of earlier prompts that start alike",
-        "engine",
         {
             "embedded": "prefix_caching",
             "vllm": "--enable-prefix-caching",
@@ -421,11 +389,10 @@ OPTIONS: tuple[Option, ...] = (
         },
         aliases=("enable_prefix_caching",),
     ),
-    Option(
+    _engine(
         "chunked_prefill",
         bool | None,
         "compute long prompts in parts, between the steps of other sequences",
-        "engine",
         {
             "embedded": "max_batched_tokens",
             "vllm": "--enable-chunked-prefill",
@@ -434,127 +401,112 @@ OPTIONS: tuple[Option, ...] = (
         },
         aliases=("enable_chunked_prefill",),
     ),
-    Option(
+    _engine(
         "language_model_only",
         bool | None,
         "do not load a multimodal model's encoders, so that their memory goes to the KV cache",
-        "engine",
         {"vllm": "--language-model-only", "sglang": "--language-model-only"},
     ),
-    Option(
+    _engine(
         "mm_processor_cache_gb",
         Annotated[float, Meta(ge=0, le=65536)] | None,
         "memory for processed images, in case they are sent again; 0: none",
-        "engine",
         {"vllm": "--mm-processor-cache-gb", "sglang": "--mm-preprocess-cache-size-mb"},
         metavar="GB",
     ),
-    Option(
+    _engine(
         "mm_encoder_tp_mode",
         Literal["weights", "data"] | None,
         "what GPUs divide among them in an image encoder: its weights, or its images (data)",
-        "engine",
         {"vllm": "--mm-encoder-tp-mode", "sglang": "--mm-enable-dp-encoder"},
     ),
-    Option(
+    _engine(
         "seed",
         Annotated[int, Meta(ge=0, le=2**32 - 1)] | None,
         "seed of the engine's random numbers, which sampling uses",
-        "engine",
         {"vllm": "--seed", "sglang": "--random-seed"},
     ),
-    Option(
+    _engine(
         "grammar_backend",
         Literal["xgrammar", "guidance"] | None,
         "the library that enforces grammars inside vLLM: guidance enforces more of a schema, compiles it faster, and "
         "needs a tokenizer.json (default: xgrammar)",
-        "engine",
         {"vllm": "--structured-outputs-config.backend"},
     ),
-    Option(
+    _engine(
         "env",
         dict[str, str | int | float | None],
         "environment variables of the engine's processes",
-        "engine",
         {"vllm": "environment", "sglang": "environment", "trtllm": "environment"},
         command_line=False,  # a shell sets variables in its own way
         validate=_validate_variables,
     ),
-    Option(
+    _engine(
         "engine_args",
         _Text | None,
         "more options for vLLM that are not settings here, such as '--enforce-eager --block-size 64' (write "
         "--engine-args='…')",
-        "engine",
         {"vllm": "options"},
         metavar="'OPTIONS'",
     ),
-    Option(
+    _engine(
         "vllm",
         _Text | None,
         "the vLLM program (default: the `vllm` beside this Python, else on the PATH)",
-        "engine",
         gateway=True,
         metavar="PROGRAM",
         path="file",
     ),
-    Option(
+    _engine(
         "engine_log",
         _Text | None,
         "file for vLLM's output (default: ~/.local/state/dovetail/vllm-PORT.log)",
-        "engine",
         gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _engine(
         "engine_api_key_file",
         _Text | None,
         "file with the key of the servers that --engine names",
-        "engine",
         gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _engine(
         "first_token_timeout",
         _Seconds | None,
         "seconds in which vLLM or a server that --engine names has to send the first token of an answer; then the "
         "request ends with status 504 (default: 300)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _engine(
         "engine_idle_timeout",
         _Seconds | None,
         "seconds that may pass between two tokens from vLLM or a server; then the answer ends with an error "
         "(default: 120)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _engine(
         "engine_down_timeout",
         _Seconds | None,
         "seconds for which a request waits while vLLM or every server is down; then it ends with status 502 (default: "
         "60 for servers, 900 for vLLM, which is restarted)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _machine(
         "gpus",
         _Text | None,
         "GPUs to plan for, such as '8x B200' or '8x96GB', or auto (default: those detected here)",
-        "machine",
         metavar="GPUS",
     ),
-    Option(
+    _machine(
         "tensor_parallel_size",
         _Degree | None,
         "GPUs that share every layer (embedded: processes on this machine)",
-        "machine",
         {
             "embedded": "tensor_parallel_size",
             "vllm": "--tensor-parallel-size",
@@ -563,39 +515,34 @@ OPTIONS: tuple[Option, ...] = (
         },
         common=True,
     ),
-    Option(
+    _machine(
         "pipeline_parallel_size",
         _Degree | None,
         "groups of GPUs that each hold a part of the layers",
-        "machine",
         {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size", "trtllm": "--pp_size"},
     ),
-    Option(
+    _machine(
         "data_parallel_size",
         _Degree | None,
         "groups of GPUs that each hold the whole model and share the requests",
-        "machine",
         {"vllm": "--data-parallel-size", "sglang": "--dp-size"},
     ),
-    Option(
+    _machine(
         "decode_context_parallel_size",
         _Degree | None,
         "how many of the tensor-parallel GPUs divide every sequence's KV cache among them",
-        "machine",
         {"embedded": "decode_context_parallel_size", "vllm": "--decode-context-parallel-size", "sglang": "--dcp-size"},
     ),
-    Option(
+    _machine(
         "context_interleave",
         Annotated[int, Meta(ge=1, le=16)] | None,
         "how many tokens in a row each of these GPUs has of a divided KV cache: 1, 2, 4, 8 or 16 (default: 1)",
-        "machine",
         {"embedded": "context_interleave"},
     ),
-    Option(
+    _machine(
         "threads",
         Annotated[int, Meta(ge=1, le=1024)] | None,
         "CPU threads (default: the engine's choice)",
-        "machine",
         {"embedded": "threads"},
     ),
     _serving(
