@@ -25,14 +25,9 @@ from tests.cli.conftest import Dovetail
 from tests.demo_server import served
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_recordings import CALL, TOOL
+from tests.tools import taking, tool
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+WEATHER = tool("get_weather", taking({"city": {"type": "string"}}, "city"))
 ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Please get the weather for city Paris."}],
     "tools": [WEATHER],
