@@ -28,12 +28,14 @@ TOOLS = (
     Feature("parallel", "two calls", "two calls in one answer"),
     Feature("result", "result", "the tool's result reaches the model, and its answer the client"),
 )
-LIMITS = (
+SCHEMAS = (
     Feature("structured", "schema", "an object of a JSON Schema"),
+    Feature("headers", "headers", "the header `x-dovetail-unenforced`, through the client"),
+)
+LIMITS = (
     Feature("length", "cut", "the reason when an answer is cut at its limit"),
     Feature("bad_field", "bad field", "the client's own error type, with the field named"),
     Feature("overflow", "too long", "the client's own error type for a prompt beyond the context"),
-    Feature("headers", "headers", "the header `x-dovetail-unenforced`, through the client"),
 )
 AGENT = (
     Feature("edited", "edited", "the file on disk is as the task wants it"),
@@ -47,7 +49,7 @@ MEASURE = (
     Feature("benchmarked", "requests", "all requests of a benchmark completed, by its own report"),
     Feature("counted", "tokens", "its count of output tokens is the engine's own"),
 )
-FEATURES = (*TEXT, *TOOLS, *LIMITS, *AGENT, *MEASURE)
+FEATURES = (*TEXT, *TOOLS, *SCHEMAS, *LIMITS, *AGENT, *MEASURE)
 
 _CALL = ["get_weather", {"city": "Paris"}]
 _CUT = ("length", "max_tokens", "max_output_tokens")

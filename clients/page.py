@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clients.catalogue import CLIENTS, ENVIRONMENTS
-from clients.features import AGENT, LIMITS, MEASURE, TEXT, TOOLS, Feature
+from clients.features import AGENT, LIMITS, MEASURE, SCHEMAS, TEXT, TOOLS, Feature
 from clients.results import Row, title
 
 _LACKS = {title(client): client.lacks for client in CLIENTS}
@@ -30,7 +30,8 @@ so small a model; aiperf only with chat.
 _SECTIONS = (
     ("Text", TEXT),
     ("Tools", TOOLS),
-    ("Schemas and limits", LIMITS),
+    ("Schemas", SCHEMAS),
+    ("Limits", LIMITS),
     ("Coding agents", AGENT),
     ("Evaluation and load", MEASURE),
 )

@@ -86,15 +86,18 @@ class Tools(tuple[Tool, ...]):
     __slots__ = ()
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """A request for JSON content that validates against `schema`.
+class ResponseFormat(dict[str, Any]):
+    """OpenAI's `response_format`, checked, for JSON content that validates against `schema`: `check_response_format`
+    returns it, and takes it as it is. Templates show it as the client sent it.
 
     `schema`: the JSON Schema.
     `origin`: the request field that holds the schema, for error messages.
     """
 
-    schema: Mapping[str, Any]
-    origin: str
+    def __init__(self, requested: Mapping[str, Any], schema: Mapping[str, Any], origin: str) -> None:
+        super().__init__(requested)
+        self.schema = schema
+        self.origin = origin
 
 
 def check_messages(messages: Any) -> Sequence[Mapping[str, Any]]:
@@ -202,33 +205,37 @@ def check_tools(tools: Any, field: str = "tools") -> Tools:
     return Tools(checked)
 
 
-_FORMAT = "response_format"
 _FORMAT_TYPES = ("text", "json_object", "json_schema")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def check_response_format(requested: Any) -> ResponseFormat | None:
+def check_response_format(
+    requested: Any, field: str = "response_format", declared_field: str | None = None
+) -> ResponseFormat | None:
     """OpenAI's `response_format` as a `ResponseFormat`, or None if any text will do.
+
+    `field`: where the request has it. `declared_field`: where the request has the name and the schema, if not in
+    `json_schema` inside that field.
 
     Raises `InvalidRequest` naming the field if it does not have OpenAI's shape.
     """
-    if requested is None:
-        return None
-    _check_type(requested, Mapping, "an object", _FORMAT)
+    if requested is None or isinstance(requested, ResponseFormat):
+        return requested
+    _check_type(requested, Mapping, "an object", field)
     kind = requested.get("type")
     if kind not in _FORMAT_TYPES:
         known = ", ".join(map(repr, _FORMAT_TYPES))
-        raise InvalidRequest(f"{_FORMAT}.type must be one of {known}", param=f"{_FORMAT}.type")
-    for field in ("schema",) if kind == "json_schema" else ("schema", "json_schema"):
+        raise InvalidRequest(f"{field}.type must be one of {known}", param=f"{field}.type")
+    for place in ("schema",) if kind == "json_schema" else ("schema", "json_schema"):
         # Other servers take a schema in these places. Ignoring it would give the client unconstrained text.
-        if requested.get(field) is not None:
-            where = f"{_FORMAT}.{field}"
+        if requested.get(place) is not None:
+            where = f"{field}.{place}"
             raise InvalidRequest(f"{where}: a schema is asked for by {_SCHEMA_SHAPE}", param=where)
     if kind == "text":
         return None
     if kind == "json_object":
-        return ResponseFormat({"type": "object"}, _FORMAT)
-    where = f"{_FORMAT}.json_schema"
+        return ResponseFormat(requested, {"type": "object"}, field)
+    where = f"{field}.json_schema" if declared_field is None else declared_field
     declared = requested.get("json_schema")
     _check_type(declared, Mapping, "an object", where)
     name, schema, strict = declared.get("name"), declared.get("schema"), declared.get("strict")
@@ -239,7 +246,7 @@ def check_response_format(requested: Any) -> ResponseFormat | None:
     _check_type(schema, Mapping, "a JSON Schema object", f"{where}.schema")
     if strict is False:  # only the type of the JSON value is enforced
         schema = {key: schema[key] for key in ("type",) if key in schema}
-    return ResponseFormat(schema, f"{where}.schema")
+    return ResponseFormat(requested, schema, f"{where}.schema")
 
 
 _SCHEMA_SHAPE = '{"type": "json_schema", "json_schema": {"name": …, "schema": {…}}}'

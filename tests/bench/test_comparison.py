@@ -16,7 +16,6 @@ from dovetail.bench.plan import Plan
 from dovetail.bench.result import Client, Result
 from dovetail.cli import main
 from dovetail.errors import InvalidRequest
-from tests.bench.test_html import Page, tables
 
 PLAN = Plan((256, 1024), (1,), ("prose",), 8, 8, 1)
 
@@ -89,22 +88,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "all cells: slower than 0.97 times" in capsys.readouterr().out
     assert main(["bench", "compare", slow, fast, "--fail-below", "0.97", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["slower"] == []
-
-
-def test_two_runs_are_beside_each_other_on_a_page(tmp_path: Path) -> None:
-    sound = result({256: [100.0] * 4, 1024: [150.0] * 4})
-    later = result({256: [50.0] * 4, 1024: [300.0] * 2}, commit="abc-dirty", command=("dovetail", "bench", "<b>"))
-    wrong = tuple(msgspec.structs.replace(cell, calls=Calls(8, 1, "none")) for cell in later.cells)
-    later = msgspec.structs.replace(later, cells=wrong)
-    files = written(tmp_path, "a", sound), written(tmp_path, "b", later)
-    assert main(["bench", "compare", *files, "--html", str(tmp_path / "page.html")]) == 1
-    text = (tmp_path / "page.html").read_text()
-    page = Page(text)
-    assert page.open == [] and tables(page) == 3
-    assert {"before, tokens/s", "after by before", "Before", "After"} <= {*page.text.split("\n")}
-    assert "0.50\n0.50 to 0.50" in page.text and "2.00" in page.text.split()  # two waves have no interval
-    assert "calls are wrong in the later result" in page.text and "commit abc-dirty" in page.text
-    assert "<b>" not in text and "http://" not in text.replace("http://a:1", "")
 
 
 def test_wrong_calls_of_the_later_result_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

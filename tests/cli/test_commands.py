@@ -26,7 +26,7 @@ def request_file(tmp_path: Path) -> Path:
 
 
 def test_version(dovetail_process: Dovetail) -> None:
-    assert dovetail_process("version").stdout == f"{package.__version__}\n"
+    assert dovetail_process("--version").stdout == f"dovetail {package.__version__}\n"
 
 
 def test_render_writes_exactly_the_prompt(dovetail: Dovetail, request_file: Path, pair: Path) -> None:

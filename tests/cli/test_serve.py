@@ -29,7 +29,7 @@ from dovetail.cli.terminal import curl, url_of
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.events import Call, Message
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions
-from dovetail.gateway.response_store import StoreLimits
+from dovetail.gateway.settings import StoreLimits
 from dovetail.plan import engines, resolve
 from dovetail.server.api_keys import NO_KEYS
 from dovetail.tokens import Tokenizer

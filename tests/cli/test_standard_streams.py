@@ -59,7 +59,7 @@ def test_a_server_serves_without_standard_streams(pair: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(("command", "code"), [("version", 0), ("recipes none", 2)])
+@pytest.mark.parametrize(("command", "code"), [("recipes", 0), ("recipes none", 2)])
 def test_a_command_needs_no_standard_stream(closed: str, command: str, code: int) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "dovetail", *command.split()],

@@ -12,12 +12,9 @@ import msgspec
 import pytest
 
 from benchmarks.constraint import prove, schemas
+from tests.tools import tool
 
 pytestmark = pytest.mark.slow
-
-
-def tool(name: str, parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def proved(tools: dict[str, list[dict[str, Any]]], **options: Any) -> prove.Findings:

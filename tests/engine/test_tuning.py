@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.tuning.model import Choice, Work, choose, floor, seconds
+from dovetail.engine.tuning.model import KernelChoice, Work, choose, floor, seconds
 from dovetail.engine.tuning.table import ARCHITECTURES, KINDS, Candidate, Kind, Measured, Row, Table, table
 from dovetail.errors import EngineError
 from tests.examples import examples
@@ -91,7 +91,7 @@ def test_an_architecture_without_rows() -> None:
 @examples(40)
 def test_the_choice_is_the_best_of_all(cell: tuple[str, Kind], work: Work) -> None:
     arch, kind = cell
-    chosen: Choice = choose(PREDICTED, arch, kind, work)
+    chosen: KernelChoice = choose(PREDICTED, arch, kind, work)
     assert chosen.row in table().of(arch, kind)
     assert 1 <= chosen.queries <= min(work.queries, chosen.row.candidate.tile)
     assert 1 <= chosen.splits <= max(1, -(-work.context // chosen.row.candidate.block_n))

@@ -28,7 +28,7 @@ from dovetail.gateway.http.endpoint import Exchange
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
 from dovetail.gateway.turn.tools import shows_tools
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Prompt, Tokenizer
 from tests.formats import chat_templates
 from tests.formats.test_render_laws import RENDERING, all_controls
@@ -207,8 +207,8 @@ class Pair:
 class RequestTurn:
     """A turn with records, the same without, and its output."""
 
-    turn: Turn
-    plain: Turn
+    turn: PreparedTurn
+    plain: PreparedTurn
     ids: tuple[int, ...] = ()
     message: Message = field(default_factory=Message)
     cut: bool = False
@@ -342,7 +342,7 @@ class Conversation:
             return None
 
 
-async def _steps(runner: TurnRunner, turn: Turn) -> list[Step]:
+async def _steps(runner: TurnRunner, turn: PreparedTurn) -> list[Step]:
     return [step async for step in runner.steps(turn)]
 
 

@@ -21,7 +21,7 @@ from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import decode
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 from tests.brief_server import BriefServer
@@ -133,7 +133,9 @@ def turn_request(body: dict[str, Any], **changes: Any) -> TurnRequest:
     return msgspec.structs.replace(request, **changes)
 
 
-def prepared(tokenizer: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any) -> Turn:
+def prepared(
+    tokenizer: Tokenizer, fmt: Format | None = None, settings: Settings | None = None, **body: Any
+) -> PreparedTurn:
     """The turn of a request with the fields in `body`, ready to run."""
     engine = ScriptedEngine(tokenizer)
     runner = TurnRunner(engine, fmt or KimiK25(), tokenizer, settings or Settings(served_model_name=MODEL))

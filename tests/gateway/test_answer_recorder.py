@@ -1,4 +1,4 @@
-"""`Turn.record`: the tokens of an answer, and digests of the message that the client was sent."""
+"""`PreparedTurn.record`: the tokens of an answer, and digests of the message that the client was sent."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 from hypothesis import HealthCheck, given
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from dovetail.errors import DovetailError
 from dovetail.events import Message
 from dovetail.gateway import Settings
-from dovetail.gateway.apis.chat_request import ChatRequest, decode
+from dovetail.gateway.apis.chat_request import ChatRequest, decode, turn_request
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of, in_process, openai_client
@@ -45,7 +46,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": "", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages[0].tool_calls[0].function.name"),
-    ({"model": 3}, "model"),
     ({"tools": {}}, "tools"),
     ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
     ({"tools": [FINE, FINE]}, "tools[1].function.name"),
@@ -62,29 +62,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [FINE], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
     ({"tools": [FINE], "tool_choice": 3}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
     ({"max_tokens": -2}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": 1.5}, "max_tokens"),
-    ({"max_completion_tokens": "9"}, "max_completion_tokens"),
     ({"max_tokens": 10**9}, "max_tokens"),
     ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
     ({"temperature": 2.1}, "temperature"),
     ({"temperature": -0.1}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.1}, "top_p"),
     ({"top_k": -2}, "top_k"),
     ({"seed": 2**64}, "seed"),
     ({"stop": ["a"] * 5}, "stop"),
-    ({"stop": ["a", 3]}, "stop[1]"),
-    ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
     ({"n": 0}, "n"),
     ({"n": 17}, "n"),
-    ({"n": 1.5}, "n"),
-    ({"logprobs": 3}, "logprobs"),
-    ({"logprobs": "yes"}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -93,9 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": "json_object"}, "response_format"),
     ({"response_format": {"type": "json"}}, "response_format.type"),
     ({"frequency_penalty": 2.1}, "frequency_penalty"),
-    ({"frequency_penalty": "much"}, "frequency_penalty"),
     ({"presence_penalty": -2.1}, "presence_penalty"),
-    ({"presence_penalty": []}, "presence_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"repetition_penalty": -1.1}, "repetition_penalty"),
     ({"repetition_penalty": True}, "repetition_penalty"),
@@ -109,20 +98,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {str(i): 0 for i in range(1025)}}, "logit_bias"),
     ({"stop_token_ids": [9999999]}, "stop_token_ids"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-    ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     ({"stop_token_ids": [5] * 129}, "stop_token_ids"),
     ({"min_tokens": -1}, "min_tokens"),
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
-    ({"min_tokens": "few"}, "min_tokens"),
-    ({"ignore_eos": "yes"}, "ignore_eos"),
     ({"verbosity": "chatty"}, "verbosity"),
     ({"stream_options": {"continuous_usage_stats": 1}}, "stream_options.continuous_usage_stats"),
     ({"thinking": {"type": "perhaps"}}, "thinking.type"),
-    ({"thinking": "on"}, "thinking"),
     ({"thinking": {"type": "enabled", "effort": "vast"}}, "thinking.effort"),
     ({"thinking": {"type": "enabled", "keep": "some"}}, "thinking.keep"),
     ({"thinking": {"type": "enabled"}, "enable_thinking": False}, "thinking.type"),
-    ({"enable_thinking": "no"}, "enable_thinking"),
     ({"enable_thinking": True, "chat_template_kwargs": {"thinking": False}}, "enable_thinking"),
     ({"reasoning": {"effort": "vast"}}, "reasoning.effort"),
     ({"reasoning": {"enabled": True}, "enable_thinking": False}, "reasoning.enabled"),
@@ -134,7 +118,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"repeat_penalty": 1.1}, "repeat_penalty"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"reasoning_effort": "enormous"}, "reasoning_effort"),
-    ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {"thinking": "yes"}}, "chat_template_kwargs.thinking"),
     ({"chat_template_kwargs": {"thinkin": True}}, "chat_template_kwargs.thinkin"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
@@ -144,7 +127,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs.continue_final_message"),
     ({"chat_template_kwargs": {"enable_thinking": 0}}, "chat_template_kwargs.enable_thinking"),
     ({"chat_template_kwargs": {"thinking": True, "enable_thinking": False}}, "chat_template_kwargs.enable_thinking"),
-    ({"add_generation_prompt": "no"}, "add_generation_prompt"),
     ({"continue_final_message": 1}, "continue_final_message"),
     ({"continue_final_message": True}, "messages[0]"),
     ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
@@ -158,7 +140,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dovetail": {"repair": ["call_id"]}}, "dovetail.repair"),
     ({"dovetail": {"repair": {"call_ids": False}}}, "dovetail.repair.call_ids"),
     ({"dovetail": {"repair": {"call_id": "no"}}}, "dovetail.repair.call_id"),
-    ({"dovetail": []}, "dovetail"),
     ({"dovetail": {"z" * 500: 1}}, f"dovetail.{'z' * 80}"),
     ({"chat_template_kwargs": {"z" * 500: 1}}, f"chat_template_kwargs.{'z' * 80}"),
     ({"messages": [{"role": "user", "content": [{"type": "p" * 500}]}]}, "messages[0].content[0].type"),
@@ -253,6 +234,17 @@ async def test_an_error_names_the_wrong_field(
     assert param.rsplit(".")[-1].split("[")[0] in message
     assert len(message) < 600, "what is echoed is cut"
     assert not engine.seen
+
+
+#: The fields whose types say what they may be; the others are looked at in our own words.
+TYPED = [field.name for field in msgspec.structs.fields(ChatRequest) if field.type is not Any]
+
+
+@pytest.mark.parametrize("field", TYPED)
+async def test_a_value_that_no_field_has_is_refused_by_name(engine: ScriptedEngine, tok: Tokenizer, field: str) -> None:
+    async with in_process(engine, tok) as client:
+        error = await refusal(client, json.dumps(GOOD | {field: [[]]}))
+    assert error["param"] in (field, f"{field}[0]") and field in error["message"]
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
@@ -456,7 +448,7 @@ PARTS = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "to
 def test_any_json_is_a_request_or_a_refusal(fields: dict[str, Any], messages: Any) -> None:
     body = GOOD | fields | ({} if messages is None else {"messages": messages})
     try:
-        decode(json.dumps(body).encode())
+        turn_request(decode(json.dumps(body).encode()))
     except DovetailError as error:
         assert error.status == 400
         assert error.message

@@ -1,14 +1,14 @@
-"""In one request the tools are checked and converted once; what comes later takes them as they are."""
+"""In one request the tools and the response format are checked once; what comes later takes them as they are."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from dovetail import conversation, custom_tools
-from dovetail.conversation import Tools, check_tools
+from dovetail.conversation import ResponseFormat, Tools, check_response_format, check_tools
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import prepared
 
@@ -21,22 +21,29 @@ def test_checked_tools_stay_as_they_are() -> None:
     assert tools[0].schema_field == "messages[1].tools[0].function.parameters"
 
 
-def test_a_turn_reads_its_tools_once(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check_tool_types` walks the tools as the client sent them: once when the body is read, and once for the turn,
-    which knows the names that the model writes."""
+def test_a_checked_response_format_stays_as_it_is() -> None:
+    requested = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
+    checked = check_response_format(requested, "text.format", "text.format")
+    assert checked is not None and checked == requested
+    assert checked.schema == {"type": "array"} and checked.origin == "text.format.schema"
+    assert check_response_format(checked) is checked
+
+
+def test_a_turn_reads_its_tools_and_its_response_format_once(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are checked when the body is read. Later stages have them typed."""
     counted: Counter[str] = Counter()
 
-    def counting(module: Any, name: str) -> None:
-        original = getattr(module, name)
+    def count(name: str, check: Any) -> None:
+        def counting(value: Any, *arguments: Any) -> Any:
+            counted[name] += not isinstance(value, Tools | ResponseFormat | None)
+            return check(value, *arguments)
 
-        def count(*arguments: Any, **options: Any) -> Any:
-            counted[name] += 1
-            return original(*arguments, **options)
+        for module in [module for name, module in sys.modules.items() if name.startswith("dovetail.")]:
+            if getattr(module, name, None) is check:
+                monkeypatch.setattr(module, name, counting)
 
-        monkeypatch.setattr(module, name, count)
-
-    counting(conversation, "check_tool_types")
-    counting(custom_tools, "input_grammar")
+    for check in (check_tools, check_response_format):
+        count(check.__name__, check)
     turn = prepared(tok, tools=[TOOL], response_format={"type": "json_object"})
-    assert turn.grammar is not None and isinstance(turn.language.tools, Tools)
-    assert counted == {"check_tool_types": 2}
+    assert turn.grammar is not None and turn.schemas.content is not None
+    assert counted == {"check_tools": 1, "check_response_format": 1}

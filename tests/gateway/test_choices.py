@@ -27,15 +27,13 @@ from tests.gateway.scripted import (
     serving,
     turn_request,
 )
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
 USER = [{"role": "user", "content": "hi"}]
 BODY: dict[str, Any] = {"model": MODEL, "messages": USER}
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
-}
+TOOL = tool("f", taking({"a": {"type": "integer"}}))
 ANSWERS = [
     Message("Only text, and more of it.", "Thinking first.", ()),
     Message("", "A call.", (Call("functions.f:0", "f", '{"a": 1}'),)),

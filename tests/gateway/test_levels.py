@@ -15,7 +15,7 @@ from dovetail.events import Call, Message
 from dovetail.formats.base import Format
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Tokenizer
 from tests.demo_server import demo_server
 from tests.gateway.families import OpensReasoning, ShowsMessageTools, WithOptions
@@ -50,13 +50,15 @@ def schema_format(schema: Any = PLACE, **fields: Any) -> dict[str, Any]:
 #: A `json_schema` without a schema, which OpenAI allows.
 
 
-def leveled(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> Turn:
+def leveled(tok: Tokenizer, fmt: Format | None = None, server: Any = "schema", **body: Any) -> PreparedTurn:
     """The turn of a request at a server of the level `server`. The model does not reason unless `thinking`."""
     settings = Settings(served_model_name=MODEL, strict=server)
     return prepared(tok, fmt, settings, chat_template_kwargs={"thinking": body.pop("thinking", False)}, **body)
 
 
-def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str], reasoning: str | None = None) -> bool:
+def takes(
+    turn: PreparedTurn, tok: Tokenizer, content: str = "", *calls: tuple[str, str], reasoning: str | None = None
+) -> bool:
     constraint = turn.choices[0].completion.constraint
     if constraint is None:
         return True
@@ -66,7 +68,7 @@ def takes(turn: Turn, tok: Tokenizer, content: str = "", *calls: tuple[str, str]
     return all(map(matcher.advance, ids_of(message, tok, thinking=reasoning is not None)))
 
 
-def level(turn: Turn, tok: Tokenizer) -> str:
+def level(turn: PreparedTurn, tok: Tokenizer) -> str:
     """How the tool `f` is constrained."""
     assert takes(turn, tok, "", ("f", VALID))
     if takes(turn, tok, "", ("rm", VALID)):
@@ -102,7 +104,7 @@ def test_server_request_and_tool_set_the_level(tok: Tokenizer, server: str, requ
 
 
 def test_tools_of_messages_set_their_level_too(tok: Tokenizer) -> None:
-    def turn(strict: Any, **body: Any) -> Turn:
+    def turn(strict: Any, **body: Any) -> PreparedTurn:
         messages = [{"role": "system", "content": "", "tools": [tool("f", strict)]}, USER]
         return leveled(tok, ShowsMessageTools(), "names", messages=messages, **body)
 

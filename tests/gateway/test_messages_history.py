@@ -12,7 +12,7 @@ from dovetail.formats.prompts.history import Repair
 from dovetail.gateway import Settings
 from dovetail.gateway.apis.messages_request import decode_count_tokens, decode_messages, prompt_request, turn_request
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 from tests.gateway.families import WithOptions
@@ -291,7 +291,7 @@ def strict(schema: Any) -> dict[str, Any]:
     return {"name": "f", "strict": True, "input_schema": schema}
 
 
-def prepared(tok: Tokenizer, request: TurnRequest) -> Turn:
+def prepared(tok: Tokenizer, request: TurnRequest) -> PreparedTurn:
     return runner(tok).prepare(request)
 
 

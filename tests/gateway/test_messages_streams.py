@@ -20,7 +20,7 @@ from dovetail.gateway.apis import messages
 from dovetail.gateway.apis.messages_request import MessagesRequest, decode_messages
 from dovetail.gateway.turn.output import FinishReason, Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Tokenizer
 from tests.examples import examples, slow_but
 from tests.gateway.anthropic_sdk import accumulated, checked, sse
@@ -30,7 +30,7 @@ from tests.reading import families
 REQUEST = MessagesRequest(model=MODEL, messages=[], max_tokens=9)  # as much of one as a response needs
 
 
-def both(request: MessagesRequest, turn: Turn, steps: Sequence[Step]) -> dict[str, Any]:
+def both(request: MessagesRequest, turn: PreparedTurn, steps: Sequence[Step]) -> dict[str, Any]:
     """The message of `steps`, which is the same streamed and whole."""
     stream = messages.Stream(request, turn)
     data = stream.start()
@@ -61,7 +61,7 @@ def test_any_output_of_any_family(name: str, data: st.DataObject, small_tokenize
 
 
 @functools.cache
-def _turn(tokenizer: Tokenizer) -> Turn:
+def _turn(tokenizer: Tokenizer) -> PreparedTurn:
     return prepared(tokenizer)
 
 
@@ -137,7 +137,9 @@ def tokenizer_of(name: str) -> Tokenizer:
     return families.PieceTokenizer(dict.fromkeys(literals), ("ing", " the"))
 
 
-def run(name: str, ids: Sequence[int], sizes: Sequence[int], **body: Any) -> tuple[MessagesRequest, Turn, list[Step]]:
+def run(
+    name: str, ids: Sequence[int], sizes: Sequence[int], **body: Any
+) -> tuple[MessagesRequest, PreparedTurn, list[Step]]:
     """The steps of a turn in which the model generates `ids`."""
     fmt: Format = families.format_of(name)
     engine = ScriptedEngine(tokenizer_of(name), context=100_000)

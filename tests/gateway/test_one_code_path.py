@@ -17,7 +17,7 @@ from dovetail.gateway.apis import chat
 from dovetail.gateway.apis.chat_request import ChatRequest
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Tokenizer
 from tests.examples import examples
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, ids_of, turn_request
@@ -81,7 +81,7 @@ def test_the_tokens_of_a_reasoning_block_are_counted(
 
 def run(
     engine: ScriptedEngine, tok: Tokenizer, stop: list[str], *, tools: Any = TOOLS, thinking: bool = True
-) -> tuple[Turn, list[Step]]:
+) -> tuple[PreparedTurn, list[Step]]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": tools, "stop": stop}
     body |= {"chat_template_kwargs": {"thinking": thinking}, "logprobs": True, "top_logprobs": 2}
     runner = TurnRunner(engine, KimiK25(), tok, Settings(served_model_name=MODEL, strict="off"))
@@ -96,7 +96,7 @@ def run(
     return turn, taken
 
 
-def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
+def streamed(turn: PreparedTurn, steps: list[Step]) -> tuple[dict[str, Any], str]:
     """The message and the finish reason of a stream."""
     stream = chat.Stream(REQUEST, turn)
     *events, done = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())
@@ -105,7 +105,7 @@ def streamed(turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], str]:
     return choice["message"], choice["finish_reason"]
 
 
-def streamed_logprobs(turn: Turn, steps: list[Step]) -> list[dict[str, Any]]:
+def streamed_logprobs(turn: PreparedTurn, steps: list[Step]) -> list[dict[str, Any]]:
     """The log probabilities of a stream, in order."""
     stream = chat.Stream(REQUEST, turn)
     *events, _ = events_of((stream.start() + b"".join(map(stream.step, steps))).decode())

@@ -17,7 +17,7 @@ from dovetail.gateway.apis import messages
 from dovetail.gateway.apis.messages_request import decode_messages
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.tokens import Tokenizer
 from tests.gateway.families import OpensReasoning
@@ -28,7 +28,7 @@ PING = {"type": "function", "function": {"name": "ping", "parameters": {"type": 
 THOUGHT = Message("", "aeiou", (Call("functions.ping:0", "ping", "{}"),))
 
 
-def reasons_for(turn: Turn, tok: Tokenizer, most: int = 200) -> int:
+def reasons_for(turn: PreparedTurn, tok: Tokenizer, most: int = 200) -> int:
     """How many tokens of reasoning the answer may have, up to `most`."""
     constraint = turn.choices[0].completion.constraint
     if constraint is None:
@@ -67,7 +67,9 @@ def test_budgets_of_messages_and_responses(tok: Tokenizer) -> None:
     assert reasons_for(run(ResponsesExchange(json.dumps(body).encode(), None, 9).turn_request, tok), tok) == 9
 
 
-def run(request: TurnRequest, tok: Tokenizer, engine: ScriptedEngine | None = None, fmt: Format | None = None) -> Turn:
+def run(
+    request: TurnRequest, tok: Tokenizer, engine: ScriptedEngine | None = None, fmt: Format | None = None
+) -> PreparedTurn:
     settings = Settings(served_model_name=MODEL)
     return TurnRunner(engine or ScriptedEngine(tok), fmt or KimiK25(), tok, settings).prepare(request)
 

@@ -35,14 +35,12 @@ from dovetail.tokens import Tokenizer
 from tests.gateway.recording_schema import SCHEMA_FILE, recording_schema
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_access_log import REQUESTS, SECRET, WORDS
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text())
-TOOL = {
-    "type": "function",
-    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}}},
-}
+TOOL = tool("look_up", taking({"word": {"type": "string"}}))
 CALL = Message(reasoning="hmm", calls=(Call("functions.look_up:0", "look_up", '{"word": "ok"}'),))
 
 

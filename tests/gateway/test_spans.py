@@ -27,6 +27,7 @@ from dovetail.gateway.observe.spans import SpanTracer
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_access_log import REQUESTS, SECRET, TRACEPARENT, WORDS
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +38,7 @@ CONVENTIONS = {
     for value in vars(module).values()
     if isinstance(value, str)
 }
-TOOL = {
-    "type": "function",
-    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"secret_field": {}}}},
-}
+TOOL = tool("look_up", taking({"secret_field": {}}))
 
 
 class Traced:

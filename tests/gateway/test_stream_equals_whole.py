@@ -13,29 +13,16 @@ from dovetail.completion import EngineInfo, Sampling
 from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process, openai_client
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-TIME = {
-    "type": "function",
-    "function": {
-        "name": "get-time.now",
-        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
-    },
-}
+WEATHER = tool(
+    "get_weather",
+    taking({"city": {"type": "string"}, "days": {"type": "integer"}}, "city", additionalProperties=False),
+    description="The weather in a city.",
+)
+TIME = tool("get-time.now", taking({}, additionalProperties=False))
 USER = [{"role": "user", "content": "What is the weather in Paris, and what time is it?"}]
 PARIS = Call("functions.get_weather:0", "get_weather", '{"city": "Paris — «été» 🌦", "days": 3}')
 LYON = Call("functions.get_weather:1", "get_weather", '{"city": "Ly\\"on\\n"}')

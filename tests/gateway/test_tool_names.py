@@ -13,14 +13,11 @@ from dovetail.events import Call, Message
 from dovetail.gateway.turn.tools import ToolNames
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, folded, ids_of, in_process, prepared
+from tests.tools import tool
 
 pytestmark = pytest.mark.anyio
 
 USER = {"role": "user", "content": "hi"}
-
-
-def tool(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
 
 
 def called(name: str, call_id: str = "a") -> dict[str, Any]:

@@ -18,14 +18,12 @@ from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, Val
 from dovetail.grammar.schemas.check import Checker
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, events_of, ids_of, in_process
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
 TAGS = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-TOOL = {
-    "type": "function",
-    "function": {"name": "tag", "parameters": {"type": "object", "properties": {"tags": TAGS}, "required": ["tags"]}},
-}
+TOOL = tool("tag", taking({"tags": TAGS}, "tags"))
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Tag it."}], "tools": [TOOL]}
 OFF = {"dovetail": {"strict": "off"}}
 MISMATCH = {"kind": "schema_mismatch", "detail": "call 0: /tags against #/properties/tags/uniqueItems"}

@@ -178,7 +178,6 @@ def test_what_lark_does_not_have_but_llguidance_has() -> None:
 
 SHUFFLED = [f'r{i}: "(" r{i + 1} ")" | "(" r0 ")" r{i + 1}\n' for i in range(400)]
 random.Random(0).shuffle(SHUFFLED)
-EVERY_RULE = " ".join(f"r{i}" for i in range(20))
 
 
 @pytest.mark.parametrize(

@@ -17,23 +17,14 @@ from dovetail.reading import MALFORMED
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_recordings import only, recorded
+from tests.tools import taking, tool
 
 pytestmark = pytest.mark.anyio
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"enum": ["Paris", "Rome"]},
-                "days": {"type": "array", "items": {"type": "integer"}},
-            },
-            "required": ["city"],
-        },
-    },
-}
+WEATHER = tool(
+    "get_weather",
+    taking({"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "array", "items": {"type": "integer"}}}, "city"),
+)
 
 
 def call(arguments: str, number: int = 0) -> Call:

@@ -29,12 +29,12 @@ def matrix(language: Language, endpoints: tuple[Broken, ...] = BROKEN) -> Matrix
 
 
 def table(of: Matrix) -> str:
-    """The matrix as a table. An endpoint counts in each step that is blamed."""
-    columns = (*STEPS, NOTHING)
-    lines = [f"| broken step | endpoints | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    """The matrix as a table. An endpoint counts at each step that is blamed."""
+    lines = ["| broken step | endpoints | blamed |", "|---|---|---|"]
     for step, endpoints in of.items():
-        counts = [sum(column in (blame or {NOTHING}) for blame in endpoints) for column in columns]
-        lines.append(f"| {step} | {len(endpoints)} | {' | '.join(str(count or '') for count in counts)} |")
+        counts = {other: sum(other in (blame or {NOTHING}) for blame in endpoints) for other in (*STEPS, NOTHING)}
+        blamed = ", ".join(f"{other} {count}" for other, count in counts.items() if count)
+        lines.append(f"| {step} | {len(endpoints)} | {blamed} |")
     return "\n".join(lines)
 
 

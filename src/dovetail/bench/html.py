@@ -1,4 +1,4 @@
-"""The page of a result or of a comparison: every matrix as a heat map. matrix.html is its template."""
+"""The page of a result: every matrix as a heat map. matrix.html is its template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from dovetail.bench.comparison import CellComparison, Comparison
 from dovetail.bench.figures import Cell, Ratio
 from dovetail.bench.report import median, number, problems
 from dovetail.bench.result import Result
@@ -42,33 +41,8 @@ def html(result: Result) -> str:
     for title, cells in _grouped(result.cells, lambda cell: f"{cell.endpoint}: {cell.kind}"):
         rows = [row for name, of in _FIGURES.items() if (row := _row(cells, name, of))]
         sections.append((title, rows, [text for cell in cells for text, _ in problems(cell)]))
-    return _page(sections, {"Conditions": result})
-
-
-def comparison_html(before: Result, after: Result, comparison: Comparison) -> str:
-    """The page of two results beside each other: decode speed before and after, and the ratio, for each variant."""
-    low, high = comparison.interval.low, comparison.interval.high
-    notes = [f"{comparison.ratio:.3f} times as fast as before ({low:.3f} to {high:.3f})"]
-    notes += [f"{name}: not compared, because only one result has figures" for name in comparison.missing]
-    notes += [f"{name}: calls are wrong in the later result" for name in comparison.wrong]
-    sections: list[Section] = [("All cells", [], notes)]
-    for title, cells in _grouped(comparison.cells, _variant):
-        largest = max(max(cell.before, cell.after) for cell in cells)
-        maps = {
-            "before, tokens/s": [_speed(cell, cell.before, largest) for cell in cells],
-            "after, tokens/s": [_speed(cell, cell.after, largest) for cell in cells],
-            "after by before": [_ratio(cell, cell.ratio, cell.interval) for cell in cells],
-        }
-        sections.append((title, [maps], []))
-    return _page(sections, {"Before": before, "After": after})
-
-
-def _page(sections: list[Section], runs: Mapping[str, Result]) -> str:
-    return page(Path(__file__).with_name("matrix.html"), title="dovetail bench", sections=sections, runs=runs)
-
-
-def _variant(cell: CellComparison) -> str:
-    return f"{cell.kind}, drafting {cell.speculation}{', the second endpoint' if cell.endpoint else ''}"
+    template = Path(__file__).with_name("matrix.html")
+    return page(template, title="dovetail bench", sections=sections, result=result)
 
 
 def _grouped(items: Iterable[Item], title: Callable[[Item], str]) -> Iterable[tuple[str, list[Item]]]:
@@ -96,12 +70,12 @@ def _row(cells: list[Cell], name: str, figure: Callable[[Cell], float | None]) -
     }
 
 
-def _speed(at: Cell | CellComparison, value: float, largest: float, wrong: bool = False) -> Square:
+def _speed(at: Cell, value: float, largest: float, wrong: bool = False) -> Square:
     shade = f"66 105 208 / {0.75 * value / (largest or 1.0):.2f}"
     return Square(at.context, at.concurrency, number(value), shade, wrong=wrong)
 
 
-def _ratio(at: Ratio | CellComparison, value: float, interval: Interval | None) -> Square:
+def _ratio(at: Ratio, value: float, interval: Interval | None) -> Square:
     """Green above 1 and red below, in full at twice and at half."""
     shade = f"{'60 169 81' if value >= 1 else '255 114 92'} / {0.75 * min(abs(math.log2(value)), 1.0):.2f}"
     within = "" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"

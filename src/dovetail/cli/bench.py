@@ -25,7 +25,7 @@ from dovetail.bench.report import show
 from dovetail.bench.result import Client, Header, Result, ResumeFile, commit, machine, versions
 from dovetail.bench.runner import Run, ratios
 from dovetail.bench.target import Target
-from dovetail.cli.endpoint_key import endpoint_key
+from dovetail.cli.files import endpoint_key
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.errors import InvalidRequest

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from dovetail.bench.comparison import Comparison, compare
-from dovetail.bench.html import comparison_html
 from dovetail.bench.result import Result
 from dovetail.cli.files import read_text
 from dovetail.client.statistics import Interval
@@ -26,9 +24,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode({"comparison": comparison, "slower": slower}).decode())
     else:
         _show(comparison, slower, arguments.fail_below, Console(highlight=False, soft_wrap=True))
-    if arguments.html is not None:
-        page = comparison_html(before, after, comparison)
-        Path(arguments.html).write_text(page, encoding="utf-8", errors="replace")
     return 1 if slower or comparison.wrong else 2 if comparison.missing else 0
 
 

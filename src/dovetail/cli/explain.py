@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from dovetail.cli.endpoint_key import endpoint_key
+from dovetail.cli.files import endpoint_key
 from dovetail.cli.prompt_diff import DIFFERENT
 from dovetail.cli.terminal import CALL, CONTROL, PROBLEM, REASONING, visible
 from dovetail.client.transport import HttpTransport, base_of

@@ -1,8 +1,9 @@
-"""Text and JSON from files and standard input, with errors that name the file."""
+"""Text, JSON and keys from files and standard input, with errors that name the file."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,23 @@ def read_json(path: str) -> Any:
         return json.loads(read_text(path))
     except ValueError as error:
         raise InvalidRequest(f"{_name(path)} is not JSON: {error}") from error
+
+
+def endpoint_key(path: str | None, variable: str) -> str | None:
+    """The key in a file, or else in an environment variable. Raises `InvalidRequest` without showing the key."""
+    if path is None:
+        key, where = os.environ.get(variable), f"the environment variable {variable}"
+        if not key:
+            return None
+    else:
+        where = path
+        try:
+            key = Path(path).read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            raise InvalidRequest(f"the key file {path} cannot be read as ASCII text") from None
+    if not key.isascii() or len(key.split()) != 1:
+        raise InvalidRequest(f"{where} must hold one key, on one line")
+    return key.strip()
 
 
 def _name(path: str) -> str:

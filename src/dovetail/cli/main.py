@@ -256,8 +256,6 @@ def _parser(command: str | None, help_all: bool) -> argparse.ArgumentParser:
     actions = key.add_subparsers(dest="action", metavar="ACTION", required=True)
     new = _command(actions, "new", "print a fresh key on standard error, once, and its entry on standard output")
     new.add_argument("name", metavar="NAME", help="who has the key: 1 to 64 letters, digits, `.`, `_`, `@` and `-`")
-
-    _command(commands, "version", "print the version")
     return parser
 
 
@@ -374,7 +372,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
 
 def _add_bench_compare(bench: argparse.ArgumentParser) -> None:
     bench.description = "say whether a later result of `dovetail bench --json` decodes as fast as an earlier one"
-    bench.usage = "dovetail bench compare [-h] [--fail-below R] [--json] [--html FILE] BEFORE.json AFTER.json"
+    bench.usage = "dovetail bench compare [-h] [--fail-below R] [--json] BEFORE.json AFTER.json"
     bench.set_defaults(module="bench_comparison")
     bench.add_argument("action", choices=("compare",), help=argparse.SUPPRESS)
     bench.add_argument("before", metavar="BEFORE.json", help="the earlier result")
@@ -386,7 +384,6 @@ def _add_bench_compare(bench: argparse.ArgumentParser) -> None:
         help="exit code 1 if it decodes less than R times as fast, beyond doubt (such as 0.97)",
     )
     bench.add_argument("--json", action="store_true", help="print JSON")
-    bench.add_argument("--html", metavar="FILE", help="write one HTML page: both results beside each other")
 
 
 def _positive(text: str) -> int:

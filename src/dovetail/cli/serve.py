@@ -34,7 +34,7 @@ from dovetail.formats.registry import served_format
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingLimits, RecordingOptions, When
-from dovetail.gateway.response_store import StoreLimits
+from dovetail.gateway.settings import StoreLimits
 from dovetail.gateway.turn.tools import shows_tools
 from dovetail.inspect.routes import inspect_routes
 from dovetail.plan import Plan

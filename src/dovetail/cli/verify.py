@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dovetail
-from dovetail.cli.endpoint_key import endpoint_key
-from dovetail.cli.files import read_json, read_text
+from dovetail.cli.files import endpoint_key, read_json, read_text
 from dovetail.client.endpoint import Endpoint, Limits
 from dovetail.client.transport import HttpTransport, base_of
 from dovetail.conversation import check_tools

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledRequest:
     """One request in one step: its next `length` tokens to compute, and how many draft tokens are `asked` for."""
 
     request: Request
@@ -86,10 +86,10 @@ class Scheduler:
             raise EngineBusy(f"{len(self.waiting)} requests are waiting already")
         self.waiting.append(request)
 
-    def schedule(self) -> list[Turn]:
+    def schedule(self) -> list[ScheduledRequest]:
         """The turns of the next step, at most one for each request, with blocks for each turn in its table."""
         preempted = self.totals.preemptions
-        turns: dict[str, Turn] = {}
+        turns: dict[str, ScheduledRequest] = {}
         decoding = [request for request in self.running if request.pending == 1]
         prompts = [request for request in self.running if request.pending > 1]
         ready, self.ready = self.ready, []
@@ -101,16 +101,16 @@ class Scheduler:
             asked = min(allowed[i], max(0, drafts) // (len(decoding) - i))
             drafts -= asked
             budget -= asked
-            self._take(Turn(request, 1, asked), turns)
+            self._take(ScheduledRequest(request, 1, asked), turns)
         for request in prompts + ready:
             length = min(request.pending, budget)
             if length > 0:
-                self._take(Turn(request, length, 0), turns)
+                self._take(ScheduledRequest(request, length, 0), turns)
                 budget -= length
         if self.totals.preemptions == preempted:
             while budget > 0 and self._admit(self.running):
                 request = self.running[-1]
-                turns[request.id] = Turn(request, min(request.pending, budget), 0)
+                turns[request.id] = ScheduledRequest(request, min(request.pending, budget), 0)
                 budget -= turns[request.id].length
         self.only_decoding = not prompts and len(turns) == len(decoding) == len(self.running)
         return list(turns.values())
@@ -143,7 +143,7 @@ class Scheduler:
             return 0.0
         return len(first.tokens) * _TOKEN_SECONDS
 
-    def prepare(self, turns: Sequence[Turn]) -> None:
+    def prepare(self, turns: Sequence[ScheduledRequest]) -> None:
         """Prepare the next step while the step of `turns` is computed. Only the tables of their requests change.
 
         If something fails here, nothing is changed: `schedule` meets the same failure and ends the right request.
@@ -153,7 +153,7 @@ class Scheduler:
         except Exception:
             _log.warning("the next step could not be prepared ahead of its time", exc_info=True)
 
-    def _prepare(self, turns: Sequence[Turn]) -> None:
+    def _prepare(self, turns: Sequence[ScheduledRequest]) -> None:
         if self.waiting:
             self.tables.hash(self.waiting[0].id, self.waiting[0].tokens)
         if self._grow(turns):
@@ -164,7 +164,7 @@ class Scheduler:
             while budget > 0 and self._admit(self.ready):
                 budget -= self.ready[-1].pending
 
-    def _grow(self, turns: Sequence[Turn]) -> bool:
+    def _grow(self, turns: Sequence[ScheduledRequest]) -> bool:
         """Reserve blocks for the greatest length that decoding sequences can have after the next step, and index their
         rows.
 
@@ -208,14 +208,14 @@ class Scheduler:
         if self.drafter is not None:
             self.drafter.check_integrity(running)
 
-    def _take(self, turn: Turn, turns: dict[str, Turn]) -> None:
+    def _take(self, turn: ScheduledRequest, turns: dict[str, ScheduledRequest]) -> None:
         """Add `turn` to `turns` with blocks for it, if need be without its drafts or by preempting others."""
         request = turn.request
         if request.id not in self.tables:
             return  # preempted for an earlier turn
         while not self.tables.reserve(request.id, request.computed + turn.length + turn.asked):
             if turn.asked:
-                turn = Turn(request, turn.length, 0)
+                turn = ScheduledRequest(request, turn.length, 0)
                 continue
             last = self.running[-1]
             self._preempt(last)

@@ -22,7 +22,7 @@ from dovetail.engine.overlap import Overlap
 from dovetail.engine.parallel.group import RankLost
 from dovetail.engine.request import Request
 from dovetail.engine.sampling import logprobs, probabilities
-from dovetail.engine.scheduler import Scheduler, Turn
+from dovetail.engine.scheduler import ScheduledRequest, Scheduler
 from dovetail.engine.verify import verify_greedy, verify_sampled
 from dovetail.errors import EngineError, guarded
 from dovetail.gate import Drafted
@@ -166,7 +166,7 @@ class StepLoop:
         self.scheduler.gate.observe(self._drafted, time.perf_counter() - started if timed else None)
         return outcomes
 
-    def _draft(self, turns: Sequence[Turn]) -> list[Draft]:
+    def _draft(self, turns: Sequence[ScheduledRequest]) -> list[Draft]:
         """Drafts for the sequences that may have some; an empty draft for the others."""
         drafts = [NO_DRAFT] * len(turns)
         drafting = [i for i, turn in enumerate(turns) if turn.asked > 0]
@@ -190,7 +190,7 @@ class StepLoop:
         for request in requests:
             self.scheduler.stop_drafting(request)
 
-    def _windows(self, turns: Sequence[Turn], drafts: Sequence[Draft]) -> list[Window]:
+    def _windows(self, turns: Sequence[ScheduledRequest], drafts: Sequence[Draft]) -> list[Window]:
         """One window for each turn, with the drafts that its constraint accepts."""
         self.masks.clear()
         windows: list[Window] = []

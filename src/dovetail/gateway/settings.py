@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from dovetail.gateway.limits.keys import Keyring
 from dovetail.gateway.limits.queue import QueueLimits
 from dovetail.gateway.observe.recording_folder import RecordingOptions
-from dovetail.gateway.response_store import StoreLimits
 from dovetail.gateway.turn.turn_request import TurnDefaults
+
+
+class StoreLimits(msgspec.Struct, frozen=True):
+    """What the store of responses keeps at most: `responses`, together of `size` bytes, each for `age` seconds."""
+
+    responses: int = 100_000
+    size: int = 1024**3
+    age: int = 30 * 24 * 3600
 
 
 class Settings(TurnDefaults, frozen=True, kw_only=True):

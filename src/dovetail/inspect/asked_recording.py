@@ -1,39 +1,25 @@
-"""Sends a request, and makes a recording of it: the server's own, or what a chat completion and its prompt show."""
+"""Sends a request to a server that records it, and fetches the recording."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
-from dovetail.client.answer import Answer, from_body, mapping
+from dovetail.client.answer import mapping
 from dovetail.client.endpoint import error_text, merged
 from dovetail.client.not_tested import NotTested
 from dovetail.client.transport import Reply, Transport
 from dovetail.errors import InvalidRequest
-from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
-from dovetail.gateway.apis.tokens import RenderedPrompt
-from dovetail.gateway.observe.recording import (
-    PromptSegment,
-    RecordedError,
-    RecordedMessage,
-    RecordedPrompt,
-    RecordedRepair,
-    RecordedStep,
-    Recording,
-)
+from dovetail.gateway.observe.recording import Recording
 
 T = TypeVar("T")
 
 #: How long the server's recording is waited for after the answer, in seconds, and how often it is looked for.
 _WAIT_S, _TRIES = 0.1, 60
-_NOT_RECORDED = "tokens, steps, grammar, options and the server's times, because the server has no recording of it"
 _PATHS: Mapping[str, str] = MappingProxyType(
     {
         "chat": "/v1/chat/completions",
@@ -69,33 +55,11 @@ class Asker:
         body = {name: value for name, value in request.items() if name not in ("stream", "stream_options")}
         if not body.get("model"):
             body["model"] = await self._model()
-        records = (await self._send("GET", "/inspect/server")).status == 200
-        if records:
-            body = merged(body, {"dovetail": {"recording": True}})
-        elif api != "chat":
-            raise InvalidRequest(f"{self._url} does not run with `serve --record`: send it a chat completion")
-        began, arrived = datetime.now(UTC), time.perf_counter()
-        reply = await self._send("POST", _PATHS[api], body)
-        seconds = round(time.perf_counter() - arrived, 6)
-        id = self._decoded(reply, _Identified).id if reply.status == 200 else "refused"
-        if records and reply.status == 200 and (recording := await self._recorded(id)) is not None:
-            return recording
-        known = Recording(
-            id=id,
-            request_id=reply.headers.get("x-request-id", ""),
-            api=api,
-            model=str(body["model"]),
-            began=began.isoformat(timespec="milliseconds"),
-            request=msgspec.Raw(msgspec.json.encode(body)),
-            times={"ended": seconds},
-            left_out=(_NOT_RECORDED,),
-        )
-        if reply.status != 200:
-            return msgspec.structs.replace(known, error=RecordedError(f"HTTP {reply.status}", error_text(reply)))
-        answer = from_body(reply.status, reply.body)
-        if not answer.completion:
-            raise InvalidRequest(f"{self._url} answered with something else than was expected: {answer.faults[0]}")
-        return _with_answer(known, answer, await self._rendered(body))
+        if (await self._send("GET", "/inspect/server")).status != 200:
+            raise InvalidRequest(f"{self._url} does not run with `serve --record`, or takes another key")
+        body = merged(body, {"dovetail": {"recording": True}})
+        answer = self._decoded(await self._send("POST", _PATHS[api], body), _Identified)
+        return await self._recorded(answer.id)
 
     async def _model(self) -> str:
         models = self._decoded(await self._send("GET", "/v1/models"), _Models).data
@@ -103,27 +67,16 @@ class Asker:
             raise InvalidRequest(f"{self._url} serves {len(models)} models: name one in the request's `model`")
         return models[0].id
 
-    async def _rendered(self, body: Mapping[str, Any]) -> RenderedPrompt | None:
-        """The prompt; None from a server that is not Dovetail."""
-        reply = await self._send("POST", "/v1/chat/completions/render", body)
-        try:
-            return msgspec.json.decode(reply.body, type=RenderedPrompt) if reply.status == 200 else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    async def _recorded(self, id: str) -> Recording | None:
-        """The server's recording of the answer `id`, which it writes after the answer. None if it does not come."""
+    async def _recorded(self, id: str) -> Recording:
+        """The server's recording of the answer `id`, which it writes after the answer."""
         for _ in range(_TRIES):
-            reply = await self._send("GET", "/inspect/recordings")
-            if reply.status != 200:
-                return None
-            listing = self._decoded(reply, _Listing)
+            listing = self._decoded(await self._send("GET", "/inspect/recordings"), _Listing)
             name = next((each.name for each in listing.recordings if each.id == id), None)
             if name is not None:
                 shown = self._decoded(await self._send("GET", f"/inspect/recordings/{name}"), _Shown)
                 return msgspec.structs.replace(shown.recording, request=msgspec.Raw(shown.request.encode()))
             await asyncio.sleep(_WAIT_S)
-        return None
+        raise InvalidRequest(f"{self._url} wrote no recording of the answer {id}; its log says why")
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Reply:
         try:
@@ -160,57 +113,3 @@ class _Listing(msgspec.Struct):
 class _Shown(msgspec.Struct):
     request: str
     recording: Recording
-
-
-def _with_answer(known: Recording, answer: Answer, rendered: RenderedPrompt | None) -> Recording:
-    """`known` with what `answer` and the prompt show. The answer is one step, of which only the end is known."""
-    usage = mapping(answer.usage)
-    figures = mapping(usage.get("speculation"))
-    events = tuple(_events(answer))
-    step = RecordedStep(
-        choice=0,
-        at=known.times["ended"],
-        tokens=(),
-        drafted=_figure(figures, "drafted") if figures else None,
-        accepted=_figure(figures, "accepted"),
-        forced=_figure(figures, "forced"),
-        cached=None,
-        events=events,
-        finish=answer.finish if isinstance(answer.finish, str) else None,
-    )
-    message = RecordedMessage(0, answer.message.content, answer.message.reasoning, answer.message.calls)
-    known = msgspec.structs.replace(known, steps=(step,), events=events, message=message, messages=(message,))
-    if rendered is None:
-        return msgspec.structs.replace(known, prompt=RecordedPrompt(_figure(usage, "prompt_tokens")))
-    segments = tuple(PromptSegment(each.text, each.control, int(each.control)) for each in rendered.segments)
-    repairs = tuple(RecordedRepair(each.kind, each.where, each.detail, True) for each in rendered.dovetail.repairs)
-    prompt = RecordedPrompt(rendered.count, False, segments, rendered.token_ids)
-    return msgspec.structs.replace(known, prompt=prompt, repairs=repairs)
-
-
-def _figure(figures: Mapping[str, Any], name: str) -> int:
-    value = figures.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _events(answer: Answer) -> Iterator[Event]:
-    if answer.message.reasoning:
-        yield Reasoning(answer.message.reasoning)
-    if answer.message.content:
-        yield Content(answer.message.content)
-    for index, call in enumerate(answer.message.calls):
-        yield CallStart(index, call.id, call.name)
-        yield CallArguments(index, call.arguments)
-        if _is_json(call.arguments):
-            yield CallEnd(index)
-    ours = mapping(json.loads(answer.raw)["choices"][0]["message"].get("dovetail"))
-    for defect in defects if isinstance(defects := ours.get("defects"), list) else ():
-        yield Defect(str(mapping(defect).get("kind")), str(mapping(defect).get("detail", "")))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text.encode(errors="replace"))
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

@@ -33,8 +33,8 @@ class Option(msgspec.Struct, frozen=True):
     name: str
     type: Any
     help: str
-    group: Group
     engine_names: Mapping[str, str] = {}
+    group: Group = "serving"
     gateway: bool = False
     metavar: str | None = None
     aliases: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ derived from `OPTIONS`.
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -93,23 +94,27 @@ def _validate_variables(variables: Mapping[str, Any]) -> None:
             raise PlanError(f"{name} contains a NUL, which no environment variable can hold")
 
 
+_what_runs = functools.partial(Option, group="what runs")
+_drafting = functools.partial(Option, group="drafting")
+_engine = functools.partial(Option, group="engine")
+_machine = functools.partial(Option, group="machine")
+_serving = functools.partial(Option, group="serving", gateway=True)
+
 OPTIONS: tuple[Option, ...] = (
-    Option(
+    _what_runs(
         "target",
         _Text,
         "the model to serve: a checkpoint folder or a hub id",
-        "what runs",
         {"embedded": "target", "vllm": "MODEL", "sglang": "--model-path", "trtllm": "MODEL"},
         aliases=("model",),
         path="checkpoint",
         command_line=False,  # it is the positional argument
         common=True,
     ),
-    Option(
+    _drafting(
         "drafter",
         _Text | None,
         "the drafter: a checkpoint folder or a hub id, or none",
-        "drafting",
         {
             "embedded": "drafter",
             "vllm": "--speculative-config.model",
@@ -121,45 +126,40 @@ OPTIONS: tuple[Option, ...] = (
         unset_word="none",
         common=True,
     ),
-    Option(
+    _what_runs(
         "tokenizer",
         _Text | None,
         "a tokenizer folder or hub id (default: the target's own tokenizer)",
-        "what runs",
         {"vllm": "--tokenizer", "sglang": "--tokenizer-path", "trtllm": "--tokenizer"},
         metavar="PATH",
         path="checkpoint",
     ),
-    Option(
+    _what_runs(
         "revision",
         _Text | None,
         "revision of the target on the hub (default: the newest)",
-        "what runs",
         {"vllm": "--revision", "sglang": "--revision", "trtllm": "--revision"},
     ),
-    Option(
+    _what_runs(
         "trust_remote_code",
         bool | None,
         "let the engine run Python code that comes with the checkpoint (default: no)",
-        "what runs",
         {"vllm": "--trust-remote-code", "sglang": "--trust-remote-code", "trtllm": "--trust_remote_code"},
     ),
-    Option(
+    _what_runs(
         "engine",
         _Text,
         "the engine that runs the model: Dovetail's own, vLLM, or servers that already run (default: embedded if it "
         "can run the plan and no GPUs are named or detected, else vllm)",
-        "what runs",
         gateway=True,
         metavar="embedded|vllm|URL[,URL]",
         common=True,
         validate=_validate_engine,
     ),
-    Option(
+    _drafting(
         "method",
         _Method | None,
         "how tokens are drafted (default: the drafter's method; embedded without a drafter: suffix)",
-        "drafting",
         {
             "embedded": "drafter",
             "vllm": "--speculative-config.method",
@@ -169,11 +169,10 @@ OPTIONS: tuple[Option, ...] = (
         unset_word="none",
         common=True,
     ),
-    Option(
+    _drafting(
         "draft_tokens",
         Annotated[int, Meta(ge=0, le=64)],
         "tokens to draft per step (default: the drafter's number, else 3; embedded: 5 for suffix, and at most 8)",
-        "drafting",
         {
             "embedded": "draft_tokens",
             "vllm": "--speculative-config.num_speculative_tokens",
@@ -183,143 +182,127 @@ OPTIONS: tuple[Option, ...] = (
         metavar="K",
         common=True,
     ),
-    Option(
+    _drafting(
         "gate",
         Literal["measured", "off"],
         "measured: draft as many tokens as pay off for each sequence, by measured acceptance and step times; off: "
         "always draft draft_tokens (default: measured on the embedded engine); limits on drafting apply to both",
-        "drafting",
         {"embedded": "gate"},
         common=True,
     ),
-    Option(
+    _drafting(
         "max_draft_tokens",
         Annotated[int, Meta(ge=1, le=64)] | None,
         "limit: most tokens to draft per step with a measured gate (embedded: at most 8; default: 8, or the "
         "draft_tokens that you set)",
-        "drafting",
         {"embedded": "max_draft_tokens"},
         metavar="K",
     ),
-    Option(
+    _drafting(
         "speculate_below_context",
         _Count | None,
         "limit: do not draft for sequences of this many tokens or more (default: no limit)",
-        "drafting",
         {"embedded": "speculate_below_context"},
         metavar="TOKENS",
     ),
-    Option(
+    _drafting(
         "speculate_up_to_batch",
         _Degree | None,
         "limit: do not draft while more sequences than this decode at once (default: no limit)",
-        "drafting",
         {"embedded": "speculate_up_to_batch"},
     ),
-    Option(
+    _drafting(
         "draft_sampling",
         Literal["greedy", "probabilistic"] | None,
         "how the drafter picks a token: greedy takes the most likely one; probabilistic samples from the drafter's "
         "distribution, so that more drafts are accepted in sampled answers (embedded: probabilistic)",
-        "drafting",
         {
             "embedded": "draft_sampling",
             "vllm": "--speculative-config.draft_sample_method",
             "sglang": "--speculative-use-rejection-sampling",
         },
     ),
-    Option(
+    _drafting(
         "draft_top_k",
         Annotated[int, Meta(ge=1, le=16)] | None,
         "branches at every token of a tree of drafts; 1 drafts a chain (more than 1 needs --strict off, because a "
         "grammar can only follow a chain)",
-        "drafting",
         {"sglang": "--speculative-eagle-topk"},
     ),
-    Option(
+    _drafting(
         "prompt_lookup_min",
         Annotated[int, Meta(ge=1, le=64)] | None,
         "the shortest match, in tokens, after which method ngram drafts (default: 8)",
-        "drafting",
         {"vllm": "--speculative-config.prompt_lookup_min"},
     ),
-    Option(
+    _drafting(
         "draft_attention_backend",
         _Text | None,
         "the drafter's attention kernels, if they differ from the target's",
-        "drafting",
         {
             "embedded": "draft_attention_backend",
             "vllm": "--speculative-config.attention_backend",
             "sglang": "--speculative-draft-attention-backend",
         },
     ),
-    Option(
+    _drafting(
         "draft_kv_cache_dtype",
         _CacheType | None,
         "data type of the drafter's KV cache, if it differs from the target's",
-        "drafting",
         {
             "embedded": "draft_kv_cache_dtype",
             "vllm": "--speculative-config.kv_cache_dtype",
             "sglang": "--speculative-draft-kv-cache-dtype",
         },
     ),
-    Option(
+    _drafting(
         "draft_tensor_parallel_size",
         _Degree | None,
         "GPUs that share the drafter: 1, or as many as share the target",
-        "drafting",
         {"vllm": "--speculative-config.draft_tensor_parallel_size"},
     ),
-    Option(
+    _drafting(
         "local_argmax",
         bool | None,
         "each GPU picks the best draft token of its own part of the vocabulary; for greedy drafts only",
-        "drafting",
         {"vllm": "--speculative-config.use_local_argmax_reduction"},
     ),
-    Option(
+    _engine(
         "dtype",
         Literal["auto", "float32", "bfloat16", "float16"],
         "data type of weights and computation (embedded: float32 or bfloat16; with bfloat16, drafting can change "
         "which of two nearly equal tokens is chosen; default: float32)",
-        "engine",
         {"embedded": "dtype", "vllm": "--dtype", "sglang": "--dtype", "trtllm": "dtype"},
     ),
-    Option(
+    _engine(
         "quantization",
         _Text | None,
         "how to quantize weights, if the checkpoint does not say (embedded: int8, while they load)",
-        "engine",
         {"embedded": "quantization", "vllm": "--quantization", "sglang": "--quantization"},
         common=True,
     ),
-    Option(
+    _engine(
         "load_format",
         _Text | None,
         "how weight files are read, such as safetensors or fastsafetensors",
-        "engine",
         {"vllm": "--load-format", "sglang": "--load-format"},
     ),
-    Option(
+    _engine(
         "attention_backend",
         _Text | None,
         "attention kernels, by vLLM's names, such as TRITON_MLA or FLASH_ATTN (default: the engine's choice; embedded: "
         "auto, matmul or sdpa)",
-        "engine",
         {
             "embedded": "attention_backend",
             "vllm": "--attention-backend",
             "sglang": "--attention-backend",
         },
     ),
-    Option(
+    _engine(
         "kv_cache_dtype",
         _CacheType | None,
         "data type of the KV cache; fp8 halves its size (default: the data type of computation; embedded: auto, "
         "bfloat16, or for latents (MLA) fp8 and fp8_ds_mla)",
-        "engine",
         {
             "embedded": "kv_cache_dtype",
             "vllm": "--kv-cache-dtype",
@@ -327,20 +310,18 @@ OPTIONS: tuple[Option, ...] = (
             "trtllm": "kv_cache_config.dtype",
         },
     ),
-    Option(
+    _engine(
         "kv_cache_memory_bytes",
         _Bytes | None,
         "memory for the KV cache on each GPU, or of the embedded engine, which always has room for one sequence "
         "(embedded: 1 GiB)",
-        "engine",
         {"embedded": "kv_cache_memory_bytes", "vllm": "--kv-cache-memory-bytes"},
         metavar="BYTES",
     ),
-    Option(
+    _engine(
         "context",
         _Count,
         "longest sequence, in tokens (default: the target's)",
-        "engine",
         {
             "embedded": "context",
             "vllm": "--max-model-len",
@@ -351,11 +332,10 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("max_model_len",),
         common=True,
     ),
-    Option(
+    _engine(
         "max_batch",
         _Degree,
         "most sequences that run at once (embedded: 16)",
-        "engine",
         {
             "embedded": "max_batch",
             "vllm": "--max-num-seqs",
@@ -365,11 +345,10 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("max_num_seqs",),
         common=True,
     ),
-    Option(
+    _engine(
         "max_batched_tokens",
         _Count | None,
         "most tokens that one step computes, over all sequences (embedded: 512)",
-        "engine",
         {
             "embedded": "max_batched_tokens",
             "vllm": "--max-num-batched-tokens",
@@ -379,20 +358,18 @@ OPTIONS: tuple[Option, ...] = (
         metavar="TOKENS",
         aliases=("max_num_batched_tokens",),
     ),
-    Option(
+    _engine(
         "gpu_memory_utilization",
         Annotated[float, Meta(gt=0, le=1)] | None,
         "fraction of each GPU's memory that vLLM may use, for weights and KV cache together",
-        "engine",
         {"vllm": "--gpu-memory-utilization"},
         metavar="FRACTION",
     ),
-    Option(
+    _engine(
         "async_scheduling",
         bool | None,
         "prepare the next step while this one computes (default: the engine's choice; embedded: if there is enough to "
         "prepare)",
-        "engine",
         {
             "embedded": "async_scheduling",
             "vllm": "--async-scheduling",
@@ -400,11 +377,10 @@ OPTIONS: tuple[Option, ...] = (
             "trtllm": "disable_overlap_scheduler",
         },
     ),
-    Option(
+    _engine(
         "prefix_caching",
         bool | None,
         "reuse the KV cache of earlier prompts that start alike",
-        "engine",
         {
             "embedded": "prefix_caching",
             "vllm": "--enable-prefix-caching",
@@ -413,11 +389,10 @@ OPTIONS: tuple[Option, ...] = (
         },
         aliases=("enable_prefix_caching",),
     ),
-    Option(
+    _engine(
         "chunked_prefill",
         bool | None,
         "compute long prompts in parts, between the steps of other sequences",
-        "engine",
         {
             "embedded": "max_batched_tokens",
             "vllm": "--enable-chunked-prefill",
@@ -426,127 +401,112 @@ OPTIONS: tuple[Option, ...] = (
         },
         aliases=("enable_chunked_prefill",),
     ),
-    Option(
+    _engine(
         "language_model_only",
         bool | None,
         "do not load a multimodal model's encoders, so that their memory goes to the KV cache",
-        "engine",
         {"vllm": "--language-model-only", "sglang": "--language-model-only"},
     ),
-    Option(
+    _engine(
         "mm_processor_cache_gb",
         Annotated[float, Meta(ge=0, le=65536)] | None,
         "memory for processed images, in case they are sent again; 0: none",
-        "engine",
         {"vllm": "--mm-processor-cache-gb", "sglang": "--mm-preprocess-cache-size-mb"},
         metavar="GB",
     ),
-    Option(
+    _engine(
         "mm_encoder_tp_mode",
         Literal["weights", "data"] | None,
         "what GPUs divide among them in an image encoder: its weights, or its images (data)",
-        "engine",
         {"vllm": "--mm-encoder-tp-mode", "sglang": "--mm-enable-dp-encoder"},
     ),
-    Option(
+    _engine(
         "seed",
         Annotated[int, Meta(ge=0, le=2**32 - 1)] | None,
         "seed of the engine's random numbers, which sampling uses",
-        "engine",
         {"vllm": "--seed", "sglang": "--random-seed"},
     ),
-    Option(
+    _engine(
         "grammar_backend",
         Literal["xgrammar", "guidance"] | None,
         "the library that enforces grammars inside vLLM: guidance enforces more of a schema, compiles it faster, and "
         "needs a tokenizer.json (default: xgrammar)",
-        "engine",
         {"vllm": "--structured-outputs-config.backend"},
     ),
-    Option(
+    _engine(
         "env",
         dict[str, str | int | float | None],
         "environment variables of the engine's processes",
-        "engine",
         {"vllm": "environment", "sglang": "environment", "trtllm": "environment"},
         command_line=False,  # a shell sets variables in its own way
         validate=_validate_variables,
     ),
-    Option(
+    _engine(
         "engine_args",
         _Text | None,
         "more options for vLLM that are not settings here, such as '--enforce-eager --block-size 64' (write "
         "--engine-args='…')",
-        "engine",
         {"vllm": "options"},
         metavar="'OPTIONS'",
     ),
-    Option(
+    _engine(
         "vllm",
         _Text | None,
         "the vLLM program (default: the `vllm` beside this Python, else on the PATH)",
-        "engine",
         gateway=True,
         metavar="PROGRAM",
         path="file",
     ),
-    Option(
+    _engine(
         "engine_log",
         _Text | None,
         "file for vLLM's output (default: ~/.local/state/dovetail/vllm-PORT.log)",
-        "engine",
         gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _engine(
         "engine_api_key_file",
         _Text | None,
         "file with the key of the servers that --engine names",
-        "engine",
         gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _engine(
         "first_token_timeout",
         _Seconds | None,
         "seconds in which vLLM or a server that --engine names has to send the first token of an answer; then the "
         "request ends with status 504 (default: 300)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _engine(
         "engine_idle_timeout",
         _Seconds | None,
         "seconds that may pass between two tokens from vLLM or a server; then the answer ends with an error "
         "(default: 120)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _engine(
         "engine_down_timeout",
         _Seconds | None,
         "seconds for which a request waits while vLLM or every server is down; then it ends with status 502 (default: "
         "60 for servers, 900 for vLLM, which is restarted)",
-        "engine",
         gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _machine(
         "gpus",
         _Text | None,
         "GPUs to plan for, such as '8x B200' or '8x96GB', or auto (default: those detected here)",
-        "machine",
         metavar="GPUS",
     ),
-    Option(
+    _machine(
         "tensor_parallel_size",
         _Degree | None,
         "GPUs that share every layer (embedded: processes on this machine)",
-        "machine",
         {
             "embedded": "tensor_parallel_size",
             "vllm": "--tensor-parallel-size",
@@ -555,409 +515,295 @@ OPTIONS: tuple[Option, ...] = (
         },
         common=True,
     ),
-    Option(
+    _machine(
         "pipeline_parallel_size",
         _Degree | None,
         "groups of GPUs that each hold a part of the layers",
-        "machine",
         {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size", "trtllm": "--pp_size"},
     ),
-    Option(
+    _machine(
         "data_parallel_size",
         _Degree | None,
         "groups of GPUs that each hold the whole model and share the requests",
-        "machine",
         {"vllm": "--data-parallel-size", "sglang": "--dp-size"},
     ),
-    Option(
+    _machine(
         "decode_context_parallel_size",
         _Degree | None,
         "how many of the tensor-parallel GPUs divide every sequence's KV cache among them",
-        "machine",
         {"embedded": "decode_context_parallel_size", "vllm": "--decode-context-parallel-size", "sglang": "--dcp-size"},
     ),
-    Option(
+    _machine(
         "context_interleave",
         Annotated[int, Meta(ge=1, le=16)] | None,
         "how many tokens in a row each of these GPUs has of a divided KV cache: 1, 2, 4, 8 or 16 (default: 1)",
-        "machine",
         {"embedded": "context_interleave"},
     ),
-    Option(
+    _machine(
         "threads",
         Annotated[int, Meta(ge=1, le=1024)] | None,
         "CPU threads (default: the engine's choice)",
-        "machine",
         {"embedded": "threads"},
     ),
-    Option(
+    _serving(
         "format",
         _Text,
         "how the model writes prompts and tool calls, such as kimi_k25 (default: detected)",
-        "serving",
         {"vllm": "--tool-call-parser", "sglang": "--tool-call-parser", "trtllm": "--tool_parser"},
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "strict",
         Literal["off", "names", "schema"],
         "what calls are constrained to, unless the tool or the request says otherwise: nothing, tool names, or names "
         "and schemas (default: schema)",
-        "serving",
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "reasoning_budget",
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
         "the most tokens of reasoning in an answer whose request sets no budget; embedded engine only (default: no "
         "limit)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "gate_override",
         bool | None,
         'let a request switch the gate off for itself, with "dovetail": {"gate": false} (default: yes)',
-        "serving",
-        gateway=True,
     ),
-    Option(
+    _serving(
         "fixed_sampling",
         _Text | None,
         "values that requests may have in the sampling fields, the first as the default; others are refused. model: "
         "the checkpoint's values (default: none)",
-        "serving",
-        gateway=True,
         metavar="model|FIELD=VALUE[/VALUE][,…]",
         validate=_validate_fixed_sampling,
     ),
-    Option(
+    _serving(
         "no_repair",
         str,
         "repairs to switch off, of the history and of calls without markup (default: none)",
-        "serving",
-        gateway=True,
         metavar="KIND[,KIND]|all",
         validate=_validate_repairs,
     ),
-    Option(
+    _serving(
         "on_malformed_call",
         Literal["error", "text"],
         "what becomes of a call that cannot be read, unless the request says otherwise. error: a call with its text as "
         "the argument malformed_arguments. text: content (default: error)",
-        "serving",
-        gateway=True,
     ),
-    Option(
+    _serving(
         "response_store",
         _Text | None,
         "file in which /v1/responses stores responses, or none (default: ~/.cache/dovetail/responses.db)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "response_store_count",
         _Count | None,
         "the most responses that are stored; then the oldest go (default: 100000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "response_store_size",
         _Bytes | None,
         "the most bytes of stored responses; then the oldest go (default: 1 GiB)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
-        "response_store_age",
-        _Days | None,
-        "days after which a stored response goes (default: 30)",
-        "serving",
-        gateway=True,
-        metavar="DAYS",
+    _serving(
+        "response_store_age", _Days | None, "days after which a stored response goes (default: 30)", metavar="DAYS"
     ),
-    Option(
+    _serving(
         "record",
         _Text | None,
         "folder in which each request is recorded, texts included, for `dovetail explain` (default: none)",
-        "serving",
-        gateway=True,
         metavar="DIR",
         path="file",
     ),
-    Option(
+    _serving(
         "record_when",
         Literal["always", "requested"] | None,
         'which requests are recorded: all but those with "dovetail": {"recording": false}, or those with true '
         "(default: always)",
-        "serving",
-        gateway=True,
     ),
-    Option(
-        "record_redact",
-        bool | None,
-        "record lengths in place of texts (default: no)",
-        "serving",
-        gateway=True,
-    ),
-    Option(
+    _serving("record_redact", bool | None, "record lengths in place of texts (default: no)"),
+    _serving(
         "record_count",
         _Count | None,
         "the most recordings in the folder; then the oldest go (default: 1000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "record_size",
         _Bytes | None,
         "the most bytes of recordings; then the oldest go (default: 1 GiB)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
-        "record_age",
-        _Days | None,
-        "days after which a recording goes (default: 7)",
-        "serving",
-        gateway=True,
-        metavar="DAYS",
-    ),
-    Option(
+    _serving("record_age", _Days | None, "days after which a recording goes (default: 7)", metavar="DAYS"),
+    _serving(
         "served_model_name",
         _Text,
         "the name that clients call the model by (default: the folder's name, or the hub id)",
-        "serving",
         {"vllm": "--served-model-name", "sglang": "--served-model-name"},
-        gateway=True,
         common=True,
     ),
-    Option(
+    _serving(
         "host",
         _Text,
         "address to listen on (default: 127.0.0.1)",
-        "serving",
         {"vllm": "--host", "sglang": "--host", "trtllm": "--host"},
-        gateway=True,
         metavar="HOST",
         common=True,
     ),
-    Option(
+    _serving(
         "port",
         Annotated[int, Meta(ge=1, le=65535)],
         "port to listen on (default: 8000)",
-        "serving",
         {"vllm": "--port", "sglang": "--port", "trtllm": "--port"},
-        gateway=True,
         metavar="PORT",
         common=True,
     ),
-    Option(
+    _serving(
         "api_key_file",
         _Text | None,
         "file with the key that clients must send",
-        "serving",
         {"vllm": "VLLM_API_KEY", "sglang": "--api-key"},
-        gateway=True,
         metavar="FILE",
         path="file",
         common=True,
     ),
-    Option(
+    _serving(
         "api_keys",
         _Text | None,
         "YAML file with named keys, each with limits of its own, read again on SIGHUP; `dovetail key new` makes keys",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "record_key_file",
         _Text | None,
         "file with the key that signs records of answers, the same for servers that share clients (default: a key "
         "that is made at the first start and kept)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "allow_origin",
         _Text | None,
         "origin whose web pages may call the server from a browser, such as https://app.example, or * (default: none)",
-        "serving",
-        gateway=True,
         metavar="ORIGIN",
         repeats=True,
         validate=_validate_origins,
     ),
-    Option(
+    _serving(
         "allow_host",
         _Text | None,
         "further name by which clients may call a server that listens on loopback and has no key, such as a proxy's",
-        "serving",
-        gateway=True,
         metavar="NAME",
         repeats=True,
     ),
-    Option(
-        "metrics_tools",
-        bool | None,
-        "show the names of clients' tools in /metrics, which needs no key (default: no)",
-        "serving",
-        gateway=True,
+    _serving(
+        "metrics_tools", bool | None, "show the names of clients' tools in /metrics, which needs no key (default: no)"
     ),
-    Option(
+    _serving(
         "log_format",
         Literal["plain", "json"] | None,
         "json: standard output has a JSON line for each request and each log record, and nothing else (default: plain, "
         "without lines for requests)",
-        "serving",
-        gateway=True,
     ),
-    Option(
+    _serving(
         "otlp_endpoint",
         _Text | None,
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request, such as "
         "http://localhost:4318 (default: what the environment variables OTEL_… say, else none)",
-        "serving",
-        gateway=True,
         metavar="URL",
         validate=_validate_collector,
     ),
-    Option(
+    _serving(
         "metrics_port",
         Annotated[int, Meta(ge=1, le=65535)] | None,
         "port for /metrics alone, on the same host; the port of the API has no such page then (default: none)",
-        "serving",
-        gateway=True,
         metavar="PORT",
     ),
-    Option(
-        "max_waiting",
-        _Count | None,
-        "requests that may wait for the engine (default: 1024)",
-        "serving",
-        gateway=True,
-        metavar="N",
-    ),
-    Option(
+    _serving("max_waiting", _Count | None, "requests that may wait for the engine (default: 1024)", metavar="N"),
+    _serving(
         "max_waiting_tokens",
         _Count | None,
         "tokens of prompts that may wait for the engine (default: 8000000)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "queue_timeout",
         _Seconds | None,
         "seconds for which a request may wait for the engine (default: 600)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "body_memory",
         Annotated[int, Meta(ge=1 << 23, le=1 << 50)] | None,
         "bytes of the bodies of all requests that are received or prepared at a time (default: 536870912)",
-        "serving",
-        gateway=True,
         metavar="BYTES",
     ),
-    Option(
+    _serving(
         "max_connections",
         _Count | None,
         "the most connections at a time; one that waits makes room for a new one (default: 4096, or as many as the "
         "limit of open files allows)",
-        "serving",
-        gateway=True,
         metavar="N",
     ),
-    Option(
+    _serving(
         "header_timeout",
         _Seconds | None,
         "seconds in which the headers of a request must arrive (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "body_timeout",
         _Seconds | None,
         "seconds that may pass between two reads of a body (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "send_timeout",
         _Seconds | None,
         "seconds for which a client may not read its answer (default: 60)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "keep_alive_timeout",
         _Seconds | None,
         "seconds for which a connection may wait for its next request (default: 75)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
-    Option(
+    _serving(
         "ssl_certfile",
         _Text | None,
         "PEM file with the server's certificate, and those up to its root: the server speaks HTTPS (default: HTTP)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
+    _serving(
         "ssl_keyfile",
         _Text | None,
         "PEM file with the private key of --ssl-certfile (default: it is in that file)",
-        "serving",
-        gateway=True,
         metavar="FILE",
         path="file",
     ),
-    Option(
-        "uds",
-        _Text | None,
-        "Unix socket to listen on, in place of --host and --port",
-        "serving",
-        gateway=True,
-        metavar="PATH",
-        path="file",
+    _serving(
+        "uds", _Text | None, "Unix socket to listen on, in place of --host and --port", metavar="PATH", path="file"
     ),
-    Option(
+    _serving(
         "uds_mode",
         _Text | None,
         "permissions of the Unix socket: who may write to it may connect (default: 600)",
-        "serving",
-        gateway=True,
         metavar="OCTAL",
         validate=_validate_mode,
     ),
-    Option(
+    _serving(
         "grace",
         _Seconds | None,
         "seconds that running answers have to end after SIGTERM or Ctrl-C (default: 30)",
-        "serving",
-        gateway=True,
         metavar="SECONDS",
     ),
 )

@@ -4,10 +4,14 @@ The rule of this package: text of a user is encoded without control tokens, so t
 exception is `raw_prompt(…, controls=True)`, for a client that writes whole prompts.
 """
 
-from dovetail.tokens.load import tokenizer
+from pathlib import Path
+
+from dovetail.errors import CheckpointError
+from dovetail.tokens.hugging_face import HuggingFaceTokenizer
 from dovetail.tokens.prompt import CUT, Prompt, Segment, TokenSpan
 from dovetail.tokens.raw_text import control_literals_in, raw_prompt
 from dovetail.tokens.streaming import Detokenizer, StopStrings
+from dovetail.tokens.tiktoken_ranks import TiktokenTokenizer
 from dovetail.tokens.tokenizer import Tokenizer
 
 __all__ = [
@@ -22,3 +26,22 @@ __all__ = [
     "raw_prompt",
     "tokenizer",
 ]
+
+
+def tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer of a checkpoint folder (or a `tokenizer.json` or `tiktoken.model` itself).
+
+    Raises `CheckpointError` when there is none or its kind is not supported.
+    """
+    path = Path(path)
+    candidates = [path] if path.is_file() else [path / "tokenizer.json", path / "tiktoken.model"]
+    for candidate in candidates:
+        if candidate.is_file():
+            kind = TiktokenTokenizer if candidate.suffix == ".model" else HuggingFaceTokenizer
+            try:
+                return kind(candidate)
+            except CheckpointError:
+                raise
+            except Exception as error:  # the libraries raise no type of their own for a broken file
+                raise CheckpointError(f"{candidate} cannot be read as a tokenizer: {error}") from error
+    raise CheckpointError(f"no tokenizer.json or tiktoken.model in {path}")

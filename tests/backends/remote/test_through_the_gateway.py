@@ -13,11 +13,9 @@ from dovetail.events import Call, Message
 from dovetail.tokens import Tokenizer
 from tests.backends.remote.fake import Fake, run, sse, vllm_chunk
 from tests.gateway.scripted import MODEL, ids_of, in_process
+from tests.tools import taking, tool
 
-_WEATHER = {
-    "type": "function",
-    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-}
+_WEATHER = tool("get_weather", taking({"city": {"type": "string"}}))
 _SPECULATES = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 0.0\n'
 _TOLD = {"speculative_decoding": {"num_draft_tokens": 9, "num_accepted_draft_tokens": 5}}
 

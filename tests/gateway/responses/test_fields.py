@@ -18,8 +18,8 @@ from dovetail.events import Message
 from dovetail.formats.families.kimi_k2 import KimiK25
 from dovetail.gateway import Settings, create_app
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.http import response as http_response
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.tokens import Tokenizer
 from tests.gateway.responses.official import ITEMS, accumulated, check_body, check_event, check_order, events_of
 from tests.gateway.responses.test_client import ASKS, FINE, PARIS, WEATHER, bytes_of, client_of

@@ -22,7 +22,7 @@ from dovetail.gateway import Settings
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange
 from dovetail.gateway.turn.output import OutputReader, Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator
 from dovetail.tokens import Detokenizer, Tokenizer
 from tests.examples import examples, slow_but
@@ -47,7 +47,7 @@ def exchange_of(**body: Any) -> ResponsesExchange:
 
 
 @functools.cache
-def turn_of(tokenizer: Tokenizer) -> Turn:
+def turn_of(tokenizer: Tokenizer) -> PreparedTurn:
     """A turn that is ready to run, for what a response tells of its prompt."""
     return runner_of(tokenizer).prepare(exchange_of().turn_request)
 
@@ -82,7 +82,7 @@ def steps_of(name: str, ids: Sequence[int], sizes: Sequence[int], finish: Any) -
     return asyncio.run(steps())
 
 
-def both_ways(exchange: ResponsesExchange, turn: Turn, steps: list[Step]) -> tuple[dict[str, Any], list[Any]]:
+def both_ways(exchange: ResponsesExchange, turn: PreparedTurn, steps: list[Step]) -> tuple[dict[str, Any], list[Any]]:
     """The body and the events of a turn, after every check that holds for all turns."""
     body = json.loads(exchange.whole(turn, steps))
     stream = exchange.stream(turn)

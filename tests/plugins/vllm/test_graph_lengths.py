@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dovetail.plugins.vllm import gate_settings
-from dovetail.plugins.vllm.graph_lengths import advice
+from dovetail.plugins.vllm.gate_settings import graph_advice as advice
 
 ROOT = Path(__file__).parents[3]
 K = 3

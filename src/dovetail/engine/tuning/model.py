@@ -43,7 +43,7 @@ class Work(NamedTuple):
     queries: int
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """A row of the table, how many queries share a tile, into how many parts the cache is cut, predicted seconds."""
 
     row: Row
@@ -74,7 +74,7 @@ def seconds(row: Row, work: Work, splits: int) -> float:
     return first + _LAUNCH + 2 * parts / (arch.bandwidth * _L2)
 
 
-def choose(table: Table, arch: str, kind: Kind, work: Work) -> Choice:
+def choose(table: Table, arch: str, kind: Kind, work: Work) -> KernelChoice:
     """The launch with the least time, measured or predicted. Raises `EngineError` where the table has no rows."""
     rows = table.of(arch, kind)
     # The model knows nothing of spills: only a measurement chooses a tile that does.
@@ -82,7 +82,7 @@ def choose(table: Table, arch: str, kind: Kind, work: Work) -> Choice:
     return _measured(table, rows, work) or min(_choices(whole, work), key=lambda choice: choice.seconds)
 
 
-def _measured(table: Table, rows: Iterable[Row], work: Work) -> Choice | None:
+def _measured(table: Table, rows: Iterable[Row], work: Work) -> KernelChoice | None:
     """The fastest launch of the nearest work that was measured for any of `rows`; None if nothing was measured."""
     of = {(row.arch, row.kind, row.candidate): row for row in rows}
     found = [each for each in table.measured if (each.arch, each.kind, each.candidate) in of]
@@ -91,7 +91,7 @@ def _measured(table: Table, rows: Iterable[Row], work: Work) -> Choice | None:
     fastest = min(found, key=lambda each: (_distance(each, work), each.seconds))
     row = of[fastest.arch, fastest.kind, fastest.candidate]
     splits = min(fastest.splits, max(splits_of(row, work)))
-    return Choice(row, min(work.queries, row.candidate.tile), splits, fastest.seconds)
+    return KernelChoice(row, min(work.queries, row.candidate.tile), splits, fastest.seconds)
 
 
 def _distance(each: Measured, work: Work) -> float:
@@ -106,11 +106,11 @@ def splits_of(row: Row, work: Work) -> list[int]:
     return [1 << i for i in range(most.bit_length())]
 
 
-def _choices(rows: Iterable[Row], work: Work) -> Iterable[Choice]:
+def _choices(rows: Iterable[Row], work: Work) -> Iterable[KernelChoice]:
     for row in rows:
         together = min(work.queries, row.candidate.tile)
         for splits in splits_of(row, work):
-            yield Choice(row, together, splits, seconds(row, work, splits))
+            yield KernelChoice(row, together, splits, seconds(row, work, splits))
 
 
 def tiles(tile: int, work: Work) -> int:

@@ -26,7 +26,7 @@ from dovetail.gateway.http.response import COMMENT, DONE, event
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.turn.logprobs import ChoiceLogprobs, ContentLogprob
 from dovetail.gateway.turn.output import FinishReason, Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 
 
 class ChatCompletion:
@@ -46,15 +46,15 @@ class ChatCompletion:
         """Whether the request asks for records of the answers."""
         return bool(self.turn_request.extension.record)
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Make the records of the answers."""
         for choice in range(self.turn_request.choices):
             turn.record(choice, [token for step in steps if step.choice == choice for token in step.ids])
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         return whole(self._request, turn, steps)
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self._request, turn)
 
 
@@ -100,7 +100,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     dovetail: Extension | UnsetType = UNSET
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChatChoice(msgspec.Struct, frozen=True):
     index: int
     message: ChatMessage | UnsetType = UNSET
     delta: ChatMessage | UnsetType = UNSET
@@ -131,11 +131,11 @@ class Response(msgspec.Struct, frozen=True):
     object: Literal["chat.completion", "chat.completion.chunk"]
     created: int
     model: str
-    choices: tuple[Choice, ...]
+    choices: tuple[ChatChoice, ...]
     usage: Usage | UnsetType | None = UNSET
 
 
-def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
+def _usage(turn: PreparedTurn, choices: Sequence[ChoiceTotals]) -> Usage:
     """The counts of all `choices`. The prompt counts once, with the cached tokens that the first choice reports."""
     prompt, new = len(turn.prompt), sum(len(choice.ids) for choice in choices)
     cached = choices[0].cached
@@ -144,7 +144,7 @@ def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
     return Usage(prompt, new, prompt + new, details, reasoning, speculation(choices))
 
 
-def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
+def whole(request: ChatRequest, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
     """The response to a request that does not stream."""
     totals = [ChoiceTotals(turn, choice) for choice in range(len(turn.choices))]
     choices = tuple(
@@ -156,7 +156,7 @@ def whole(request: ChatRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
     return msgspec.json.encode(response)
 
 
-def _choice(turn: Turn, index: int, steps: Sequence[Step], total: ChoiceTotals) -> Choice:
+def _choice(turn: PreparedTurn, index: int, steps: Sequence[Step], total: ChoiceTotals) -> ChatChoice:
     custom_tools = turn.custom_tools
     for step in steps:
         total.add(step)
@@ -173,7 +173,9 @@ def _choice(turn: Turn, index: int, steps: Sequence[Step], total: ChoiceTotals) 
         dovetail=total.extension(),
     )
     logprobs = tuple(entry for step in steps for entry in step.logprobs)
-    return Choice(index, message, logprobs=ChoiceLogprobs(logprobs) if logprobs else None, finish_reason=total.finish)
+    return ChatChoice(
+        index, message, logprobs=ChoiceLogprobs(logprobs) if logprobs else None, finish_reason=total.finish
+    )
 
 
 class Stream:
@@ -181,7 +183,7 @@ class Stream:
 
     ping = COMMENT
 
-    def __init__(self, request: ChatRequest, turn: Turn) -> None:
+    def __init__(self, request: ChatRequest, turn: PreparedTurn) -> None:
         self._turn = turn
         self._model = request.model
         self._totals = [ChoiceTotals(turn, choice) for choice in range(len(turn.choices))]
@@ -201,7 +203,7 @@ class Stream:
     def start(self) -> bytes:
         """The first chunk of every choice."""
         first = ChatMessage(role="assistant", content="")
-        return b"".join(self._chunk(Choice(choice, delta=first)) for choice in range(len(self._totals)))
+        return b"".join(self._chunk(ChatChoice(choice, delta=first)) for choice in range(len(self._totals)))
 
     def step(self, step: Step) -> bytes:
         """The chunks of one step: b"" for a step that shows nothing yet. The last step's end with [DONE]."""
@@ -226,12 +228,12 @@ class Stream:
     def _delta(self, choice: int, delta: ChatMessage, finish: FinishReason | None = None) -> bytes:
         entries, self._logprobs[choice] = self._logprobs[choice], ()
         logprobs = ChoiceLogprobs(entries) if entries else None
-        return self._chunk(Choice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
+        return self._chunk(ChatChoice(choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
     def _usage_so_far(self) -> Usage:
         return _usage(self._turn, self._totals)
 
-    def _chunk(self, *choices: Choice, usage: Usage | None = None) -> bytes:
+    def _chunk(self, *choices: ChatChoice, usage: Usage | None = None) -> bytes:
         turn = self._turn
         if self._continuous_usage:
             usage = self._usage_so_far()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dovetail.conversation import check_messages, check_response_format
+from dovetail.conversation import ResponseFormat, check_messages, check_response_format
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.apis.request_body import (
     UNSUPPORTED,
@@ -28,8 +28,8 @@ from dovetail.gateway.apis.request_body import (
     check_unsupported,
     decode_body,
 )
-from dovetail.gateway.turn.tools import check_tool_choice
-from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
+from dovetail.gateway.turn.tools import typed
+from dovetail.gateway.turn.turn_request import Extension, TurnRequest, sampling_fields
 
 MAX_TOP_LOGPROBS = 20
 
@@ -37,7 +37,7 @@ MAX_TOP_LOGPROBS = 20
 class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`.
 
-    `messages`, `tools`, `tool_choice` and `response_format` are as sent, and well formed.
+    `messages`, `tools`, `tool_choice` and `response_format` are as sent, and `messages` are well formed.
     """
 
     messages: Any
@@ -94,28 +94,20 @@ class ChatRequest(SamplingRequest, frozen=True, kw_only=True):
         return "required" if self.tool_choice == "any" else self.tool_choice
 
     @property
-    def nested_format(self) -> Any:
+    def checked_format(self) -> ResponseFormat | None:
         """`response_format`, with a schema that is directly in it at OpenAI's place."""
         shape = self.response_format
-        if not self._has_flat_format:
-            return shape
-        rest = {field: shape[field] for field in ("schema", "strict", "description") if field in shape}
-        return {"type": "json_schema", "json_schema": {"name": shape.get("name") or "answer", **rest}}
-
-    @property
-    def field_names(self) -> FieldNames:
-        """The client's names for fields that `nested_format` puts elsewhere."""
-        return FieldNames({"response_format.json_schema": "response_format"} if self._has_flat_format else {})
-
-    @property
-    def _has_flat_format(self) -> bool:
-        shape = self.response_format
-        return (
+        is_flat = (
             isinstance(shape, dict)
             and shape.get("type") in ("json_schema", "json_object")
             and shape.get("schema") is not None
             and shape.get("json_schema") is None
         )
+        if not is_flat:
+            return check_response_format(shape)
+        rest = {field: shape[field] for field in ("schema", "strict", "description") if field in shape}
+        nested = {"type": "json_schema", "json_schema": {"name": shape.get("name") or "answer", **rest}}
+        return check_response_format(nested, declared_field="response_format")
 
     @property
     def opens_answer(self) -> bool:
@@ -165,7 +157,8 @@ def decode(body: bytes) -> ChatRequest:
 
 
 def check(request: ChatRequest) -> None:
-    """Raise `InvalidRequest` for what the types of the fields do not say, naming the field."""
+    """Raise `InvalidRequest` for what the types of the fields do not say, naming the field. `turn_request` looks at
+    the tools and the response format."""
     check_unsupported(request, _UNSUPPORTED)
     for field in ("max_tokens", "max_completion_tokens"):
         if getattr(request, field) == 0:
@@ -175,11 +168,6 @@ def check(request: ChatRequest) -> None:
     check_own_fields(request.chat_template_kwargs, request.dovetail)
     request.switches.check()
     _check_text_only(check_messages(request.messages))
-    with request.field_names.in_errors():
-        check_response_format(request.nested_format)
-    # A message may declare the chosen tool, if the format shows such tools; `TurnRunner.prepare` checks that.
-    declares = any(message.get("tools") for message in request.messages)
-    check_tool_choice(None if declares else request.choice, request.tools, request.messages)
 
 
 def _check_text_only(messages: Any) -> None:
@@ -195,17 +183,20 @@ def _check_text_only(messages: Any) -> None:
 
 
 def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnRequest:
-    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have."""
+    """The turn that `request` asks for, under a new id. `ignored` are the fields of its body that it does not have.
+
+    Raises `InvalidRequest` naming the field for tools, a choice of them or a response format that is not well formed.
+    """
     max_tokens, max_tokens_field = request.max_new_tokens
     switches = request.switches
     budget, budget_field = switches.budget
-    return TurnRequest(
+    turn = TurnRequest(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         messages=request.messages,
         tools=request.tools,
         tool_choice=request.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        response_format=request.nested_format,
+        response_format=request.checked_format,
         thinking=switches.on,
         reasoning_effort=switches.effort,
         reasoning_budget=budget,
@@ -226,6 +217,6 @@ def turn_request(request: ChatRequest, ignored: tuple[str, ...] = ()) -> TurnReq
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logprobs=request.likeliest,
         choices=request.n or 1,
-        field_names=request.field_names,
         extension=request.dovetail or Extension(),
     )
+    return typed(turn)

@@ -23,7 +23,7 @@ from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.turn.logprobs import ContentLogprob, TopLogprob
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.raw_prompt import prompt_text
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.tokens import Detokenizer, Tokenizer
 
 
@@ -44,13 +44,13 @@ class RawCompletion:
         """A completion has no record and is not stored."""
         return False
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Nothing."""
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         return whole(self._request, turn, steps)
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self._request, turn)
 
 
@@ -67,7 +67,7 @@ class Logprobs(msgspec.Struct, frozen=True):
     text_offset: tuple[int, ...]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class CompletionChoice(msgspec.Struct, frozen=True):
     index: int
     text: str
     logprobs: Logprobs | None = None
@@ -91,7 +91,7 @@ class Response(msgspec.Struct, frozen=True):
     object: Literal["text_completion"]
     created: int
     model: str
-    choices: tuple[Choice, ...]
+    choices: tuple[CompletionChoice, ...]
     usage: Usage | UnsetType | None = UNSET
 
 
@@ -113,7 +113,7 @@ class _Offsets:
 class _Pieces:
     """The pieces of one choice, which add up to it."""
 
-    def __init__(self, request: CompletionRequest, turn: Turn, index: int) -> None:
+    def __init__(self, request: CompletionRequest, turn: PreparedTurn, index: int) -> None:
         self._index = index
         self._echoes_only = request.echoes_only
         self._scored = turn.request.prompt_logprobs is not None
@@ -125,7 +125,7 @@ class _Pieces:
         self._offsets = _Offsets(self._tokenizer, len(self._to_echo))
         self.totals = ChoiceTotals(turn, index)
 
-    def piece(self, step: Step) -> Choice:
+    def piece(self, step: Step) -> CompletionChoice:
         """What `step` adds. The first piece has the prompt, if it is to be echoed."""
         columns = self._prompt_columns(step) if self._scored and not self.totals.steps else None
         text, self._to_echo = self._to_echo, ""
@@ -137,9 +137,9 @@ class _Pieces:
             columns = own if columns is None else _joined((columns, own))
         self.totals.add(step)
         if step.finish is None:
-            return Choice(self._index, text, columns)
+            return CompletionChoice(self._index, text, columns)
         finish: Literal["stop", "length"] = "length" if step.finish == "length" else "stop"
-        return Choice(self._index, text, columns, finish, self.totals.extension())
+        return CompletionChoice(self._index, text, columns, finish, self.totals.extension())
 
     def _prompt_columns(self, step: Step) -> Logprobs:
         text = self._to_echo
@@ -149,10 +149,10 @@ class _Pieces:
         return _joined((first, _columns(step.prompt_logprobs, [min(offset, len(text)) for offset in offsets[1:]])))
 
 
-def whole(request: CompletionRequest, turn: Turn, steps: Sequence[Step]) -> bytes:
+def whole(request: CompletionRequest, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
     """The response to a request that does not stream."""
     choices = [_Pieces(request, turn, index) for index in range(len(turn.choices))]
-    parts: list[list[Choice]] = [[] for _ in choices]
+    parts: list[list[CompletionChoice]] = [[] for _ in choices]
     for step in steps:
         parts[step.choice].append(choices[step.choice].piece(step))
     usage = _usage(turn, [choice.totals for choice in choices])
@@ -164,7 +164,7 @@ class Stream:
 
     ping = COMMENT
 
-    def __init__(self, request: CompletionRequest, turn: Turn) -> None:
+    def __init__(self, request: CompletionRequest, turn: PreparedTurn) -> None:
         self._turn = turn
         self._model = request.model
         self._choices = [_Pieces(request, turn, index) for index in range(len(turn.choices))]
@@ -193,7 +193,7 @@ class Stream:
         """The event that ends a stream in which something failed."""
         return event(error_json(error))
 
-    def _chunk(self, choices: tuple[Choice, ...], *, counts: bool) -> bytes:
+    def _chunk(self, choices: tuple[CompletionChoice, ...], *, counts: bool) -> bytes:
         usage = _usage(self._turn, [choice.totals for choice in self._choices]) if counts else None
         # With include_usage every chunk has the field, as in OpenAI's API.
         shown = usage if self._include_usage else UNSET
@@ -201,15 +201,15 @@ class Stream:
 
 
 def _response(
-    turn: Turn,
+    turn: PreparedTurn,
     model: str,
-    choices: tuple[Choice, ...],
+    choices: tuple[CompletionChoice, ...],
     usage: Usage | UnsetType | None,
 ) -> bytes:
     return msgspec.json.encode(Response(turn.id, "text_completion", turn.created, model, choices, usage))
 
 
-def _sum(pieces: Sequence[Choice]) -> Choice:
+def _sum(pieces: Sequence[CompletionChoice]) -> CompletionChoice:
     """The choice that `pieces`, of which there is at least one, add up to."""
     columns = [piece.logprobs for piece in pieces if piece.logprobs is not None]
     text = "".join(piece.text for piece in pieces)
@@ -223,7 +223,7 @@ def _joined(parts: Sequence[Logprobs]) -> Logprobs:
     return Logprobs(*(tuple(itertools.chain.from_iterable(column)) for column in columns))
 
 
-def _usage(turn: Turn, choices: Sequence[ChoiceTotals]) -> Usage:
+def _usage(turn: PreparedTurn, choices: Sequence[ChoiceTotals]) -> Usage:
     """The counts of all `choices`. Each prompt counts once, with the cached tokens that its first choice reports."""
     prompt, new = turn.prompt_tokens, sum(len(choice.ids) for choice in choices)
     cached = [choice.cached for choice in choices[:: turn.request.choices]]

@@ -28,7 +28,7 @@ from dovetail.gateway.http.errors import anthropic_error_json
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 
 
 class Messages:
@@ -49,7 +49,7 @@ class Messages:
         """Whether the client returns thinking."""
         return self._request.thinking is not None and bool(self.turn_request.thinking)
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Make the record of an answer with calls.
 
         An answer of mere text has none: some clients take the last block of an answer for its text.
@@ -57,10 +57,10 @@ class Messages:
         if steps[-1].finish == "tool_calls":
             self._record = turn.record(0, [token for step in steps for token in step.ids])
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         return whole(self._request, turn, steps, lambda: self._record)
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self._request, turn, lambda: self._record)
 
 
@@ -137,7 +137,7 @@ Event = MessageStart | BlockEvent | MessageDelta | MessageStop
 class _Answer:
     """The answer of one turn, as events and as a whole."""
 
-    def __init__(self, request: MessagesRequest, turn: Turn, record: Callable[[], str]) -> None:
+    def __init__(self, request: MessagesRequest, turn: PreparedTurn, record: Callable[[], str]) -> None:
         self._turn = turn
         self._model = request.model
         self._record = record
@@ -191,7 +191,9 @@ class _Answer:
         )
 
 
-def whole(request: MessagesRequest, turn: Turn, steps: Sequence[Step], record: Callable[[], str] = str) -> bytes:
+def whole(
+    request: MessagesRequest, turn: PreparedTurn, steps: Sequence[Step], record: Callable[[], str] = str
+) -> bytes:
     """The response to a request that does not stream. `record`: see `Stream`."""
     answer = _Answer(request, turn, record)
     for step in steps:
@@ -207,7 +209,7 @@ class Stream:
 
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def __init__(self, request: MessagesRequest, turn: Turn, record: Callable[[], str] = str) -> None:
+    def __init__(self, request: MessagesRequest, turn: PreparedTurn, record: Callable[[], str] = str) -> None:
         self._answer = _Answer(request, turn, record)
         #: Whether the last step has come.
         self.done = False

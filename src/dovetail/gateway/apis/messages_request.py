@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from dovetail.completion import Sampling
-from dovetail.conversation import check_response_format
+from dovetail.conversation import ResponseFormat, check_response_format
 from dovetail.errors import InvalidRequest
 from dovetail.gateway.apis.messages_history import History
 from dovetail.gateway.apis.request_body import (
@@ -23,7 +23,7 @@ from dovetail.gateway.apis.request_body import (
     convert_field,
     decode_body,
 )
-from dovetail.gateway.turn.tools import check_tool_choice
+from dovetail.gateway.turn.tools import typed
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
 
 #: The effort that a budget of thinking tokens asks for: the first one whose budget is not less.
@@ -147,21 +147,17 @@ def turn_request(request: MessagesRequest, ignored: tuple[str, ...] = ()) -> Tur
 
 def prompt_request(request: CountTokensRequest) -> TurnRequest:
     """As much of the turn as the prompt and the grammar depend on."""
-    history, tools = History(request.system, request.messages), Tools(request.tools or ())
-    choice, response_format = openai_choice(request.tool_choice), _response_format(request)
+    history, tools = History(request.system, request.messages), MessagesTools(request.tools or ())
     names = FieldNames({**history.names, **tools.names, **_FIELD_NAMES})
-    with names.in_errors():
-        check_tool_choice(choice, tools.functions, history.messages)
-        check_response_format(response_format)
     thinking = request.thinking is None or request.thinking.type != "disabled"
     budget = request.thinking.budget_tokens if request.thinking else None
-    return TurnRequest(
+    turn = TurnRequest(
         id=f"msg_{uuid.uuid4().hex}",
         messages=history.messages,
         tools=tools.functions or None,
-        tool_choice=choice,
+        tool_choice=openai_choice(request.tool_choice),
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
-        response_format=response_format,
+        response_format=_response_format(request),
         thinking=thinking,
         reasoning_effort=_effort(request) if thinking else None,
         fit_reasoning_effort=True,
@@ -175,21 +171,23 @@ def prompt_request(request: CountTokensRequest) -> TurnRequest:
         omitted=(*history.omitted, *tools.omitted, *_omitted(request)),
         field_names=names,
     )
+    with names.in_errors():
+        return typed(turn)
 
 
 _FIELD_NAMES = {
-    "response_format.json_schema": "output_config.format",
     "reasoning_effort": "output_config.effort",
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "continue_final_message": "messages",
 }
 
 
-def _response_format(request: CountTokensRequest) -> Mapping[str, Any] | None:
+def _response_format(request: CountTokensRequest) -> ResponseFormat | None:
     output_format = (request.output_config and request.output_config.format) or request.output_format
     if output_format is None:
         return None
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output_format.schema}}
+    nested = {"type": "json_schema", "json_schema": {"name": "output", "schema": output_format.schema}}
+    return check_response_format(nested, declared_field="output_config.format")
 
 
 def _effort(request: CountTokensRequest) -> str | None:
@@ -213,7 +211,7 @@ def _omitted(request: CountTokensRequest) -> list[str]:
 _OWN_TOOL = re.compile(r"\w+_\d{8}|mcp_toolset")
 
 
-class Tool(msgspec.Struct, frozen=True):
+class AnthropicTool(msgspec.Struct, frozen=True):
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
@@ -221,7 +219,7 @@ class Tool(msgspec.Struct, frozen=True):
     input_examples: Any = None
 
 
-class Tools:
+class MessagesTools:
     """The tools of one request.
 
     `functions`: those that the client runs, in OpenAI's shape.
@@ -243,7 +241,7 @@ class Tools:
             return
         if kind not in (None, "custom"):
             raise InvalidRequest(f'{field}.type must be "custom" or absent, not {kind!r:.80}', param=f"{field}.type")
-        declared = convert_field(tool, Tool, field)
+        declared = convert_field(tool, AnthropicTool, field)
         if declared.input_examples:
             self.omitted.append(f"{field}.input_examples")
         place = f"tools[{len(self.functions)}]"

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from dovetail.events import Defect
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.turn.output import FinishReason, Step
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.turn import PreparedTurn
 
 
 class OutputDefect(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 class ChoiceTotals:
     """What the steps of one choice add up to."""
 
-    def __init__(self, turn: Turn, choice: int = 0) -> None:
+    def __init__(self, turn: PreparedTurn, choice: int = 0) -> None:
         self._turn = turn
         self._choice = choice
         self._prompt = turn.choices[choice].completion.prompt
@@ -90,7 +90,7 @@ class ChoiceTotals:
         return UNSET if extension == Extension() else extension
 
 
-def _earlier_repairs(turn: Turn) -> dict[str, int]:
+def _earlier_repairs(turn: PreparedTurn) -> dict[str, int]:
     kinds = Counter(repair.kind for repair in turn.repairs)
     kinds.subtract(repair.kind for repair in turn.new_repairs)
     return dict(+kinds)

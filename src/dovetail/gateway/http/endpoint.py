@@ -32,7 +32,7 @@ from dovetail.gateway.observe.request_report import Api, RequestReport
 from dovetail.gateway.settings import Settings
 from dovetail.gateway.turn.output import Step
 from dovetail.gateway.turn.runner import TurnRunner
-from dovetail.gateway.turn.turn import Observer, Rendered, Turn
+from dovetail.gateway.turn.turn import Observer, PreparedTurn, Rendered
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 #: Threads that prepare turns. The work is Python code, so more threads would only take the event loop's time. There is
@@ -63,16 +63,16 @@ class Exchange(Protocol):
     streams: bool
     turn_request: TurnRequest
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         """The body of a response that is not streamed."""
 
-    def stream(self, turn: Turn) -> ResponseStream: ...
+    def stream(self, turn: PreparedTurn) -> ResponseStream: ...
 
     @property
     def concludes(self) -> bool:
         """Whether there is work at the end of the answer that takes long, such as its record or a store."""
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Do that work. Runs in a thread, when all `steps` are there and before the last of them is translated."""
 
 
@@ -124,7 +124,7 @@ class Endpoint:
     async def _run(
         self,
         exchange: Exchange,
-        turn: Turn,
+        turn: PreparedTurn,
         response: AbstractAsyncContextManager[SendStep],
         observers: Sequence[Observer],
         scope: Scope,
@@ -157,7 +157,7 @@ class Endpoint:
                 step = await anext(steps)
 
     @asynccontextmanager
-    async def _admitted(self, turn: Turn, client: str) -> AsyncIterator[None]:
+    async def _admitted(self, turn: PreparedTurn, client: str) -> AsyncIterator[None]:
         """A place in the engine. Raises `EngineBusy` if there is none in time, or the server ends."""
         draining = self._serving.draining
         draining.check()
@@ -166,7 +166,7 @@ class Endpoint:
             await draining.first(stack.enter_async_context(places))
             yield
 
-    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, Turn]:
+    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
         exchange = self._exchange(body.take(), report, account)
         return exchange, self._turn(exchange, report, account)
 
@@ -179,7 +179,7 @@ class Endpoint:
             account.check_model(exchange.model)
         return exchange
 
-    def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> Turn:
+    def _turn(self, exchange: Exchange, report: RequestReport, account: Account | None) -> PreparedTurn:
         request, captures = exchange.turn_request, self._serving.captures
         if captures is None and request.extension.recording:
             message = "dovetail.recording is true, but this server records nothing: it needs `serve --record DIR`"

@@ -16,7 +16,7 @@ from dovetail.errors import DovetailError
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.http.errors import public_error
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Rendered, Turn
+from dovetail.gateway.turn.turn import PreparedTurn, Rendered
 
 #: Headers of a response that is a stream of events.
 EVENT_STREAM_HEADERS = [
@@ -65,7 +65,9 @@ def event(data: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def whole(make: Callable[[Turn, Sequence[Step]], bytes], turn: Turn, send: Send) -> AsyncIterator[SendStep]:
+async def whole(
+    make: Callable[[PreparedTurn, Sequence[Step]], bytes], turn: PreparedTurn, send: Send
+) -> AsyncIterator[SendStep]:
     """Sends the response that `make` makes of all steps, when the context ends."""
     steps: list[Step] = []
 
@@ -85,7 +87,7 @@ async def send_json(body: bytes, headers: Headers, send: Send) -> None:
 
 
 @asynccontextmanager
-async def streamed(stream: ResponseStream, turn: Turn, send: Send, request_id: str) -> AsyncIterator[SendStep]:
+async def streamed(stream: ResponseStream, turn: PreparedTurn, send: Send, request_id: str) -> AsyncIterator[SendStep]:
     """Sends the events of each step that what it yields is called with, and pings in between.
 
     A failure in the context is the last event, and then raised. If nothing was sent before it, it is only raised.
@@ -114,7 +116,7 @@ class _EventStream:
     The status is sent with the first event, so that a busy engine becomes a 503 and not a broken stream.
     """
 
-    def __init__(self, stream: ResponseStream, turn: Turn, send: Send) -> None:
+    def __init__(self, stream: ResponseStream, turn: PreparedTurn, send: Send) -> None:
         self._stream = stream
         self._turn = turn
         self._send = send
@@ -160,7 +162,7 @@ class _EventStream:
                 await self.send(None)
 
 
-def turn_headers(turn: Turn) -> Headers:
+def turn_headers(turn: PreparedTurn) -> Headers:
     """Headers that report how the answer differs from what the request spells; none for a request taken as it is.
 
     They are the repairs made to the history, the fields that no grammar enforces, the fields left out, control

@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dovetail.errors import Forbidden, InvalidRequest, RateLimited
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Observer, Turn
+from dovetail.gateway.turn.turn import Observer, PreparedTurn
 from dovetail.gateway.turn.turn_request import TurnRequest
 
 #: How new keys begin, so that people, and scanners of files, see what they are.
@@ -302,7 +302,7 @@ def limited(request: TurnRequest, limits: KeyLimits) -> TurnRequest:
 
 
 @contextmanager
-def metered(turn: Turn, account: Account) -> Iterator[Observer]:
+def metered(turn: PreparedTurn, account: Account) -> Iterator[Observer]:
     """Reserves the tokens that `turn` may take. What it yields counts those that the turn takes.
 
     Raises `RateLimited`.
@@ -332,7 +332,7 @@ class _Meter(Observer):
         self._prompt = 0
 
 
-def _asked(turn: Turn, limits: KeyLimits) -> int:
+def _asked(turn: PreparedTurn, limits: KeyLimits) -> int:
     """The new tokens that the request asks for. One without any limit asks for none in particular."""
     if turn.request.max_tokens is None and limits.max_tokens is None:
         return 0

@@ -44,7 +44,7 @@ from dovetail.gateway.observe.request_report import RequestReport
 from dovetail.gateway.records.record import model_digest
 from dovetail.gateway.turn.logprobs import ContentLogprob
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.turn import Observer, Turn
+from dovetail.gateway.turn.turn import Observer, PreparedTurn
 from dovetail.grammar.matcher import Matcher
 from dovetail.tokens import Detokenizer, Tokenizer
 
@@ -65,7 +65,7 @@ class Captured(NamedTuple):
 
     body: CapturedBody
     report: RequestReport
-    turn: Turn | None
+    turn: PreparedTurn | None
     steps: Sequence[tuple[float, Step]]
     steps_left_out: int
     error: BaseException | None
@@ -79,11 +79,11 @@ class Capture(Observer):
         self._captures = captures
         self._body = body
         self._report = report
-        self._turn: Turn | None = None
+        self._turn: PreparedTurn | None = None
         self._steps: list[tuple[float, Step]] = []
         self._left_out = 0
 
-    def prepared(self, turn: Turn) -> None:
+    def prepared(self, turn: PreparedTurn) -> None:
         self._turn = turn
         if not turn.recorded:
             self._body.release()
@@ -253,12 +253,12 @@ def _json(body: bytes) -> msgspec.Raw:
     return msgspec.Raw(body)
 
 
-def _repairs(turn: Turn) -> Iterator[RecordedRepair]:
+def _repairs(turn: PreparedTurn) -> Iterator[RecordedRepair]:
     for repair in turn.repairs:
         yield RecordedRepair(repair.kind, _clean(repair.where), _clean(repair.detail), repair in turn.new_repairs)
 
 
-def _options(turn: Turn) -> RecordedOptions:
+def _options(turn: PreparedTurn) -> RecordedOptions:
     request = turn.request
     sampling = msgspec.to_builtins(request.sampling, str_keys=True)
     return RecordedOptions(
@@ -266,7 +266,7 @@ def _options(turn: Turn) -> RecordedOptions:
         sampling=sampling,
         stop=tuple(map(_clean, request.stop)),
         tools=len(turn.language.tools or ()),
-        structured=request.structured,
+        structured=request.response_format is not None,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         unenforced=tuple(map(_clean, turn.unenforced)),
@@ -275,7 +275,7 @@ def _options(turn: Turn) -> RecordedOptions:
     )
 
 
-def _prompt(turn: Turn, tokenizer: Tokenizer) -> RecordedPrompt:
+def _prompt(turn: PreparedTurn, tokenizer: Tokenizer) -> RecordedPrompt:
     segments = tuple(_segments(turn.prompt, tokenizer))
     return RecordedPrompt(len(turn.prompt), turn.language.left_open, segments, turn.prompt)
 
@@ -300,7 +300,7 @@ def _text_segment(ids: Sequence[int], tokenizer: Tokenizer) -> PromptSegment:
     return PromptSegment(text, False, len(ids))
 
 
-def _grammar(turn: Turn, tokenizer: Tokenizer) -> str | None:
+def _grammar(turn: PreparedTurn, tokenizer: Tokenizer) -> str | None:
     grammar, constraint = turn.grammar, turn.constraint
     if isinstance(constraint, Matcher):
         return _clean(constraint.lark)  # it was written for the library already

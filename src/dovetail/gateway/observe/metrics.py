@@ -25,7 +25,7 @@ from dovetail.errors import DovetailError, EngineBusy
 from dovetail.events import Defect
 from dovetail.gateway.observe.request_report import APIS, OUTCOMES, Api, Outcome, RequestReport
 from dovetail.gateway.turn.output import FinishReason, Step
-from dovetail.gateway.turn.turn import Observer, Turn
+from dovetail.gateway.turn.turn import Observer, PreparedTurn
 
 _MOST_TOOLS = 64
 #: The bounds of the histograms in seconds, by metric. A request waits at most 600 s for its turn, by default.
@@ -159,7 +159,7 @@ class RequestMetrics(Observer):
         self._finish: FinishReason = "stop"
         metrics._totals.begin(report)
 
-    def prepared(self, turn: Turn) -> None:
+    def prepared(self, turn: PreparedTurn) -> None:
         """Count a turn that is ready to run."""
         report, request = self._report, turn.request
         report.prepared = time.perf_counter()

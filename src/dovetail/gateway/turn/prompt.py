@@ -168,7 +168,6 @@ def new_repairs(repairs: Sequence[Repair], messages: Sequence[Mapping[str, Any]]
     return [repair for repair, place in zip(repairs, places, strict=True) if place is None or int(place[1]) >= last]
 
 
-_MESSAGE = re.compile(r"messages\[(\d+)\]")
 _INSTRUCTIONS = ("system", "developer")
 
 

@@ -1,8 +1,8 @@
 """Runs a turn: render -> complete -> parse, as a stream of `Step`s, the same for every API.
 
-`TurnRunner.prepare` makes a `Turn` of a request; it computes for milliseconds, so it is called outside the event loop.
-`TurnRunner.steps` runs the turn: each choice is a sequence of its own in the engine, and steps come as they are made. A
-whole response is the fold of the same steps that a stream sends, so the two cannot disagree.
+`TurnRunner.prepare` makes a `PreparedTurn` of a request; it computes for milliseconds, so it is called outside the
+event loop. `TurnRunner.steps` runs the turn: each choice is a sequence of its own in the engine, and steps come as they
+are made. A whole response is the fold of the same steps that a stream sends, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dovetail.gateway.turn.output import OutputReader, Step, TimedOutputReader
 from dovetail.gateway.turn.prompt import WrittenPrompt, new_repairs, opening_of, truncated, written_prompt
 from dovetail.gateway.turn.raw_prompt import RawReader, ids_of, least_tokens, prompt_of, spelled_controls
 from dovetail.gateway.turn.streams import merge
-from dovetail.gateway.turn.tools import ToolNames, declared_tools, errors_about_tools
+from dovetail.gateway.turn.tools import declared_tools, errors_about_tools, with_client_names
 from dovetail.gateway.turn.trace import Trace
-from dovetail.gateway.turn.turn import Choice, Rendered, Turn, completion_of
+from dovetail.gateway.turn.turn import PreparedChoice, PreparedTurn, Rendered, completion_of
 from dovetail.gateway.turn.turn_request import TurnDefaults, TurnRequest, fixed
 from dovetail.gateway.turn.validation import AnswerSchemas, AnswerValidator, answer_schemas
 from dovetail.grammar import FreeText, Grammar, matcher
@@ -79,21 +79,19 @@ class TurnRunner:
         matcher.compile(Grammar(FreeText()), self._tokenizer, sorted(self._end_ids))
         _ = self._tokenizer.longest_token, self._sealer
 
-    def prepare(self, request: TurnRequest, trace: Trace | None = None, *, recorded: bool = False) -> Turn:
+    def prepare(self, request: TurnRequest, trace: Trace | None = None, *, recorded: bool = False) -> PreparedTurn:
         """Everything before the engine. Takes milliseconds; raises `InvalidRequest` or `RenderError`.
 
         `trace` times it, and the turn's other stages. `recorded`: whether the turn is recorded.
         """
         request = msgspec.structs.replace(request, trace=trace or request.trace)
         with _deep_nesting_refused(), request.field_names.in_errors():
-            names = ToolNames.of(request.tools, request.messages)
-            request = names.in_request(request)
             if request.extension.gate is False and not self._defaults.gate_override:
                 raise InvalidRequest("this server does not let requests switch its gate off", param="dovetail.gate")
             if self._defaults.fixed_sampling is not None:
                 request = fixed(request, self._defaults.fixed_sampling)
             request = truncated(request, self._has_room) if request.truncate else request
-            return self._prepare(request, names, recorded)
+            return self._prepare(request, recorded)
 
     def render(self, request: TurnRequest) -> Rendered:
         """The prompt of `request` without an answer, so it may be longer than the context.
@@ -104,7 +102,6 @@ class TurnRunner:
             if request.prompts:
                 (raw,) = request.prompts
                 return Rendered(request, prompt_of(raw, self._tokenizer), ids_of(raw, self._tokenizer), ())
-            request = ToolNames.of(request.tools, request.messages).in_request(request)
             declared_tools(request, self._format)  # refuses the tools that `prepare` refuses
             written = self._written(request)
             ids = tuple(written.prompt.ids(self._tokenizer))
@@ -155,7 +152,7 @@ class TurnRunner:
         in_reasoning = self._format.left_open(opening)
         return AnswerStart(opening.ids(self._tokenizer), answer.ids(self._tokenizer), in_reasoning)
 
-    def _prepare(self, request: TurnRequest, names: ToolNames, recorded: bool) -> Turn:
+    def _prepare(self, request: TurnRequest, recorded: bool) -> PreparedTurn:
         if request.prompts:
             return self._prepare_raw(request, recorded)
         tools = declared_tools(request, self._format)
@@ -189,7 +186,7 @@ class TurnRunner:
             request = msgspec.structs.replace(request, omitted=(*request.omitted, unbounded))
         new_reader = functools.partial(self._reader, request, language)
         choices = (
-            Choice(
+            PreparedChoice(
                 completion_of(
                     request,
                     choice,
@@ -205,9 +202,8 @@ class TurnRunner:
             for choice in range(request.choices)
         )
         start = functools.partial(self._start, request, written, language.left_open)
-        return Turn(
+        return PreparedTurn(
             created=int(time.time()),
-            tool_names=names,
             request=request,
             language=language,
             repairs=self._reports(request, written),
@@ -269,7 +265,7 @@ class TurnRunner:
         end_ids = self._end_ids.union(request.stop_token_ids)
         return AnswerRecorder(self._sealer, self._tokenizer, start, new_reader, request.tools, request.stop, end_ids)
 
-    def _prepare_raw(self, request: TurnRequest, recorded: bool) -> Turn:
+    def _prepare_raw(self, request: TurnRequest, recorded: bool) -> PreparedTurn:
         """The turn of raw prompts: no tools, no grammar, no repairs."""
         if request.prompt_logprobs is not None and not self._engine.info.prompt_logprobs:
             raise InvalidRequest(
@@ -284,7 +280,7 @@ class TurnRunner:
                 f"echo with logprobs is limited to {most} tokens in all prompts and answers, and here are {scored}"
             )
             raise InvalidRequest(f"{message}: send fewer prompts at once", param="prompt")
-        return Turn(
+        return PreparedTurn(
             created=int(time.time()),
             request=request,
             language=formats.Turn(self._format, left_open=False),
@@ -301,7 +297,7 @@ class TurnRunner:
             spelled_controls=spelled_controls(request.prompts, self._tokenizer),
         )
 
-    def _raw_choices(self, request: TurnRequest, number: int, recorded: bool) -> list[Choice]:
+    def _raw_choices(self, request: TurnRequest, number: int, recorded: bool) -> list[PreparedChoice]:
         """The answers to one of the raw prompts."""
         raw = request.prompts[number]
         self._check_least(least_tokens(raw, self._tokenizer), raw.field)
@@ -312,7 +308,7 @@ class TurnRunner:
         self._check_tokens(request, max_tokens)
         named = msgspec.structs.replace(request, id=f"{request.id}.{number}") if number else request
         return [
-            Choice(completion_of(named, choice, ids, max_tokens, recorded=recorded), RawReader())
+            PreparedChoice(completion_of(named, choice, ids, max_tokens, recorded=recorded), RawReader())
             for choice in range(request.choices)
         ]
 
@@ -363,7 +359,7 @@ class TurnRunner:
             message = f"min_tokens is {request.min_tokens}, but the answer has at most {max_tokens} tokens"
             raise InvalidRequest(message, param="min_tokens")
 
-    def steps(self, turn: Turn) -> AsyncGenerator[Step]:
+    def steps(self, turn: PreparedTurn) -> AsyncGenerator[Step]:
         """The answer: the engine's steps, up to the last step of every choice.
 
         Closing the generator closes the engine's streams, which frees their cache blocks; so does a choice that fails.
@@ -372,7 +368,7 @@ class TurnRunner:
         choices = [self._choice_steps(turn, number) for number in range(len(turn.choices))]
         return choices[0] if len(choices) == 1 else merge(choices)
 
-    async def _choice_steps(self, turn: Turn, number: int) -> AsyncGenerator[Step]:
+    async def _choice_steps(self, turn: PreparedTurn, number: int) -> AsyncGenerator[Step]:
         """The steps of one choice, up to the one with a finish reason. Closing the generator ends the completion."""
         completion, output = turn.choices[number].completion, self._output(turn, number)
         # The protocol promises an iterator that can be closed, which is the part of a generator that `aclosing` needs.
@@ -384,7 +380,7 @@ class TurnRunner:
                 if len(batch.prompt_logprobs) != scored:
                     raise EngineError("the engine did not return the log probabilities of the prompt once")
                 scored = 0
-                step = turn.tool_names.in_step(await output.step(batch))
+                step = with_client_names(await output.step(batch), turn.request.client_names)
                 if step.finish is not None:
                     if output.ended_early:
                         turn.recorder.leave_out(number)
@@ -395,7 +391,7 @@ class TurnRunner:
         # The completion is closed before its last step is yielded, so that a slow client does not keep cache blocks.
         yield step
 
-    def _output(self, turn: Turn, number: int) -> OutputReader:
+    def _output(self, turn: PreparedTurn, number: int) -> OutputReader:
         """What turns the token batches of one choice into steps."""
         (completion, reader), trace = turn.choices[number], turn.request.trace
         new_output = functools.partial(TimedOutputReader, trace) if trace.detailed else OutputReader

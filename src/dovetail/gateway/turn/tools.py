@@ -69,23 +69,6 @@ class ToolNames(msgspec.Struct, frozen=True):
             return {**choice, "allowed_tools": {**allowed, "tools": self.in_tools(allowed.get("tools"))}}
         return self._renamed(choice)
 
-    def in_step(self, step: Step) -> Step:
-        """`step` with the client's names."""
-        if not self.to_client:
-            return step
-        names = self.to_client
-        events = [
-            msgspec.structs.replace(event, name=names.get(event.name, event.name))
-            if isinstance(event, CallStart)
-            else event
-            for event in step.events
-        ]
-        calls = tuple(
-            msgspec.structs.replace(call, tool=names.get(call.tool, call.tool)) if call.tool else call
-            for call in step.calls
-        )
-        return msgspec.structs.replace(step, events=events, calls=calls)
-
     def _in_message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         changed = {field: self.in_tools(message[field]) for field in ("tools", "tool_calls") if message.get(field)}
         if message.get("role") == "tool" and message.get("name") in self.to_model:
@@ -100,10 +83,35 @@ class ToolNames(msgspec.Struct, frozen=True):
         return {**tool, kind: {**part, "name": self.to_model[part["name"]]}}
 
 
-def check_tool_choice(tool_choice: Any, tools: Any, messages: Any) -> None:
-    """Raise `InvalidRequest` for tools, or a choice of them, that are not well formed, naming the field."""
-    names = ToolNames.of(tools, messages)
-    resolve_tool_choice(names.in_choice(tool_choice), check_tools(names.in_tools(tools)))
+def typed(request: TurnRequest) -> TurnRequest:
+    """`request` with the model's names of its tools, and with the tools checked.
+
+    Raises `InvalidRequest` for tools, or a choice of them, that are not well formed, naming the field.
+    """
+    names = ToolNames.of(request.tools, request.messages)
+    request = names.in_request(request)
+    declared = check_tools(request.tools)
+    # A message may declare the chosen tool, if the format shows such tools; the grammar's choice is checked then.
+    if not any(message.get("tools") for message in request.messages):
+        resolve_tool_choice(request.tool_choice, declared)
+    return msgspec.structs.replace(request, declared=declared, client_names=names.to_client)
+
+
+def with_client_names(step: Step, names: Mapping[str, str]) -> Step:
+    """`step` with the client's names of tools; see `TurnRequest.client_names`."""
+    if not names:
+        return step
+    events = [
+        msgspec.structs.replace(event, name=names.get(event.name, event.name))
+        if isinstance(event, CallStart)
+        else event
+        for event in step.events
+    ]
+    calls = tuple(
+        msgspec.structs.replace(call, tool=names.get(call.tool, call.tool)) if call.tool else call
+        for call in step.calls
+    )
+    return msgspec.structs.replace(step, events=events, calls=calls)
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -144,7 +152,7 @@ def declared_tools(request: TurnRequest, fmt: Format) -> Tools:
 
     Raises `InvalidRequest`, which names the field, for tools that are not well formed.
     """
-    declared = [*check_tools(request.tools)]
+    declared = [*request.declared]
     declaring = [(i, message) for i, message in enumerate(request.messages) if message.get("tools")]
     if declaring:
         roles = _roles_with_tools(fmt)

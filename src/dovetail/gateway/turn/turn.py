@@ -13,7 +13,6 @@ from dovetail.formats import turn as formats
 from dovetail.formats.prompts.history import Repair
 from dovetail.gateway.records.answers import AnswerRecorder, Signatures
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.tools import ToolNames
 from dovetail.gateway.turn.turn_request import TurnRequest
 from dovetail.gateway.turn.validation import AnswerSchemas
 from dovetail.grammar import Grammar
@@ -23,7 +22,7 @@ from dovetail.reading import Reader
 from dovetail.tokens import Prompt, Tokenizer
 
 
-class Choice(NamedTuple):
+class PreparedChoice(NamedTuple):
     """One answer of a turn: the completion for the engine, and a reader for the engine's output."""
 
     completion: Completion
@@ -66,7 +65,7 @@ def completion_of(
     )
 
 
-class Turn(msgspec.Struct, frozen=True):
+class PreparedTurn(msgspec.Struct, frozen=True):
     """A request that is ready to run.
 
     `created` is in seconds since the epoch. `language` is the turn in the model's format; for raw prompts it has no
@@ -82,7 +81,7 @@ class Turn(msgspec.Struct, frozen=True):
     language: formats.Turn
     repairs: tuple[Repair, ...]
     new_repairs: tuple[Repair, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[PreparedChoice, ...]
     tokenizer: Tokenizer
     recorded: bool
     schemas: AnswerSchemas
@@ -93,7 +92,6 @@ class Turn(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
     constraint: Matcher | BoundedReasoning | None = None
     spelled_controls: tuple[str, ...] = ()
-    tool_names: ToolNames = ToolNames()
 
     def record(self, choice: int, ids: Sequence[int]) -> str:
         """The record of a finished choice: `ids` are its tokens as the client got them, in all of its steps.
@@ -121,7 +119,7 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def custom_tools(self) -> frozenset[str]:
         """The names of the custom tools. In the steps of a turn, the arguments of their calls are text, not JSON."""
-        return frozenset(self.tool_names.to_client.get(name, name) for name in self.custom_tools_written)
+        return frozenset(self.request.client_names.get(name, name) for name in self.custom_tools_written)
 
     @property
     def custom_tools_written(self) -> frozenset[str]:
@@ -158,7 +156,7 @@ def _with_seed(sampling: Sampling, offset: int) -> Sampling:
 class Observer:
     """Watches one request, in the order of the methods. It overrides those it needs. No method waits for anything."""
 
-    def prepared(self, turn: Turn) -> None:
+    def prepared(self, turn: PreparedTurn) -> None:
         """The request has become `turn`."""
 
     def admitted(self) -> None:

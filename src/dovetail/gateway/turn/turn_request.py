@@ -15,7 +15,7 @@ import msgspec
 
 from dovetail.checkpoints.fixed_sampling import FixedSampling
 from dovetail.completion import Sampling
-from dovetail.conversation import check_response_format
+from dovetail.conversation import ResponseFormat, Tools
 from dovetail.custom_tools import choice_as_function
 from dovetail.errors import DovetailError, InvalidRequest
 from dovetail.formats.answers.tool_choice import Strict, requires_call
@@ -123,8 +123,9 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One turn to run: a conversation, the tools, and how to answer.
 
     `messages`, `tools`, `tool_choice` and `response_format` have the shapes of OpenAI's chat completions and are well
-    formed. Errors, repairs and headers name these fields, by the names that `field_names` has for them;
-    `max_tokens_field` is the name under which the client sent `max_tokens`.
+    formed. `declared` has the tools as `Tools`, and `client_names` the client's name of each tool that has another one
+    for the model (`tools.typed` sets both). Errors, repairs and headers name these fields, by the names that
+    `field_names` has for them; `max_tokens_field` is the name under which the client sent `max_tokens`.
 
     With `prompts`, the turn continues each of them instead of a conversation, and the answers are read as plain text.
     The turn then has `choices` answers to each prompt, in order of the prompts.
@@ -152,9 +153,11 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Any = ()
     prompts: tuple[RawPrompt, ...] = ()
     tools: Any = None
+    declared: Tools = Tools()
+    client_names: Mapping[str, str] = {}
     tool_choice: Any = None
     parallel_tool_calls: bool = True
-    response_format: Any = None
+    response_format: ResponseFormat | None = None
     thinking: bool = True
     reasoning_effort: str | None = None
     fit_reasoning_effort: bool = False
@@ -206,11 +209,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
         left = max_tokens - min(max_tokens // _FOR_A_CALL, _MOST_FOR_A_CALL)
         return left if budget is None else min(budget, left), field
 
-    @property
-    def structured(self) -> bool:
-        """Whether a response format constrains the content."""
-        return check_response_format(self.response_format) is not None
-
     def template_options(self, declared: Container[str]) -> dict[str, Any]:
         """The options for the template: `chat_template_kwargs`, and the request's own fields that it declares."""
         effort = None if self.reasoning_effort == "none" else self.reasoning_effort  # `thinking` is False then
@@ -220,7 +218,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
         fields = {
             "reasoning_effort": effort,
             "tool_choice": choice,
-            "response_format": self._template_format(),
+            "response_format": self.response_format,
             "verbosity": self.verbosity,
             "thinking.keep": True if self.keep_reasoning else None,
         }
@@ -231,10 +229,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
             for name, value in self.chat_template_kwargs.items()
             if name not in THINKING_OPTIONS or name in declared
         }
-
-    def _template_format(self) -> Any:
-        """The response format for the template; None if it asks for text."""
-        return self.response_format if self.structured else None
 
 
 _FIELDS = (

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dovetail.conversation import Tool, Tools, check_response_format
+from dovetail.conversation import Tool, Tools
 from dovetail.errors import SchemaRefused
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event
 from dovetail.formats.answers.tool_choice import usable
@@ -68,8 +68,8 @@ def answer_schemas(request: TurnRequest, tools: Tools) -> AnswerSchemas:
         if not checked:
             unchecked.append(f"{origin}#")
     content = None
-    if (response_format := check_response_format(request.response_format)) is not None:
-        content = checker(response_format.schema, response_format.origin, regex_budget)
+    if (wanted := request.response_format) is not None:
+        content = checker(wanted.schema, wanted.origin, regex_budget)
     return AnswerSchemas(checkers, content, tuple(unchecked))
 
 

@@ -28,7 +28,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from dovetail.gate import CostModel, cost_file
-from dovetail.plugins.vllm import gate_settings, graph_lengths
+from dovetail.plugins.vllm import gate_settings
 from dovetail.plugins.vllm.gate_report import GateReport
 from dovetail.plugins.vllm.step_gate import Decoding, Outcome, StepGate
 
@@ -66,7 +66,7 @@ class GatedScheduler(Scheduler):
             _log.warning("GatedScheduler has no effect: vLLM was started without --speculative-config")
             return
         _log.info("gate: %s", settings)
-        advice = graph_lengths.advice(vllm_config, settings, self.num_spec_tokens, self.dynamic_sd_lookup)
+        advice = gate_settings.graph_advice(vllm_config, settings, self.num_spec_tokens, self.dynamic_sd_lookup)
         if advice is not None:
             _log.warning("%s", advice)
         if stages and settings.gate == "measured":

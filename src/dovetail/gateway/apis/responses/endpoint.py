@@ -15,13 +15,13 @@ from starlette.types import Scope, Send
 from dovetail.errors import ContextExceeded, InvalidRequest, UnknownResponse
 from dovetail.gateway.apis.responses import history
 from dovetail.gateway.apis.responses.exchange import ResponsesExchange, refused
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
 from dovetail.gateway.http.endpoint import Endpoint, Exchange, Serving, account_of
 from dovetail.gateway.http.response import EVENT_STREAM_HEADERS
 from dovetail.gateway.limits.bodies import Body
 from dovetail.gateway.limits.keys import Account
 from dovetail.gateway.observe.request_report import RequestReport
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, owner_named, owner_of
-from dovetail.gateway.turn.turn import Observer, Turn
+from dovetail.gateway.turn.turn import Observer, PreparedTurn
 
 _MAX_ITEMS = 100
 
@@ -62,7 +62,7 @@ class ResponsesEndpoint(Endpoint):
 
         super().__init__(read, serving, "responses")
 
-    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, Turn]:
+    def _prepare(self, body: Body, report: RequestReport, account: Account | None) -> tuple[Exchange, PreparedTurn]:
         exchange = self._exchange(body.take(), report, account)
         try:
             return exchange, self._turn(exchange, report, account)

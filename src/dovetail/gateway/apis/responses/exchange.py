@@ -18,21 +18,14 @@ from dovetail.gateway.apis.responses.history import History, listed_input
 from dovetail.gateway.apis.responses.output import Output, StreamEvent
 from dovetail.gateway.apis.responses.request import ResponsesRequest, decode
 from dovetail.gateway.apis.responses.resource import Resource
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.apis.responses.tools import ResponseTools
 from dovetail.gateway.apis.totals import ChoiceTotals
 from dovetail.gateway.http.response import COMMENT, DONE
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
 from dovetail.gateway.turn.output import Step
-from dovetail.gateway.turn.tools import check_tool_choice
-from dovetail.gateway.turn.turn import Turn
+from dovetail.gateway.turn.tools import typed
+from dovetail.gateway.turn.turn import PreparedTurn
 from dovetail.gateway.turn.turn_request import Extension, FieldNames, TurnRequest, sampling_fields
-
-#: Fields of chat completions whose names here do not depend on the request.
-_FIELDS = {
-    "response_format": "text.format",
-    "response_format.json_schema": "text.format",
-    "reasoning_effort": "reasoning.effort",
-}
 
 
 class ResponsesExchange:
@@ -63,19 +56,17 @@ class ResponsesExchange:
     def _turn_request(self, conversation: Conversation, omitted: tuple[str, ...]) -> TurnRequest:
         request, tools = self.request, self._tools
         switches = request.switches
-        names = FieldNames({**_FIELDS, **conversation.fields, **tools.fields})
+        names = FieldNames({"reasoning_effort": "reasoning.effort", **conversation.fields, **tools.fields})
         with names.in_errors():
             switches.check()
             check_messages(conversation.messages)
-            check_response_format(request.response_format)
-            check_tool_choice(tools.choice, tools.chat, conversation.messages)
-        return TurnRequest(
+        turn = TurnRequest(
             id=self.name,
             messages=conversation.messages,
             tools=tools.chat or None,
             tool_choice=tools.choice,
             parallel_tool_calls=request.parallel_tool_calls is not False,
-            response_format=request.response_format,
+            response_format=check_response_format(request.response_format, "text.format", "text.format"),
             thinking=switches.on,
             reasoning_effort=switches.effort,
             verbosity=request.text.verbosity if request.text else None,
@@ -92,13 +83,15 @@ class ResponsesExchange:
             extension=request.dovetail or Extension(),
             field_names=names,
         )
+        with names.in_errors():
+            return typed(turn)
 
     @property
     def concludes(self) -> bool:
         """Every response has the time of its end."""
         return True
 
-    def conclude(self, turn: Turn, steps: Sequence[Step]) -> None:
+    def conclude(self, turn: PreparedTurn, steps: Sequence[Step]) -> None:
         """Make the answer's record, and store the response."""
         self._ended_at = int(time.time())
         if self.request.wants_record or self._store is not None:
@@ -139,7 +132,7 @@ class ResponsesExchange:
         record = self._record if self.request.wants_record else ""
         return output.finish(complete=totals.finish != "length", record=record)
 
-    def whole(self, turn: Turn, steps: Sequence[Step]) -> bytes:
+    def whole(self, turn: PreparedTurn, steps: Sequence[Step]) -> bytes:
         output, totals = self.output(), ChoiceTotals(turn)
         for step in steps:
             totals.add(step)
@@ -147,7 +140,7 @@ class ResponsesExchange:
         self.finish(output, totals)
         return msgspec.json.encode(self.ended(output, totals, len(turn.prompt)))
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: PreparedTurn) -> Stream:
         return Stream(self, turn)
 
 
@@ -156,7 +149,7 @@ class Stream:
 
     ping = COMMENT
 
-    def __init__(self, exchange: ResponsesExchange, turn: Turn) -> None:
+    def __init__(self, exchange: ResponsesExchange, turn: PreparedTurn) -> None:
         self._exchange = exchange
         self._prompt = len(turn.prompt)
         self._output = exchange.output()

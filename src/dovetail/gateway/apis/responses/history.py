@@ -10,7 +10,7 @@ import msgspec
 
 from dovetail.errors import EngineError, InvalidRequest, UnknownPrevious
 from dovetail.gateway.apis.responses.conversation import FindItem, kind_of
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError
 
 #: The ids of items that this server made, of an output or of an input: they name the response.
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_(?:in)?[0-9]+")

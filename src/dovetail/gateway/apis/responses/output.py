@@ -200,7 +200,7 @@ class Output:
         return sent
 
     def finish(self, *, complete: bool, record: str = "") -> list[StreamEvent]:
-        """`complete`: whether the model ended the answer. `record`: see `Turn.record`; "" for none."""
+        """`complete`: whether the model ended the answer. `record`: see `PreparedTurn.record`; "" for none."""
         status: Status = "completed" if complete else "incomplete"
         sent = [*self._text_ended(status)]
         for index in [*self._calls]:

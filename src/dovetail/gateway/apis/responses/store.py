@@ -20,6 +20,8 @@ from typing import TypeVar
 
 import msgspec
 
+from dovetail.gateway.settings import StoreLimits
+
 T = TypeVar("T")
 
 _LOG = logging.getLogger("dovetail.gateway")
@@ -46,7 +48,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
     """A finished response.
 
     `previous`: the id of the response that it goes on from. `created`: seconds since the epoch. `input`: the input
-    items as a JSON list. `body`: the response object as JSON. `record`: see `Turn.record`; "" for none.
+    items as a JSON list. `body`: the response object as JSON. `record`: see `PreparedTurn.record`; "" for none.
     """
 
     id: str
@@ -60,14 +62,6 @@ class StoredResponse(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """About how many bytes it takes."""
         return len(self.input) + len(self.body) + len(self.record)
-
-
-class StoreLimits(msgspec.Struct, frozen=True):
-    """What a store keeps at most: `responses`, together of `size` bytes, each for `age` seconds."""
-
-    responses: int = 100_000
-    size: int = 1024**3
-    age: int = 30 * 24 * 3600
 
 
 class ResponseStore:

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.gateway.response_store import ResponseStore, StoredResponse, StoreError, StoreLimits, owner_of
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse, StoreError, owner_of
+from dovetail.gateway.settings import StoreLimits
 
 
 def response(number: int, size: int = 10, created: int | None = None, previous: str | None = None) -> StoredResponse:
@@ -120,7 +121,7 @@ def test_threads_may_share_a_store(path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from dovetail.gateway.response_store import ResponseStore, StoredResponse
+from dovetail.gateway.apis.responses.store import ResponseStore, StoredResponse
 path, first, count = sys.argv[1:]
 store = ResponseStore(Path(path))
 for i in range(int(first), int(first) + int(count)):
