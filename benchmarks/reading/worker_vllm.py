@@ -77,16 +77,16 @@ def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
         )
         assert parser_class is not None
         # DeepSeek's parsers take reasoning to be off unless the request turned it on, as its template does.
-        options = {"thinking": True} if job["thinks"] else {}
+        options = job.get("options", {"thinking": True} if job["thinks"] else {})
         request = ChatCompletionRequest(
             model="bench",
             messages=[{"role": "user", "content": "Go on."}],
-            tools=job["tools"],
+            tools=job["tools"] or None,
             stream=True,
             chat_template_kwargs=options,
         )
         prompt: list[int] = job["prompt"]
-        end = [job["control"][job["end"]]]
+        end = [] if job.get("cut_off") else [job["control"][job["end"]]]
 
         def start() -> Stream:
             parser = parser_class(tokenizer, request.tools, chat_template_kwargs=options, model_config=None)
