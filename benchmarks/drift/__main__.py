@@ -9,6 +9,7 @@ content. Each engine is asked about the formats that it has a parser for.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 from collections import defaultdict
@@ -54,12 +55,12 @@ def main() -> None:
             peer.close()
     versions = {DOVETAIL: dovetail.__version__} | {TITLES[peer.engine]: peer.version for peer in peers}
     if options.json:
-        print(json.dumps(_figures(cases, results, versions), indent=2, ensure_ascii=False))
+        print(json.dumps(_figures(cases, results, versions) | {"left out": notes}, indent=2, ensure_ascii=False))
     else:
         sheet = _sheet(cases, results, versions)
         lines = [*_same(results), *notes]
         if options.write:
-            _write(options.write, sheet, _same(results))
+            _write(options.write, sheet, lines)
         tables.show([sheet], lines, as_markdown=options.markdown, words=_WORDS, width=120)
     if options.wrong:
         for case in (cases[number] for number, right in results[DOVETAIL].items() if not right):
@@ -79,9 +80,9 @@ def _options() -> argparse.Namespace:
 
 
 def _results(cases: Sequence[Case], peers: Sequence[Peer], errors: Console) -> tuple[Results, list[str]]:
-    """What is right, and a line for each format that an engine could not be asked about."""
-    results: Results = {DOVETAIL: {}} | {TITLES[peer.engine]: {} for peer in peers}
-    notes = []
+    """What is right, and for each engine the formats that it could not be asked about."""
+    results: Results = {engine: {} for engine in (DOVETAIL, *(TITLES[peer.engine] for peer in peers))}
+    left_out = defaultdict(list)
     groups = defaultdict(list)
     for number, case in enumerate(cases):
         groups[case.format].append(number)
@@ -99,8 +100,10 @@ def _results(cases: Sequence[Case], peers: Sequence[Peer], errors: Console) -> t
                     if any(found[n] for n in numbers if cases[n].group == WELL_FORMED and cases[n].meant["calls"]):
                         results[TITLES[peer.engine]] |= found
                     else:
-                        notes.append(f"{TITLES[peer.engine]} reads no well-formed call of {name}: left out.")
-    return results, notes
+                        left_out[TITLES[peer.engine]].append(name)
+    return results, [
+        f"{engine} reads no well-formed call of {', '.join(n)}: left out." for engine, n in left_out.items()
+    ]
 
 
 def _read(peer: Peer, cases: dict[int, Case]) -> dict[int, bool]:
@@ -160,7 +163,7 @@ def _sheet(cases: Sequence[Case], results: Results, versions: dict[str, str]) ->
         counts = [_counted(cases, results, engine, kind) for engine in results]
         cells = [f"{right:,} / {count:,}" if count else "–" for right, count in counts]
         rows.append(["all" if kind is None else kind.replace("_", " "), *cells])
-    headings = ["kind", *(f"{engine} {versions[engine]}" for engine in results)]
+    headings = ["kind", DOVETAIL, *(f"{engine} {versions[engine]}" for engine in results if engine != DOVETAIL)]
     return "Right answers / cases", headings, rows
 
 
@@ -193,14 +196,16 @@ def _figures(cases: Sequence[Case], results: Results, versions: dict[str, str]) 
 
 
 def _write(page: Path, sheet: tables.Sheet, lines: Sequence[str]) -> None:
-    """The table between the two comments of a page."""
+    """Put the table, its date and the lines between the two comments of a page."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
         sys.exit(f"{page} has no place for the table: {_BEGIN.strip()} and {_END.strip()}")
     table = tables.markdown(sheet).partition("\n\n")[2]
-    page.write_text(f"{before}{begin}\n{table}\n\n{' '.join(lines)}\n\n{end}{after}", encoding="utf-8")
+    dated = f"Right answers / cases, {datetime.date.today().isoformat()}:"
+    block = "\n".join([dated, "", table, "", *(f"- {line}" for line in lines)])
+    page.write_text(f"{before}{begin}\n{block}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

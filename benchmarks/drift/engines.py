@@ -115,7 +115,7 @@ class Peer:
     def __init__(self, engine: str, environments: Path) -> None:
         self.engine = engine
         self._folder = environments / engine
-        command = {
+        command: list[str | Path] | None = {
             "llamacpp": [self._folder / "worker"],
             "dynamo": [self._folder / "bin/python", "-m", "benchmarks.drift.worker_dynamo"],
         }.get(engine)
@@ -191,7 +191,7 @@ def _job(engine: str, cases: Sequence[Case], parsers: Parsers, thinks: bool) -> 
     """The job of reading these outputs, a token at a time."""
     first = cases[0]
     opening = _opening(first, thinks)
-    family = dataclasses.replace(_family(first.format), opening=opening, thinks=thinks, **{engine: parsers})
+    family = dataclasses.replace(_family(first.format), opening=opening, thinks=thinks, vllm=parsers, sglang=parsers)
     cutter = Cutter(family, "words")
     outputs: list[tuple[list[Delta], None]] = [(cutter.tokens(_shown(case)), None) for case in cases]
     if engine == "vllm" and first.finish == "stop":  # the token that ends the turn comes alone, too
