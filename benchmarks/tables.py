@@ -25,7 +25,7 @@ def show(
 ) -> None:
     """Print sheets, then notes. `words` are the headings of columns that hold no figures; `width` is that of a file."""
     if as_markdown:
-        print("\n\n".join([*map(_markdown, sheets), *notes]))
+        print("\n\n".join([*map(markdown, sheets), *notes]))
         return
     console = Console(width=None if sys.stdout.isatty() else width)
     for title, headings, rows in sheets:
@@ -39,7 +39,8 @@ def show(
         console.print(note, markup=False, highlight=False)
 
 
-def _markdown(sheet: Sheet) -> str:
+def markdown(sheet: Sheet) -> str:
+    """A sheet as a Markdown table under its title."""
     title, headings, rows = sheet
     lines = [f"**{title}**", "", "| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

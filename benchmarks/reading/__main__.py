@@ -12,7 +12,6 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import tables
-from benchmarks.reading import report
+from benchmarks.reading import report, worker_jobs
 from benchmarks.reading.deltas import Cutter, split
 from benchmarks.reading.families import FAMILIES, Family, as_written
 from benchmarks.reading.texts import TOOLS, VARIANTS, Message, long_call, sample, value
@@ -120,7 +119,7 @@ def _measure(
                 for (reader, label, job), given in zip(jobs, answers, strict=True):
                     if turn == 0 or _again(job, given[0], options.budget):
                         progress.update(bar, description=f"{reader.title}: {', '.join(map(str, label.values()))}")
-                        given.append(workers[reader.engine].ask(_for(reader, job)))
+                        given.append(workers[reader.engine].ask(worker_jobs.for_reader(reader, job)))
                     progress.advance(bar, 1 / len(jobs) / options.rounds)
             for (reader, label, job), given in zip(jobs, answers, strict=True):
                 cell = {"reader": reader.title, **label, "limit": options.limit, **given[0]}
@@ -160,7 +159,7 @@ def _speed_jobs(family: Family, options: argparse.Namespace) -> Iterator[tuple[d
                 "characters": len(output),
                 "budget": options.budget,
             }
-            yield label, job | _common(family, cutter, options)
+            yield label, job | worker_jobs.common(family, cutter, TOOLS, limit=options.limit, fastest=options.fastest)
 
 
 def _splits_jobs(family: Family, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -174,7 +173,8 @@ def _splits_jobs(family: Family, options: argparse.Namespace) -> Iterator[tuple[
             for seed, (tokens, message) in enumerate(zip(cut, messages, strict=True))
         ]
         label = {"family": family.name, "mean": mean}
-        yield label, {"task": "splits", "outputs": outputs, **_common(family, cutter, options)}
+        job = {"task": "splits", "outputs": outputs}
+        yield label, job | worker_jobs.common(family, cutter, TOOLS, limit=options.limit, fastest=options.fastest)
 
 
 def _usual(options: argparse.Namespace) -> int:
@@ -192,37 +192,6 @@ def _tokens(family: Family, options: argparse.Namespace) -> str | Path:
 def _expected(message: Message) -> dict[str, Any]:
     calls = [{"name": name, "arguments": arguments} for name, arguments in message.calls]
     return {"calls": calls, "content": message.content, "reasoning": message.reasoning}
-
-
-def _common(family: Family, cutter: Cutter, options: argparse.Namespace) -> dict[str, Any]:
-    """What a worker has to know of the family, whatever the task."""
-    prompt = [token for _, ids in cutter.tokens(family.opening) for token in ids]
-    return {
-        "family": family.name,
-        "parsers": {"vllm": asdict(family.vllm), "sglang": asdict(family.sglang)},
-        "tools": TOOLS,
-        "opening": family.opening,
-        "thinks": family.thinks,
-        "end": family.end,
-        "prompt": prompt or [cutter.control[family.end]],
-        "encoded": {block: [t for _, ids in cutter.tokens(block) for t in ids] for block in family.blocks},
-        "control": cutter.control,
-        "table": {token: spelled.decode("latin-1") for token, spelled in cutter.table.items()},
-        "limit": options.limit,
-        "fastest": options.fastest,
-    }
-
-
-def _for(reader: Reader, job: dict[str, Any]) -> dict[str, Any]:
-    """The job as this reader gets it: with ids, or without."""
-    if reader.ids or job["parsers"].get(reader.engine, {}).get("ids"):
-        return job | {"ids": True}
-    stripped = job | {"ids": False, "table": {}}
-    if "deltas" in job:
-        stripped["deltas"] = [(text, None) for text, _ in job["deltas"]]
-    else:
-        stripped["outputs"] = [([(text, None) for text, _ in deltas], wanted) for deltas, wanted in job["outputs"]]
-    return stripped
 
 
 def _first_errors(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import dovetail
 from benchmarks.reading.texts import Message
-from dovetail import conversation
+from dovetail import events
 
 
 @dataclass(frozen=True)
@@ -405,10 +405,8 @@ def as_written(name: str) -> Family:
     controls, end = fmt.reader_type.controls, fmt.end_of_turn[0]
 
     def write(message: Message) -> str:
-        calls = [
-            conversation.Call(f"c{i}", called, _json(arguments)) for i, (called, arguments) in enumerate(message.calls)
-        ]
-        text = fmt.write(conversation.Message(message.content, "", tuple(calls)), thinking=False).text
+        calls = [events.Call(f"c{i}", called, _json(arguments)) for i, (called, arguments) in enumerate(message.calls)]
+        text = fmt.write(events.Message(message.content, "", tuple(calls)), thinking=False).text
         return next((text.removesuffix(end) for end in fmt.end_of_turn if text.endswith(end)), text)
 
     value = 'it\'s "it"\n'

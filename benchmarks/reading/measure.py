@@ -85,18 +85,10 @@ def fault(pieces: Iterable[Piece], expected: dict[str, Any]) -> str | None:
 
     Whitespace at either end of content and reasoning is not compared: templates differ in whose it is.
     """
-    texts = {"content": "", "reasoning": ""}
-    calls: dict[int, dict[str, str]] = {}
-    for kind, index, text in pieces:
-        if kind in texts:
-            texts[kind] += text
-        else:
-            call = calls.setdefault(index, {"name": "", "arguments": ""})
-            call[kind] += text
-    read = [calls[index] for index in sorted(calls)]
-    if [call["name"] for call in read] != [call["name"] for call in expected["calls"]]:
+    answer = gathered(pieces)
+    if [call["name"] for call in answer["calls"]] != [call["name"] for call in expected["calls"]]:
         return "calls"
-    for got, wanted in zip(read, expected["calls"], strict=True):
+    for got, wanted in zip(answer["calls"], expected["calls"], strict=True):
         try:
             # As text, because to Python true is 1 and 1.0 is 1.
             same = _canonical(json.loads(got["arguments"])) == _canonical(wanted["arguments"])
@@ -104,10 +96,23 @@ def fault(pieces: Iterable[Piece], expected: dict[str, Any]) -> str | None:
             same = False
         if not same:
             return "arguments"
-    for kind, text in texts.items():
-        if text.strip() != expected[kind].strip():
+    for kind in ("content", "reasoning"):
+        if answer[kind].strip() != expected[kind].strip():
             return kind
     return None
+
+
+def gathered(pieces: Iterable[Piece]) -> dict[str, Any]:
+    """Pieces as one answer: content, reasoning, and calls with their names and arguments."""
+    answer: dict[str, Any] = {"content": "", "reasoning": ""}
+    calls: dict[int, dict[str, str]] = {}
+    for kind, index, text in pieces:
+        if kind in answer:
+            answer[kind] += text
+        else:
+            call = calls.setdefault(index, {"name": "", "arguments": ""})
+            call[kind] += text
+    return answer | {"calls": [calls[index] for index in sorted(calls)]}
 
 
 def _canonical(data: Any) -> str:
@@ -164,10 +169,7 @@ def splits(start: Open, job: dict[str, Any]) -> dict[str, Any]:
         done += 1
         pieces: list[Piece] = []
         try:
-            stream = start()
-            for text, ids in deltas[:-1]:
-                pieces += stream.read(stream.feed(text, ids))
-            pieces += stream.read(stream.last(*deltas[-1]))
+            read_into(pieces, start, deltas)
             wrong = fault(pieces, expected)
         except Exception as error:
             wrong = "error"
@@ -182,6 +184,27 @@ def splits(start: Open, job: dict[str, Any]) -> dict[str, Any]:
         "faults": dict(faults),
         "first": first,
     }
+
+
+def read_into(pieces: list[Piece], start: Open, deltas: Sequence[Sequence[Any]]) -> None:
+    """Read one output, delta by delta, and add what comes out to `pieces`."""
+    stream = start()
+    for text, ids in deltas[:-1]:
+        pieces += stream.read(stream.feed(text, ids))
+    pieces += stream.read(stream.last(*deltas[-1]))
+
+
+def readings(start: Open, job: dict[str, Any]) -> dict[str, Any]:
+    """What is read in each output; {"error": why} where the reader fails."""
+    answers: list[dict[str, Any]] = []
+    for deltas, _ in job["outputs"]:
+        pieces: list[Piece] = []
+        try:
+            read_into(pieces, start, deltas)
+            answers.append(gathered(pieces))
+        except Exception as error:
+            answers.append({"error": repr(error)[:200]})
+    return {"readings": answers}
 
 
 def serve(load: Callable[[], tuple[dict[str, str], Callable[[Job], Open]]]) -> None:
@@ -200,4 +223,4 @@ def _answer(open_family: Callable[[Job], Open], job: Job) -> Job:
     # collector's sight. What the reader itself makes is collected as always.
     gc.collect()
     gc.freeze()
-    return {"speed": speed, "splits": splits}[job["task"]](start, job)
+    return {"speed": speed, "splits": splits, "readings": readings}[job["task"]](start, job)

@@ -31,7 +31,7 @@ vllm=(
     urllib3==2.8.0 aiohttp==3.14.5 requests==2.34.2 oss-harmony==0.0.11 fastapi==0.136.3 pillow==13.0.0
     pybase64==1.5.1 cachetools==8.0.0 prometheus-client==0.26.0 msgspec==0.22.0 cloudpickle==3.1.2 uvloop==0.23.0
     py-cpuinfo==9.0.0 partial-json-parser==0.2.1.1.post7 ijson==3.6.0 mistral_common==1.13.1 orjson==3.13.0
-    tiktoken==0.14.0 apache-tvm-ffi==0.1.15.post2
+    tiktoken==0.14.0 apache-tvm-ffi==0.1.15.post2 cohere-melody==0.15.3
 )
 if wanted vllm && ! made vllm "vllm==0.33.0 torch==2.13.0 ${vllm[*]}"; then
     environment vllm

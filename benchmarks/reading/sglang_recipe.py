@@ -64,15 +64,19 @@ def open_recipe(job: dict[str, Any]) -> Open:
 
     recipe = DeepSeekRecipe(_VERSIONS[job["family"]], _tokenizer(job))
     end: int = job["control"][job["end"]]
-    reason = {"type": "stop", "matched": end}
+    cut_off = job.get("cut_off", False)
+    reason = {"type": "length", "length": 0} if cut_off else {"type": "stop", "matched": end}
+    last = [] if cut_off else [end]
 
     def start() -> Stream:
         parser = DeepSeekRecipeOutputParser(
-            recipe, thinking_stage=recipe.parse_start(thinking=True), parse_tool_calls=True
+            recipe,
+            thinking_stage=recipe.parse_start(thinking=job.get("force_reasoning", True)),
+            parse_tool_calls=bool(job["tools"]),
         )
         return Stream(
             feed=lambda text, ids: parser.feed(ids),
-            last=lambda text, ids: parser.finish([*ids, end], reason),
+            last=lambda text, ids: parser.finish([*ids, *last], reason),
             read=read,
         )
 

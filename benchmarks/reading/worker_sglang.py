@@ -75,6 +75,11 @@ def read(returned: tuple[str | None, str, list[Any], list[Piece]]) -> Iterable[P
     yield from rest
 
 
+def _no_calls(text: str) -> tuple[str, list[Any]]:
+    """What the endpoint makes of text that is no reasoning if the request has no tools."""
+    return text, []
+
+
 def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
     """`serve` has the contract."""
     _enter_packages()
@@ -89,17 +94,23 @@ def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
         names = job["parsers"]["sglang"]
 
         def start() -> Stream:
-            calls = FunctionCallParser(tools, names["tools"])
+            calls = FunctionCallParser(tools, names["tools"]) if tools else None
             thoughts = None
             if names["reasoning"] is not None:
                 # The endpoint counts a model that thinks by default as thinking unless the request says otherwise.
-                thoughts = ReasoningParser(names["reasoning"], force_reasoning=True, tool_call_parser_active=True)
+                thoughts = ReasoningParser(
+                    names["reasoning"],
+                    force_reasoning=job.get("force_reasoning", True),
+                    tool_call_parser_active=calls is not None,
+                )
+
+            parsed: Callable[[str], Any] = _no_calls if calls is None else calls.parse_stream_chunk
 
             def feed(text: str, ids: Any) -> Any:
                 if thoughts is None:
-                    return (None, *calls.parse_stream_chunk(text), ())
+                    return (None, *parsed(text), ())
                 reasoning, text = thoughts.parse_stream_chunk(text)
-                return (reasoning, *calls.parse_stream_chunk(text), ())
+                return (reasoning, *parsed(text), ())
 
             def last(text: str, ids: Any) -> Any:
                 reasoning = ""
@@ -107,7 +118,9 @@ def load() -> tuple[dict[str, str], Callable[[dict[str, Any]], Open]]:
                     reasoning, text = thoughts.parse_stream_chunk(text)
                     more, leftover = thoughts.parse_stream_end()
                     reasoning, text = (reasoning or "") + (more or ""), (text or "") + (leftover or "")
-                content, items = calls.parse_stream_chunk(text)
+                content, items = parsed(text)
+                if calls is None:
+                    return reasoning, content, items, ()
                 ending, found = calls.parse_stream_end()
                 return reasoning, (content or "") + ending, [*items, *found], _unsent(calls.detector)
 

@@ -7,6 +7,7 @@ import os
 import selectors
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,19 +38,21 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """One worker process. It is started again after a job that had to be cut off."""
+    """One worker process. It is started again after a job that had to be cut off.
 
-    def __init__(self, engine: str, environments: Path) -> None:
+    `command`: what to run; None: the engine's module here, with the Python of its environment.
+    """
+
+    def __init__(self, engine: str, environments: Path, command: Sequence[str | Path] | None = None) -> None:
         self._engine = engine
         here = self._here = engine == "dovetail"
-        self._python = Path(sys.executable) if here else environments / engine / "bin" / "python"
+        python = Path(sys.executable) if here else environments / engine / "bin" / "python"
+        self._command = command or [python, "-m", f"benchmarks.reading.worker_{engine}"]
         self._log = None if here else environments / f"{engine}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
-        if not self._python.exists():
-            raise WorkerError(
-                f"{self._python} is missing; benchmarks/reading/setup.sh makes it, or --only leaves it out"
-            )
+        if not Path(self._command[0]).exists():
+            raise WorkerError(f"{self._command[0]} is missing; setup.sh makes it, or --only leaves it out")
         self.versions = self._start()
 
     def _start(self) -> dict[str, str]:
@@ -57,7 +60,7 @@ class Worker:
         quiet["PYTHONPATH"] = str(_ROOT / "src") if self._here else ""
         log: IO[bytes] | None = None if self._log is None else self._log.open("wb")
         self._process = subprocess.Popen(
-            [self._python, "-m", f"benchmarks.reading.worker_{self._engine}"],
+            self._command,
             cwd=_ROOT,
             env=os.environ | quiet,
             stdin=subprocess.PIPE,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
-from dovetail.events import CallEnd, Event
+from dovetail.events import CallEnd, Event, Message
 from dovetail.formats.turn import Turn
 from dovetail.tokens import raw_prompt
 from tests.reading import families
@@ -28,6 +28,8 @@ from tests.reading import families
 FOLDER = Path(__file__).parent
 #: The one argument of a call that cannot be read.
 MALFORMED = "malformed_arguments"
+#: Stand for the texts where an answer is written.
+WORDS = Message("CONTENT", "REASONING")
 #: What may be missing at the end of JSON text that was cut off.
 _ENDS = ("", '"', '"}', "}", '"]}', "]}", '"}}', "}}")
 
@@ -143,8 +145,31 @@ def _closed(text: str) -> Any:
     raise ValueError(f"no JSON: {text!r}")
 
 
-def prose() -> Iterator[tuple[str, str]]:
-    """Texts that explain markup, each with the name of its file. A line `%%` stands between two texts of a file."""
+def prose() -> Iterator[tuple[list[str], str]]:
+    """Texts that explain markup, each with the formats whose markup it is.
+
+    A line `%%` stands between the texts of a file; the first says which formats they are.
+    """
     for path in sorted((FOLDER / "prose").glob("*.txt")):
-        for text in path.read_text(encoding="utf-8").split("\n%%\n"):
-            yield path.stem, text.strip()
+        head, *texts = path.read_text(encoding="utf-8").split("\n%%\n")
+        for text in texts:
+            yield head.removeprefix("formats:").split(), text.strip()
+
+
+def around(name: str, *, reasoning: bool) -> tuple[str, str]:
+    """What the family writes before and after the text of an answer, or of its reasoning."""
+    fmt = families.format_of(name)
+    message = WORDS if reasoning else Message(WORDS.content)
+    written = fmt.write(message, thinking=reasoning).text
+    end = next((end for end in fmt.end_of_turn if written.endswith(end)), "")
+    before, _, after = written.partition(WORDS.reasoning if reasoning else WORDS.content)
+    return before, after.removesuffix(end)
+
+
+def reasons_itself(name: str, text: str, *, reasoning: bool) -> bool:
+    """Whether the text holds tags of reasoning, which mean what they say: in reasoning its end, in an answer either."""
+    kind = families.format_of(name).reader_type
+    tags = {kind.think_end.strip()} if reasoning else {kind.think.strip(), kind.think_end.strip()}
+    if reasoning:
+        tags.add(around(name, reasoning=True)[1].partition(WORDS.content)[0].strip())
+    return any(tag in text for tag in tags - {""})

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.events import Message
 from dovetail.formats.registry import FAMILIES
 from dovetail.formats.turn import Turn
-from tests.drift.corpus import cases, pieces, prose
+from tests.drift.corpus import WORDS, around, cases, pieces, prose, reasons_itself
 from tests.reading import families
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +24,6 @@ TOOLS = next(case.tools for case in cases() if len(case.tools) > 1)
 PAGES = sorted([*(ROOT / "src/dovetail").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"])
 #: How many formats read a page as a whole.
 _FORMATS_A_PAGE = 3
-#: Stand for the texts where an answer is written.
-_WORDS = Message("CONTENT", "REASONING")
 #: Every family, as each has markers of its own.
 families_all = pytest.mark.parametrize("family", FAMILIES)
 reasoning_all = pytest.mark.parametrize("family", [name for name in FAMILIES if families.reasons(name, True)])
@@ -50,16 +47,6 @@ def own() -> dict[str, list[str]]:
     return shared
 
 
-def around(name: str, *, reasoning: bool) -> tuple[str, str]:
-    """What the family writes before and after the text of an answer, or of its reasoning."""
-    fmt = families.format_of(name)
-    message = _WORDS if reasoning else Message(_WORDS.content)
-    written = fmt.write(message, thinking=reasoning).text
-    end = next((end for end in fmt.end_of_turn if written.endswith(end)), "")
-    before, _, after = written.partition(_WORDS.reasoning if reasoning else _WORDS.content)
-    return before, after.removesuffix(end)
-
-
 def untouched(name: str, text: str, *, reasoning: bool, cut: bool) -> str | None:
     """How the text came out, whole or in pieces; None if it is what went in, without a call and without a Defect."""
     before, after = around(name, reasoning=reasoning)
@@ -68,19 +55,10 @@ def untouched(name: str, text: str, *, reasoning: bool, cut: bool) -> str | None
     reader = turn.reader()
     parts = pieces(output, len(text)) if cut else [output]
     message = dovetail.fold([*(event for part in parts for event in reader.feed(part)), *reader.finish()])
-    meant = (_WORDS.content, text) if reasoning else (text, "")
+    meant = (WORDS.content, text) if reasoning else (text, "")
     if (message.content, message.reasoning, message.calls, message.defects) == (*meant, (), ()):
         return None
     return f"{text!r} was read as {message}"
-
-
-def reasons_itself(name: str, text: str, *, reasoning: bool) -> bool:
-    """Whether the text holds tags of reasoning, which mean what they say: in reasoning its end, in an answer either."""
-    kind = families.format_of(name).reader_type
-    tags = {kind.think_end.strip()} if reasoning else {kind.think.strip(), kind.think_end.strip()}
-    if reasoning:
-        tags.add(around(name, reasoning=True)[1].partition(_WORDS.content)[0].strip())
-    return any(tag in text for tag in tags - {""})
 
 
 def faults(name: str, texts: Iterable[str], *, reasoning: bool) -> list[str]:
