@@ -488,6 +488,6 @@ def _marks_of_answers(
 @functools.lru_cache(256)
 def _inner_marks(kind: type[ProseReader]) -> tuple[str, ...]:
     """The markers of a family that mean nothing outside of sections."""
-    others = (*kind.openers, *kind.ends, kind.think, kind.think_end)
+    others = (*kind.openers, *kind.ends, kind.think, kind.think_end, kind.answer, kind.answer_end)
     alone = (c for c in kind.controls if not any(c in m for m in (*others, *kind.inner)))
     return tuple(dict.fromkeys((*kind.inner, *alone)))
