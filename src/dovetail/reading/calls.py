@@ -127,7 +127,7 @@ class CallReader(ProseReader):
 
     def _emit_fragment(self, fragment: str) -> None:
         if self._trial is not None:
-            self._argument_on_trial(fragment)
+            self._argument_on_trial(fragment, self._arguments.complete)
         self._events.append(CallArguments(self._index, fragment))
 
     def _end_call(self) -> None:

@@ -24,7 +24,7 @@ from dovetail.tokens import Tokenizer
 MOST_SPACE: Final = 16
 #: How many characters after an opener are withheld at most, until it is known whether it opens a section.
 FARTHEST_CALL: Final = 4096
-#: How many misplaced markers may stand between an opener and its call.
+#: How many misplaced markers, and other mistakes, may stand between an opener and its call.
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
@@ -54,6 +54,7 @@ class CallTrial(Trial):
         self.cut = False
         #: Whether it is a call, in an answer that may not have any.
         self.refused = False
+        #: How many misplaced markers and other mistakes there were.
         self.strays = 0
 
     def begin_call(self, call_id: str, known: bool) -> None:
@@ -248,12 +249,13 @@ class ProseReader(Reader):
             if trial.refused:
                 self._defect("call_not_allowed", opener)
             shown += self._alphabet.spell(self._input[self._at : self._at + length])
-            rest = self._alphabet.spell(self._input[self._at + length :])
-            if trial.cut and (self._cut_off or not (rest.strip() or in_line)):
-                self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
-                self._at = len(self._input)
-                return False
             self._at += length
+            if trial.cut:
+                rest = self._alphabet.spell(self._input[self._at :])
+                if self._cut_off or not (rest.strip() or in_line):
+                    self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
+                    self._at = len(self._input)
+                    return False
             doubled.append(opener)
             space = yield from self._skip(WHITESPACE, MOST_SPACE)
             again = None if len(doubled) > _MOST_STRAYS else (yield from self._next_is(*self._openers_in(kind)))
@@ -290,6 +292,9 @@ class ProseReader(Reader):
             self._unread()
         else:
             self._leave(kind)
+        trial = self._trial
+        assert trial is not None
+        trial.strays = 0
         own_line = self._shown[-1:] in ("", "\n")
         yield from self._section(opener)
         trial = self._trial
@@ -308,11 +313,14 @@ class ProseReader(Reader):
             if (yield from self._peek()) in ("", *self.controls):
                 self._certain()
 
-    def _argument_on_trial(self, fragment: str) -> None:
-        """A piece of a call's arguments comes. Brackets alone may be the reader's own."""
+    def _argument_on_trial(self, fragment: str, complete: bool) -> None:
+        """A piece of a call's arguments comes. Brackets alone may be the reader's own.
+
+        `complete`: whether the model wrote JSON arguments, and this is the last piece of them.
+        """
         trial = self._trial
         assert trial is not None
-        if trial.argument or fragment.strip(WHITESPACE) in ("", "{", "{}"):
+        if trial.argument or (not complete and fragment.strip(WHITESPACE) in ("", "{", "{}")):
             return
         trial.argument = trial.certain = True
         if not self._options.calls or (trial.kind is Content and trial.known):
@@ -336,14 +344,15 @@ class ProseReader(Reader):
         elif trial is not None and kind == "truncated_call" and not trial.ids:
             trial.cut = True
             raise Abandoned
+        elif trial is not None and (kind == "stray_marker" or not trial.ids):
+            trial.strays += 1
+            if trial.strays > _MOST_STRAYS:
+                raise Abandoned
         super()._defect(kind, detail)
 
     def _stray_marker(self, literal: str) -> None:
-        trial = self._trial
-        if trial is not None:
-            trial.strays += 1
-            if trial.strays > _MOST_STRAYS or literal.strip() in (self.think, self.think_end.strip()):
-                raise Abandoned
+        if self._trial is not None and literal.strip() in (self.think, self.think_end.strip()):
+            raise Abandoned
         super()._stray_marker(literal)
 
     def _certain(self) -> None:

@@ -204,8 +204,10 @@ class Reader(ABC):
     def _advance(self, fresh: str) -> list[Event]:
         if self._over:
             raise ReaderMisuse("this reader has finished; make a new one for the next output")
-        if self._trial is not None:
-            self._input += fresh
+        if (trial := self._trial) is not None:
+            # Trials may follow one another without end, so what is before this one goes.
+            self._input = self._input[trial.start :] + fresh
+            self._at, self._mark, trial.start = self._at - trial.start, self._mark - trial.start, 0
         else:
             self._input = self._input[self._at :] + fresh if self._at < len(self._input) else fresh
             self._at = 0
@@ -398,21 +400,21 @@ class Reader(ABC):
         ended = False
         while self._trial is not None and not ended:
             limit = trial.start + longest
-            rest = self._input[limit:]
-            over = self._over
-            if rest:  # what is decided must not depend on how much more has come
-                self._input, self._over = self._input[:limit], False
+            whole, over = self._input, self._over
+            more = len(whole) > limit
+            if more:  # what is decided must not depend on how much more has come
+                self._input, self._over = whole[:limit], False
             try:
                 next(script)
             except (StopIteration, Abandoned):
                 ended = True
-            if rest:
-                self._input, self._over = self._input + rest, over
+            if more:
+                self._input, self._over = whole, over
             self._first = None  # so that all input passes through `_advance`, which keeps it
-            if rest and trial.certain and not ended:
+            if more and trial.certain and not ended:
                 Reader._commit(self)
             if self._trial is not None and not ended:
-                ended = bool(rest)
+                ended = more
                 if not ended:
                     yield
         if self._trial is None:
