@@ -49,9 +49,9 @@ def read(text: str, *, thinking: bool, reason: str = "stop") -> Read:
     at = 0
     while at < len(pieces):
         piece = pieces[at]
-        mentioned = mode != "section" and not _CALLED.match("".join(pieces[at:]))
+        mentioned = mode != "section" and piece in INSIDE and not _CALLED.match("".join(pieces[at:]))
         at += 1
-        if mentioned and piece in INSIDE:
+        if mentioned:
             if mode == "reasoning":
                 out.reasoning += piece
             else:

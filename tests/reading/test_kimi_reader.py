@@ -12,7 +12,7 @@ import dovetail
 from dovetail.events import CallEnd, Event, Message
 from tests.examples import examples
 from tests.reading import families, whole
-from tests.reading.kimi_oracle import INSIDE, MARKERS, THINK_END, read
+from tests.reading.kimi_oracle import MARKERS, THINK_END, read
 
 FMT = dovetail.format("kimi_k25")
 TOOLS = [{"type": "function", "function": {"name": n}} for n in ("get_weather", "search", "ns.get-time")]
@@ -56,8 +56,8 @@ scraps = st.one_of(
     st.text(max_size=10),
 )
 prose = st.lists(scraps, max_size=4).map("".join)
-#: Without tools, any text after the marker of a call may be its name: see `test_laws.py` for mentions of that one.
-mentions = st.tuples(prose, st.sampled_from(sorted({*INSIDE} - {CALL})), prose).map(
+#: Without tools, any text after the marker of a call, or before that of arguments, may be a name: see `test_laws.py`.
+mentions = st.tuples(prose, st.sampled_from((SECTION, SECTION_END, CALL_END)), prose).map(
     lambda drawn: f"{drawn[0]}`{drawn[1]}` is a marker{drawn[2]}"
 )
 #: Calls, some without their arguments' marker, without their end, or with other text for arguments.

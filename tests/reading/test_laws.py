@@ -22,6 +22,7 @@ from dovetail.errors import ReaderMisuse
 from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message, Reasoning
 from dovetail.reading import CallReader
 from dovetail.reading.defects import KINDS
+from dovetail.reading.prose import FARTHEST_CALL
 from dovetail.tokens import Segment, Tokenizer
 from tests.examples import examples
 from tests.reading import families
@@ -30,6 +31,8 @@ from tests.reading.families import TOOLS, cut, meaning, opened, reasons, stream,
 #: Examples for each property and family: there are some twenty of either.
 few = examples(20, fuzz=400)
 families_all = pytest.mark.parametrize("name", families.NAMES)
+#: The families that read reasoning, content and sections of calls in the same way.
+SHARED_WALK = [name for name in families.NAMES if families.format_of(name).reader_type._read is CallReader._read]
 stops = st.sampled_from(("stop", "length"))
 
 
@@ -252,9 +255,18 @@ SHAPES: dict[str, Callable[[str, int], str]] = {
     "halves in an argument": lambda name, size: (
         opening(name) + _filled("".join(m[:-1] for m in families.markers(name) if len(m) > 2), size)
     ),
+    "openers": lambda name, size: _filled(_openers(name)[0], size),
+    "nested markers": lambda name, size: _filled(opening(name).partition("path")[0], size),
     "calls": lambda name, size: _filled(families.format_of(name).write(_ONE_CALL, thinking=False).text, size),
 }
 _ONE_CALL = Message(calls=(Call("functions.ping:0", "ping", "{}"),))
+
+
+def _openers(name: str) -> tuple[str, ...]:
+    """What opens the family's calls; its first control token in families of messages."""
+    return tuple(o.strip() for o in getattr(families.format_of(name).reader_type, "openers", ())) or families.controls(
+        name
+    )
 
 
 def _before_number(name: str) -> str:
@@ -263,7 +275,7 @@ def _before_number(name: str) -> str:
 
 
 #: The shapes in which a family's own markers decide. One family for each reader has all of them in `.ci/run`.
-OF_MARKERS = ("endless header", "markers", "halves of markers", "halves in an argument")
+OF_MARKERS = ("endless header", "markers", "halves of markers", "halves in an argument", "openers", "nested markers")
 
 
 def shapes() -> Iterator[Any]:
@@ -280,6 +292,28 @@ def test_cost_is_linear(name: str, shape: str, work: _Work) -> None:
     for pieces in (lambda text: [text[i : i + 4] for i in range(0, len(text), 4)], lambda text: [text]):
         once, four_times = work.of(name, pieces(short)), work.of(name, pieces(long))
         assert four_times <= 5.5 * once + 20_000, (once, four_times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(families.leading()))
+def test_openers_without_calls_are_text(name: str) -> None:
+    """100 KB of one opener, and openers 10,000 deep, one character a delta."""
+    opener = _openers(name)[0]
+    for text in (_filled(opener, 100_000), (opener + "edit_file ") * 10_000):
+        assert not dovetail.fold(stream(name, text, thinking=False)).calls
+
+
+@families_all
+@pytest.mark.parametrize("thinking", [False, True])
+def test_what_is_withheld_is_bounded(name: str, thinking: bool) -> None:
+    """Words after an opener and any part of a call, and a long value: all but the markup is shown by and by."""
+    start = opening(name)
+    for place in (0, *(match.end() for match in re.finditer(r"[>\]\n:]|edit_file|path", start)), len(start)):
+        reader = families.format_of(name).reader(TOOLS, thinking=thinking)
+        out = 0
+        for fed, character in enumerate(start[:place] + "so on " * 850, start=1):
+            out += shown(reader.feed(character))
+            assert fed - out <= FARTHEST_CALL + len(start)
 
 
 # -- law 3: nothing is lost -------------------------------------------------------------------------------------------
@@ -434,6 +468,48 @@ def test_a_tokenizer_without_control_tokens_reads_literals(
     assert read == dovetail.fold(stream(name, [text], thinking=thinking))
 
 
+# -- law 6c: a mention is no call -------------------------------------------------------------------------------------
+
+#: A marker in the middle of a line, and one that a line begins with or that follows a mention of itself.
+IN_LINE = ("Before `{}` after, and ({}) too, then {}.", "It ends with `{}`")
+ALONE = ("Format:\n{} opens a call.", "`{}`{}get_weather`{}`")
+#: Families with a walk of their own, in which the openers of calls are still dropped.
+DROPPED = ("muse",)
+
+
+def _mentions(name: str) -> Iterator[str]:
+    """Prose about the family's markers."""
+    reader = families.format_of(name).reader_type
+    around = {reader.think.strip(), reader.think_end.strip(), *(end.strip() for end in reader.ends)}
+    around |= {getattr(reader, "answer", ""), getattr(reader, "answer_end", "").strip()}
+    in_calls = {marker.strip() for marker in (*getattr(reader, "openers", ()), *reader.inner)} - around
+    for marker in sorted(in_calls):
+        yield from (text.replace("{}", marker) for text in (*IN_LINE, *ALONE))
+    if name in SHARED_WALK:
+        # Not the end of reasoning, which ends it wherever it stands.
+        for marker in sorted({reader.think, *reader.ends}):
+            yield from (text.replace("{}", marker.strip()) for text in IN_LINE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="drops markers") if name in DROPPED else ())
+        for name in families.NAMES
+    ],
+)
+def test_a_mention_is_no_call(name: str) -> None:
+    """Whatever an answer or its reasoning says about the family's markers is read verbatim, in any cut."""
+    fmt = families.format_of(name)
+    for text in _mentions(name):
+        for message in (Message(text), *([Message("Hello.", text)] if reasons(name, True) else [])):
+            thinking = bool(message.reasoning)
+            written = fmt.write(message, thinking=thinking).text
+            for pieces in ([written], list(written), [written[i : i + 5] for i in range(0, len(written), 5)]):
+                read = dovetail.fold(stream(name, pieces, thinking=opened(name, thinking)))
+                assert (meaning(read), read.defects) == (meaning(message), ())
+
+
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 json_values = st.recursive(
@@ -534,9 +610,6 @@ def test_a_call_in_an_answer_without_calls_is_reported(name: str) -> None:
     assert not message.calls and all(word in message.content for word in ("CONTENT", "VALUE"))
     if not families.opens_in_text(name):  # ordinary text is then no marker
         assert "call_not_allowed" in [defect.kind for defect in message.defects]
-
-
-SHARED_WALK = [name for name in families.NAMES if families.format_of(name).reader_type._read is CallReader._read]
 
 
 @pytest.mark.parametrize("name", SHARED_WALK)

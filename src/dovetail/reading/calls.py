@@ -183,7 +183,7 @@ class CallReader(ProseReader):
 
     def _emit_fragment(self, fragment: str) -> None:
         if self._trial is not None:
-            self._argument_on_trial(fragment)
+            self._argument_on_trial(fragment, self._arguments.complete)
         self._events.append(CallArguments(self._index, fragment))
 
     def _end_call(self) -> None:
@@ -243,7 +243,9 @@ class CallReader(ProseReader):
         if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
             self._truncated_call()
             return
-        if marker not in ends:
+        if marker is None and not arguments.complete:
+            self._defect("truncated_call", self._id)
+        elif marker not in ends:
             self._defect("missing_call_end", self._id)
         if arguments.empty:
             self._defect("missing_arguments", self._id)

@@ -350,6 +350,8 @@ class JsonObjectReader(CallReader):
             return
         if self._trial is not None and arguments.empty and marker in (None, ""):
             raise Abandoned
+        if marker is None and not arguments.complete:
+            self._defect("truncated_call", self._id)
         if arguments.empty and between_members:
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")

@@ -26,7 +26,7 @@ from dovetail.tokens import Tokenizer
 MOST_SPACE: Final = 16
 #: How many characters after an opener are withheld at most, until it is known whether it opens a section.
 FARTHEST_CALL: Final = 4096
-#: How many misplaced markers may stand between an opener and its call.
+#: How many misplaced markers, and other mistakes, may stand between an opener and its call.
 _MOST_STRAYS: Final = 4
 #: How many misplaced markers in a row are weighed together.
 _LONGEST_RUN: Final = 16
@@ -62,6 +62,7 @@ class CallTrial(Trial):
         self.cut = False
         #: Whether it is a call, in an answer that may not have any.
         self.refused = False
+        #: How many misplaced markers and other mistakes there were.
         self.strays = 0
 
     def begin_call(self, call_id: str, known: bool) -> None:
@@ -166,7 +167,7 @@ class ProseReader(Reader):
             elif marker in self.ends:
                 if not (yield from self._is_mentioned_end(place)):
                     yield from self._end_passed(marker, place is Reasoning)
-                    place = Content
+                    place, self._shown = Content, ""
             elif marker in answers:
                 if (yield from self._is_mention(place)):
                     continue
@@ -290,12 +291,13 @@ class ProseReader(Reader):
             if trial.refused:
                 self._defect("call_not_allowed", opener)
             shown += self._alphabet.spell(self._input[self._at : self._at + length])
-            rest = self._alphabet.spell(self._input[self._at + length :])
-            if trial.cut and (self._cut_off or not (rest.strip() or in_line)):
-                self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
-                self._at = len(self._input)
-                return False
             self._at += length
+            if trial.cut:
+                rest = self._alphabet.spell(self._input[self._at :])
+                if self._cut_off or not (rest.strip() or in_line):
+                    self._defect("truncated_call" if self._cut_off else "empty_section", shown + rest)
+                    self._at = len(self._input)
+                    return False
             doubled.append(opener)
             again = None if len(doubled) > _MOST_STRAYS else (yield from self._after_space(*self._openers_in_text()))
             if again is None:
@@ -334,6 +336,9 @@ class ProseReader(Reader):
             self._unread()
         else:
             self._leave(kind)
+        trial = self._trial
+        assert trial is not None
+        trial.strays = 0
         own_line = self._shown[-1:] in ("", "\n")
         yield from self._section(opener)
         trial = self._trial
@@ -364,11 +369,14 @@ class ProseReader(Reader):
         assert trial is not None
         return trial.kind is Content and trial.known and options.calls and options.on_malformed_call == "error"
 
-    def _argument_on_trial(self, fragment: str) -> None:
-        """A piece of a call's arguments comes. Brackets alone may be the reader's own."""
+    def _argument_on_trial(self, fragment: str, complete: bool) -> None:
+        """A piece of a call's arguments comes. Brackets alone may be the reader's own.
+
+        `complete`: whether the model wrote JSON arguments, and this is the last piece of them.
+        """
         trial = self._trial
         assert trial is not None
-        if trial.argument or fragment.strip(WHITESPACE) in ("", "{", "{}"):
+        if trial.argument or (not complete and fragment.strip(WHITESPACE) in ("", "{", "{}")):
             return
         trial.argument = True
         trial.certain = self._options.calls
@@ -393,14 +401,15 @@ class ProseReader(Reader):
         elif trial is not None and kind == "truncated_call" and not trial.ids:
             trial.cut = True
             raise Abandoned
+        elif trial is not None and (kind == "stray_marker" or not trial.ids):
+            trial.strays += 1
+            if trial.strays > _MOST_STRAYS:
+                raise Abandoned
         super()._defect(kind, detail)
 
     def _stray_marker(self, literal: str) -> None:
-        trial = self._trial
-        if trial is not None:
-            trial.strays += 1
-            if trial.strays > _MOST_STRAYS or literal.strip() in (self.think, self.think_end.strip()):
-                raise Abandoned
+        if self._trial is not None and literal.strip() in (self.think, self.think_end.strip()):
+            raise Abandoned
         super()._stray_marker(literal)
 
     def _certain(self) -> None:
@@ -547,6 +556,6 @@ def _marks_of_answers(
 @functools.lru_cache(256)
 def _inner_marks(kind: type[ProseReader]) -> tuple[str, ...]:
     """The markers of a family that mean nothing outside of sections."""
-    others = (*kind.openers, *kind.ends, kind.think, kind.think_end)
+    others = (*kind.openers, *kind.ends, kind.think, kind.think_end, kind.answer, kind.answer_end)
     alone = (c for c in kind.controls if not any(c in m for m in (*others, *kind.inner)))
     return tuple(dict.fromkeys((*kind.inner, *alone)))

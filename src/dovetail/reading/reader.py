@@ -27,6 +27,8 @@ from dovetail.tokens import Detokenizer, Segment, Tokenizer
 T = TypeVar("T")
 #: How many characters are searched at once if the match may be near. No marker is longer.
 _WINDOW = 512
+#: How many characters are taken in at once.
+_LONGEST_PIECE = 8192
 #: Called as ``weigh(text, at)`` for a stop that ends at `at` and may only spell a marker, because a value is open.
 #: Returns how many characters after it belong to the value too; -1 if it is a marker; None if that depends on text
 #: that has not come.
@@ -206,12 +208,15 @@ class Reader(ABC):
     def _advance(self, fresh: str) -> list[Event]:
         if self._over:
             raise ReaderMisuse("this reader has finished; make a new one for the next output")
-        if self._trial is not None:
-            self._input += fresh
-        else:
-            self._input = self._input[self._at :] + fresh if self._at < len(self._input) else fresh
-            self._at = 0
-        next(self._script)
+        # A long piece comes in parts, so that what is tried and unread again is never followed by much text.
+        for at in range(0, len(fresh) or 1, _LONGEST_PIECE):
+            part = fresh if len(fresh) <= _LONGEST_PIECE else fresh[at : at + _LONGEST_PIECE]
+            if self._trial is not None:
+                self._input += part
+            else:
+                self._input = self._input[self._at :] + part if self._at < len(self._input) else part
+                self._at = 0
+            next(self._script)
         if self._alphabet.buffered:
             self._first = None
         return self._taken()
@@ -400,21 +405,21 @@ class Reader(ABC):
         ended = False
         while self._trial is not None and not ended:
             limit = trial.start + longest
-            rest = self._input[limit:]
-            over = self._over
-            if rest:  # what is decided must not depend on how much more has come
-                self._input, self._over = self._input[:limit], False
+            whole, over = self._input, self._over
+            more = len(whole) > limit
+            if more:  # what is decided must not depend on how much more has come
+                self._input, self._over = whole[:limit], False
             try:
                 next(script)
             except (StopIteration, Abandoned):
                 ended = True
-            if rest:
-                self._input, self._over = self._input + rest, over
+            if more:
+                self._input, self._over = whole, over
             self._first = None  # so that all input passes through `_advance`, which keeps it
-            if rest and trial.certain and not ended:
+            if more and trial.certain and not ended:
                 Reader._commit(self)
             if self._trial is not None and not ended:
-                ended = bool(rest)
+                ended = more
                 if not ended:
                     yield
         if self._trial is None:

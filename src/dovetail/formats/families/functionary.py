@@ -49,6 +49,7 @@ class FunctionaryReader(CallReader):
 
     def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
         yield from self._messages(opener)
+        self._shown = ""
         return True
 
     def _messages(self, opener: str | None) -> Script[None]:
