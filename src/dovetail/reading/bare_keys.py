@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
-from dovetail.reading.json_text import WHITESPACE, is_json
+from dovetail.reading.json_text import WHITESPACE, closing, is_json
 from dovetail.reading.parameters import from_python
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script, Weigh
@@ -76,6 +76,8 @@ class BareKeyReader(CallReader):
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
+        #: The open call's arguments, if they may have to be repaired.
+        self._written: list[str] = []
         self._keys: set[str] = set()
         #: Whether a bracket around all arguments is open.
         self._unwrapping = False
@@ -171,6 +173,7 @@ class BareKeyReader(CallReader):
             f"{mark},{key}:" for key in keys[:_MOST_KEYS] if len(key) <= _LONGEST_KEY for mark in ("", *_QUOTES)
         )
         self._keys = set()
+        self._written = []
         self._levels = [_Level("}")]
         self._unwrapping = False
         self._round = bracket == "("
@@ -186,7 +189,7 @@ class BareKeyReader(CallReader):
                 yield from self._next_is(")")
             return True
         if not (yield from self._peek()):
-            self._truncated_call()
+            self._truncated_call(closing("".join(self._written)) or "")
             return False
         if outcome == "open":
             self._defect("missing_bracket", self._id)
@@ -448,5 +451,5 @@ class BareKeyReader(CallReader):
     def _write(self, text: str) -> None:
         if text:
             if self._options.repair_arguments:
-                self._arguments.feed(text)
+                self._written.append(text)
             self._emit_fragment(text)
