@@ -21,6 +21,13 @@ MARKERS = (
 )
 THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END = MARKERS
 ENDS_ARGUMENTS = (SECTION, SECTION_END, CALL, CALL_END, END)
+INSIDE = (SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END)
+#: What follows the marker of a section or a call that is no mention: a header, and what ends that.
+_CALLED = re.compile(
+    rf"(?:{re.escape(SECTION)}\s*)?{re.escape(CALL)}(?:(?!{'|'.join(map(re.escape, MARKERS))}|{{).)*"
+    rf"(?:{re.escape(ARGUMENTS)}|{re.escape(CALL_END)}|{{)",
+    re.DOTALL,
+)
 
 
 @dataclass
@@ -32,15 +39,24 @@ class Read:
 
 
 def read(text: str, *, thinking: bool, reason: str = "stop") -> Read:
-    """Read a whole output. Knows no tools, so every name is taken as it is."""
+    """Read a whole output in which text follows every marker that begins no call.
+
+    Knows no tools, so every name is taken as it is.
+    """
     pieces = [p for p in re.split("(" + "|".join(map(re.escape, MARKERS)) + ")", text) if p]
     out = Read()
     mode = "reasoning" if thinking else "content"
     at = 0
     while at < len(pieces):
         piece = pieces[at]
+        mentioned = mode != "section" and not _CALLED.match("".join(pieces[at:]))
         at += 1
-        if piece == CALL:
+        if mentioned and piece in INSIDE:
+            if mode == "reasoning":
+                out.reasoning += piece
+            else:
+                out.content += piece
+        elif piece == CALL:
             at = _call(pieces, at, out, reason)
             mode = "section"
         elif piece == THINK:
@@ -50,7 +66,7 @@ def read(text: str, *, thinking: bool, reason: str = "stop") -> Read:
         elif piece == SECTION:
             mode = "section"
         elif piece == SECTION_END:
-            mode = "content" if mode == "section" else mode
+            mode = "content"
         elif piece in (ARGUMENTS, CALL_END):
             pass
         elif mode == "reasoning":

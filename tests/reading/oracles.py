@@ -46,14 +46,21 @@ DSML = (
     r'|(?P<value><｜DSML｜parameter name="(?P<key>[^"]*)" string="(?P<string>true|false)">)'
     r"|(?P<value_end></｜DSML｜parameter>)|(?P<end><｜end▁of▁sentence｜>)"
 )
+#: What a call in open reasoning must have: an argument or an end.
+DSML_CALLED = r'<｜DSML｜parameter name="[^"]*" string="(?:true|false)">|</｜DSML｜invoke>'
 
 
 def deepseek_v32(text: str, schemas: Schemas, *, thinking: bool, reason: str) -> Read:
     """Tags say whether a value is a string as it stands or JSON."""
     out, mode, key, string, value = Read(), "reasoning" if thinking else "content", "", True, ""
-    for piece, tag in _split(DSML, text):
+    pieces = _split(DSML, text)
+    for place, (piece, tag) in enumerate(pieces):
         kind = tag.lastgroup if tag else None
         kind = next((k for k in ("call", "value") if tag and tag[k] is not None), kind)
+        rest = "".join(later for later, _ in pieces[place:])
+        if mode == "reasoning" and kind in ("section", "call") and not re.search(DSML_CALLED, rest):
+            out.reasoning += rest if "<｜DSML｜invoke" in rest else ""  # a mention, unless the output ends here
+            return out
         if mode == "value" and kind not in ("value_end", None):
             out.calls[-1][1][key] = value if string else loads(value)
             mode = "call"
@@ -192,7 +199,9 @@ def _typed(value: str, types: set[str]) -> Any:
 
 
 def _types(schema: dict[str, Any], root: dict[str, Any]) -> set[str]:
-    """Which types a value may have; without any word of it, it is a string."""
+    """Which types a value may have; without a schema, what it spells decides."""
+    if not schema:
+        return {"string", "any"}
     if "$ref" in schema:
         return _types(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
     if "anyOf" in schema:

@@ -43,13 +43,11 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         # names
         (call(before="search"), [("search", X)], "", ["missing_prefix"]),
         (call(before="call:rm"), [("rm", X)], "", ["unknown_name"]),
-        (call(before="call:"), [], "call:{query:x}",
-         ["missing_name", "text_in_section", "stray_marker", "stray_marker"]),
-        (call(before="call:two words"), [], "call:two words{query:x}",
-         ["unreadable_call", "text_in_section", "stray_marker", "stray_marker"]),
+        (call(before="call:"), [], call(before="call:"), []),
+        (call(before="call:two words"), [], call(before="call:two words"), []),
         (call("", "call:submit"), [("submit", "{}")], "", ["missing_arguments"]),
-        (call("", "nonsense"), [], "nonsense", ["unreadable_call"]),
-        ("<|tool_call>" + "n" * 2000, [], "n" * 2000, ["endless_header"]),
+        (call("", "nonsense"), [], call("", "nonsense"), []),
+        ("<|tool_call>" + "n" * 2000, [], "<|tool_call>" + "n" * 2000, []),
         # brackets, commas and ends
         (call(f"{{query:{Q}x{Q}"), [("search", X)], "", ["missing_bracket"]),
         (call("{more:{a:[1"), [("search", '{"more": {"a": [1]}}')], "", ["missing_bracket"]),
@@ -94,7 +92,7 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         (call("{any:" + "[" * 300), [("search", '{"any": ' + "[" * 300)], "", ["invalid_arguments"]),
         ("<|tool_call>call:search{query}<turn|>", [("search", "{query}")], "", ["invalid_arguments"]),
         # cut off
-        ("<|tool_call>call:sea", [], "call:sea", ["truncated_call"]),
+        ("<|tool_call>call:sea", [], "<|tool_call>call:sea", []),
         ("<|tool_call>call:search{query:" + Q + "a", [("search", '{"query": "a')], "", ["truncated_call"]),
         ("<|tool_call>call:search{topn:12", [("search", '{"topn": 12')], "", ["truncated_call"]),
         ("<|tool_call>call:search{topn:" + Q + "12", [("search", '{"topn": 12')], "",
@@ -103,10 +101,10 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         # between calls and in reasoning
         ("<|tool_call>" + call(), [("search", X)], "", ["missing_name"]),
         (f"<|tool_call>call:search{{query:{Q}x{Q}}}" + call(), [("search", X)] * 2, "", ["missing_call_end"]),
-        ("<tool_call|>a", [], "a", ["stray_marker"]),
-        (f"a{Q}b", [], "ab", ["stray_marker"]),
+        ("<tool_call|>a", [], "<tool_call|>a", []),
+        (f"a{Q}b", [], f"a{Q}b", []),
         ("<|channel>thought\nHm." + call(), [("search", X)], "", ["reasoning_not_closed"]),
-        ("<|channel>final\na", [], "final\na", ["stray_marker"]),
+        ("<|channel>final\na", [], "<|channel>final\na", []),
     ],
 )  # fmt: skip
 def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:

@@ -53,22 +53,21 @@ SUBMIT = call(name="submit")
          ["missing_value"]),
         (call("<arg_key>query", "<arg_key>topn</arg_key><arg_value>3</arg_value>"), [("search", '{"topn": 3}')],
          "query", ["missing_key_end", "missing_value"]),
-        (call("<arg_value>x</arg_value>"), [("search", "{}")], "x",
-         ["stray_marker", "text_in_section", "stray_marker"]),
-        (call("<arg_key>query</arg_key> a <arg_value>x</arg_value>"), [("search", X)], "a ", ["text_in_section"]),
-        (call("<arg_key>" + "x" * 2000), [("search", "{}")], "x" * 2000, ["endless_header", "text_in_section"]),
+        (call("<arg_value>x</arg_value>"), [], call("<arg_value>x</arg_value>"), []),
+        (call("<arg_key>query</arg_key> a <arg_value>x</arg_value>"), [],
+         call("<arg_key>query</arg_key> a <arg_value>x</arg_value>"), []),
+        (call("<arg_key>" + "x" * 2000), [], call("<arg_key>" + "x" * 2000), []),
         # names and bodies
         (call('{"query": "x"}\n'), [("search", X)], "", ["json_arguments"]),
         ("<tool_call>search\n" + '{"query": "x"}' + SUBMIT, [("search", X), ("submit", "{}")], "",
          ["json_arguments", "missing_call_end"]),
-        (call('{"name": "search"}', name=""), [], '{"name": "search"}', ["missing_name", "text_in_section"]),
-        (call(name="no call at all") + "after", [], "no call at allafter", ["missing_name"]),
-        (call(argument(), name=""), [], "query\nx\n",
-         ["missing_name", "stray_marker", "text_in_section", *["stray_marker"] * 3]),
-        (call(name=""), [], "", ["missing_name"]),
+        (call('{"name": "search"}', name=""), [], call('{"name": "search"}', name=""), []),
+        (call(name="no call at all") + "after", [], call(name="no call at all") + "after", []),
+        (call(argument(), name=""), [], call(argument(), name=""), []),
+        (call(name=""), [], call(name=""), []),
         (call(name="find"), [("find", "{}")], "", ["unknown_name"]),
-        ("<tool_call>" + "x" * 2000, [], "x" * 2000, ["endless_header"]),
-        ("<tool_call>no call</think>a", [], "no calla", ["missing_name", "stray_marker"]),
+        ("<tool_call>" + "x" * 2000, [], "<tool_call>" + "x" * 2000, []),
+        ("<tool_call>no call</think>a", [], "<tool_call>no calla", ["stray_marker"]),
         # values
         (call(argument("null", "note")), [("search", '{"note": null}')], "", []),
         (call(argument(" a\n")), [("search", '{"query": " a\\n"}')], "", []),
@@ -92,8 +91,8 @@ def test_a_call_without_a_name_is_of_the_only_tool() -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "content"),
     [
-        ("<tool_call>sear", [], "sear"),
-        ("<tool_call>search\n<arg_key>que", [""], "que"),
+        ("<tool_call>sear", [], ""),
+        ("<tool_call>search\n<arg_key>que", [""], ""),
         ("<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>par", ['{"query": "par'], ""),
         ("<tool_call>search\n" + argument(), ['{"query": "x"'], ""),
     ],
@@ -105,6 +104,56 @@ def test_a_call_cut_by_length_stays_cut(text: str, arguments: list[str], content
     assert ([c.arguments for c in message.calls], message.content) == (arguments, content)
     assert not any(isinstance(event, CallEnd) for event in events)
     assert "truncated_call" in [defect.kind for defect in message.defects]
+
+
+SECOND = call("<arg_key>query</arg_key><arg_value>x</arg_value>", name="search")
+PLACE = [{"type": "function", "function": {"name": "get_weather", "parameters": {"properties": {"city": {}}}}}]
+OSLO = '{"city": "Oslo"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "tools", "calls", "defects"),
+    [
+        # another marker stands for the opener of a key, or for its end
+        (call("<tool_call>query</arg_key><arg_value>x</arg_value>", name="search"), TOOLS, [("search", X)],
+         ["missing_key_start"]),
+        (call("\n<tool_call>query</arg_key>\n<arg_value>x</arg_value>\n<tool_call>topn</arg_key>\n<arg_value>3</arg_value>"),
+         TOOLS, [("search", '{"query": "x", "topn": 3}')], ["missing_key_start"] * 2),
+        (call("<arg_value>query</arg_key><arg_value>x</arg_value>"), TOOLS, [("search", X)], ["missing_key_start"]),
+        (call("<arg_key>query<arg_key><arg_value>x</arg_value>"), TOOLS, [("search", X)], ["missing_key_end"]),
+        (call("<arg_key>query</arg_value>\n<arg_value>x</arg_value>"), TOOLS, [("search", X)], ["missing_key_end"]),
+        (call(argument())[: -len("</tool_call>")] + SECOND, TOOLS, [("search", X)] * 2, ["missing_call_end"]),
+        # no key at all
+        (call("<arg_value>Oslo</arg_value>", name="get_weather"), PLACE, [("get_weather", OSLO)], ["missing_key"]),
+        # names
+        (call("<arg_key>city</arg_key><arg_value>Oslo</arg_value>", name="get weather"), PLACE, [("get_weather", OSLO)],
+         ["misspelled_name"]),
+        ("<tool_call>submit</arg_value>", TOOLS, [("submit", "{}")], ["stray_marker", "missing_arguments"]),
+        ("<tool_call>submit</arg_value></tool_call>", TOOLS, [("submit", "{}")], ["stray_marker"]),
+    ],
+)  # fmt: skip
+def test_markers_in_place_of_others(
+    text: str, tools: list[dict[str, object]], calls: list[tuple[str, str]], defects: list[str]
+) -> None:
+    for name in ("glm45", "glm47"):
+        message = whole.read(name, text, tools, thinking=False)
+        assert (whole.calls(message), message.content, whole.kinds(message)) == (calls, "", defects)
+
+
+@pytest.mark.parametrize(
+    "text", ["use <tool_call>search or <tool_call>query</arg_key> so", "<tool_call>search</arg_value> is wrong"]
+)
+def test_a_mention_is_no_call(text: str) -> None:
+    assert whole.read("glm47", text, TOOLS, thinking=False) == Message(text)
+
+
+@pytest.mark.parametrize(
+    ("cut", "content"), [("<tool_call>sea", ""), ("<tool_call>other", "other"), ("<tool_call>search<arg_key>to", "")]
+)
+def test_a_later_header_that_is_cut_off_is_no_content(cut: str, content: str) -> None:
+    message = whole.read("glm47", SECOND + cut, TOOLS, "length", thinking=False)
+    assert (whole.calls(message)[0], message.content) == (("search", X), content)
+    assert "truncated_call" in whole.kinds(message)
 
 
 CALLS = (Call("", "search", '{"query": "x", "topn": 3.0}'), Call("", "submit", "{}"))

@@ -119,9 +119,9 @@ def test_without_a_type_the_schema_decides() -> None:
         (OVER + tag('response x="1"') + "a", "a", [], ["extra_attributes"]),
         (OVER + tag("response also") + "a", " alsoa", [], []),
         ("a" + close("think") + "b", "ab", [], ["stray_marker", "text_in_section"]),
-        ("a<|sep|>b" + tag("foo") + "c", "abfooc", [], ["stray_marker"] * 3),
+        ("a<|sep|>b" + tag("foo") + "c", "a<|sep|>b" + tag("foo") + "c", [], []),
         ("a<|open|>", "a", [], ["stray_marker"]),
-        ("a" + argument(), 'a key="city" type="string"Paris', [], ["stray_marker"] * 4),
+        ("a" + argument(), "a" + argument(), [], []),
         # Closers and openers that are missing.
         (OVER + tools(tag('call tool="search" index="1"') + argument()), "", CALLED, ["missing_call_end"]),
         (OVER + tag("tools") + call(), "", CALLED, ["missing_section_end"]),
@@ -229,11 +229,14 @@ def test_a_cut_call_stays_cut(text: str, arguments: str, repaired: str, reason: 
 @pytest.mark.parametrize(
     ("cut", "content", "defect"),
     [
-        ('<|open|>call tool="sea', 'tool="sea', "truncated_call"),
-        (tag('call tool="search"') + '<|open|>argument key="ci', 'key="ci', "truncated_argument"),
+        ('<|open|>call tool="sea', "", "truncated_call"),
+        ('<|open|>call tool="other', 'tool="other', "truncated_call"),
+        (tag('call tool="search"') + "<|open|>argument ke", "", "truncated_call"),
+        (tag('call tool="search"') + '<|open|>argument key="ci', "", "truncated_call"),
+        (tag('call tool="search"') + '<|open|>argument key="ot', 'key="ot', "truncated_argument"),
     ],
 )
-def test_a_cut_tag_is_content(cut: str, content: str, defect: str) -> None:
+def test_a_cut_tag_is_content_if_nothing_of_the_tools_begins_like_it(cut: str, content: str, defect: str) -> None:
     message = parse(OVER + tag("tools") + cut, reason="length")
     assert message.content == content
     assert defect in kinds(message)

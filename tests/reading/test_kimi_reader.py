@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.events import CallEnd, Event, Message
 from tests.examples import examples
-from tests.reading import families
-from tests.reading.kimi_oracle import MARKERS, read
+from tests.reading import families, whole
+from tests.reading.kimi_oracle import INSIDE, MARKERS, THINK_END, read
 
 FMT = dovetail.format("kimi_k25")
 TOOLS = [{"type": "function", "function": {"name": n}} for n in ("get_weather", "search", "ns.get-time")]
@@ -43,12 +43,10 @@ headers = st.sampled_from(
         "search",
         " functions.ns.get-time:3 ",
         "7",
-        "",
         "a:b:4",
     )
 )
 scraps = st.one_of(
-    st.sampled_from(MARKERS),
     st.sampled_from(MARKERS).map(lambda m: m[: len(m) // 2]),
     st.sampled_from(
         ("<", "<|", " ", "\n", "{", "}", '"', "\\", "[", "]", "hello", "é漢🙂", '{"a": 1}', '{"a": "}', "null")
@@ -57,20 +55,45 @@ scraps = st.one_of(
     arguments,
     st.text(max_size=10),
 )
-well_formed = st.builds(
-    lambda h, a: section(*(call(f"functions.{n}:{i}", x) for i, (n, x) in enumerate(zip(h, a, strict=False)))),
-    st.lists(st.sampled_from(("get_weather", "search")), min_size=1, max_size=3),
-    st.lists(arguments, min_size=1, max_size=3),
+prose = st.lists(scraps, max_size=4).map("".join)
+#: Without tools, any text after the marker of a call may be its name: see `test_laws.py` for mentions of that one.
+mentions = st.tuples(prose, st.sampled_from(sorted({*INSIDE} - {CALL})), prose).map(
+    lambda drawn: f"{drawn[0]}`{drawn[1]}` is a marker{drawn[2]}"
 )
-outputs = st.lists(scraps | well_formed, max_size=12).map("".join)
+#: Calls, some without their arguments' marker, without their end, or with other text for arguments.
+some_calls = st.lists(
+    st.builds(
+        lambda header, marker, given, end: f"{CALL}{header}{marker}{given}{end}",
+        headers,
+        st.sampled_from((ARGS, ARGS, "")),
+        arguments | prose.map("x".__add__),
+        st.sampled_from((CALL_END, CALL_END, "")),
+    ),
+    min_size=1,
+    max_size=3,
+).map("".join)
+sections = st.builds(
+    lambda start, inside, end: start + inside + end,
+    st.sampled_from((SECTION, SECTION, "")),
+    some_calls,
+    st.sampled_from((SECTION_END, SECTION_END, "")),
+)
+
+
+@st.composite
+def outputs(draw: st.DrawFn, thinking: bool) -> str:
+    """Reasoning that may mention markers and is closed, then text that may, and sections of calls."""
+    reasoning = "".join(draw(st.lists(mentions | prose, max_size=2))) + THINK_END if thinking else ""
+    return reasoning + "".join(draw(st.lists(prose | mentions | sections, max_size=5)))
 
 
 def kinds(message: Message) -> list[str]:
     return [defect.kind for defect in message.defects]
 
 
-@given(outputs, st.booleans(), st.sampled_from(("stop", "length")))
-def test_equals_the_naive_reading_of_the_whole(text: str, thinking: bool, reason: str) -> None:
+@given(st.data(), st.booleans(), st.sampled_from(("stop", "length")))
+def test_equals_the_naive_reading_of_the_whole(data: st.DataObject, thinking: bool, reason: str) -> None:
+    text = data.draw(outputs(thinking))
     reader = FMT.reader(thinking=thinking)
     events = [*reader.feed(text), *reader.finish(reason)]
     message = dovetail.fold(events)
@@ -83,8 +106,9 @@ def test_equals_the_naive_reading_of_the_whole(text: str, thinking: bool, reason
 
 
 @examples(30)
-@given(outputs, st.booleans())
-def test_every_step_is_a_prefix_of_the_naive_reading_so_far(text: str, thinking: bool) -> None:
+@given(st.data(), st.booleans())
+def test_every_step_is_a_prefix_of_the_naive_reading_so_far(data: st.DataObject, thinking: bool) -> None:
+    text = data.draw(outputs(thinking))
     reader = FMT.reader(thinking=thinking)
     events: list[Event] = []
     for end, character in enumerate(text, start=1):
@@ -135,10 +159,15 @@ def test_near_miss_ids(header: str, name: str, call_id: str, defects: list[str])
         (section(call(arguments="[1]")), ["get_weather"], "", ["invalid_arguments"]),
         (section(call(arguments="null")), ["get_weather"], "", ["invalid_arguments"]),
         (section(call(arguments='"{}"')), ["get_weather"], "", ["invalid_arguments"]),
-        (section(call(arguments="{}</think>so")), ["get_weather"], "so", ["stray_marker", "text_in_section"]),
+        (
+            section(call(arguments='{"a": 1}</think>so')),
+            ["get_weather"],
+            "so",
+            ["stray_marker", "text_in_section"],
+        ),
         (section(call(arguments='{"a": 1} and more')), ["get_weather"], "and more", ["text_in_section"]),
-        (section("words"), [], "words", ["text_in_section"]),
-        (CALL_END + "x", [], "x", ["stray_marker"]),
+        (section("words"), [], section("words"), []),
+        (CALL_END + "x", [], CALL_END + "x", []),
         (section(call(arguments='{"n": 9007199254740993.10}')), ["get_weather"], "", []),
     ],
 )
@@ -160,17 +189,10 @@ def test_reasoning_ends_a_section() -> None:
     assert ([c.name for c in message.calls], message.reasoning, message.content) == (["get_weather"], "why", "after")
 
 
-def test_arguments_without_a_header_are_content() -> None:
-    message = FMT.parse(f'{SECTION}{CALL}{{"city": "Paris"}}{CALL_END}{SECTION_END}', tools=TOOLS, thinking=False)
-    assert message.calls == () and message.content == '{"city": "Paris"}'
-    assert "missing_name" in {defect.kind for defect in message.defects}
-
-
-def test_an_endless_header_becomes_content() -> None:
-    text = SECTION + CALL + "x" * 5000 + ARGS
+@pytest.mark.parametrize("text", [section(f'{CALL}{{"city": "Paris"}}{CALL_END}'), SECTION + CALL + "x" * 5000 + ARGS])
+def test_what_is_no_call_is_text(text: str) -> None:
     message = FMT.parse(text, TOOLS, thinking=False)
-    assert message.content == "x" * 5000
-    assert "endless_header" in kinds(message)
+    assert message == Message(text)
     assert dovetail.fold(families.stream("kimi_k25", list(text), tools=TOOLS, thinking=False)) == message
 
 
@@ -191,3 +213,93 @@ def test_many_calls_cost_no_more_each(header: str) -> None:
     message = dovetail.fold(reader.feed(section(*(call(header.format(i)) for i in range(calls)))))
     assert len({c.id for c in message.calls}) == calls
     assert taken.lookups <= 5 * calls
+
+
+def tool(name: str, *keys: str) -> dict[str, object]:
+    properties = {key: {"type": "string"} for key in keys}
+    return {"type": "function", "function": {"name": name, "parameters": {"properties": properties, "required": keys}}}
+
+
+BASH, WEATHER = tool("Bash", "command"), tool("get_weather", "city")
+LS = '{"command": "ls"}'
+UUID = "550e8400-e29b-41d4-a716-446655440000"
+SINGULAR, SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
+
+
+def read_calls(text: str, tools: list[dict[str, object]], *, reason: str = "stop") -> Message:
+    return whole.read("kimi_k25", text, tools, reason, thinking=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "call_id", "defects"),
+    [
+        ("functions_Bash_2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions-Bash-2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions_Bash", "Bash", "functions.Bash:0", ["misspelled_name"]),
+        ("Bash_2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("functions_Bash_2:3", "Bash", "functions.Bash:3", ["misspelled_name"]),
+        ("functions.bash:2", "Bash", "functions.Bash:2", ["misspelled_name"]),
+        ("call_ab12", "Bash", "functions.Bash:0", ["missing_name"]),
+        (UUID, "Bash", "functions.Bash:0", ["missing_name"]),
+        (f"functions.{UUID}:3", "Bash", "functions.Bash:3", ["missing_name"]),
+        ("chatcmpl-tool-0a1b", "Bash", "functions.Bash:0", ["missing_name"]),
+        ("7", "Bash", "functions.Bash:7", ["missing_name"]),
+        ("", "Bash", "functions.Bash:0", ["missing_name"]),
+        ("functions.rm:1", "rm", "functions.rm:1", ["unknown_name"]),
+    ],
+)
+@pytest.mark.parametrize("tools", [[BASH], [WEATHER, BASH]])
+def test_ids_of_other_forms(
+    header: str, name: str, call_id: str, defects: list[str], tools: list[dict[str, object]]
+) -> None:
+    message = read_calls(section(call(header, LS)), tools)
+    assert [(c.name, c.id, c.arguments) for c in message.calls] == [(name, call_id, LS)]
+    assert (message.content, kinds(message)) == ("", defects)
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"other": 1}', "[1]", "", '{"command": "' + "y" * 5000 + '"}', '{"command": "never closed']
+)
+def test_an_id_whose_arguments_fit_no_tool_is_passed_on(arguments: str) -> None:
+    message = read_calls(section(call(arguments='{"city": "Oslo"}'), call("call_ab12", arguments)), [WEATHER, BASH])
+    assert [c.name for c in message.calls] == ["get_weather", "call_ab12"]
+    assert "unknown_name" in kinds(message)
+
+
+def test_arguments_that_fit_several_tools_name_none() -> None:
+    message = read_calls(section(call("call_ab12", LS)), [BASH, tool("sh", "command")])
+    assert [c.name for c in message.calls] == ["call_ab12"] or message.content
+
+
+@pytest.mark.parametrize(
+    ("text", "defects"),
+    [
+        (SINGULAR + call("functions.Bash:0", LS) + SINGULAR_END, ["misspelled_marker"] * 2),
+        (SECTION + call("functions.Bash:0", LS) + SINGULAR_END, ["misspelled_marker"]),
+        (SINGULAR + call("functions.Bash:0", LS) + SECTION_END, ["misspelled_marker"]),
+        (
+            f"{SECTION}{CALL}functions.Bash:0{ARGS}{LS}{SINGULAR_END}",
+            ["missing_call_end", "misspelled_marker"],
+        ),
+        (
+            SECTION + SINGULAR + call("functions.Bash:0", LS) + SECTION_END,
+            ["misspelled_marker", "stray_marker"],
+        ),
+    ],
+)
+def test_markers_in_the_singular(text: str, defects: list[str]) -> None:
+    message = read_calls(text, [BASH, WEATHER])
+    assert (whole.calls(message), message.content, kinds(message)) == ([("Bash", LS)], "", defects)
+
+
+def test_a_mention_of_such_a_marker_is_text() -> None:
+    text = f"Use {SINGULAR} to open a section, and {SINGULAR_END} to close it."
+    assert read_calls(text, [BASH]) == Message(text)
+
+
+def test_a_later_header_that_is_cut_off_is_no_content() -> None:
+    message = read_calls(
+        SECTION + call("functions.Bash:0", LS) + CALL + "functions.get_w", [BASH, WEATHER], reason="length"
+    )
+    assert (whole.calls(message), message.content) == ([("Bash", LS)], "")
+    assert kinds(message) == ["truncated_call", "missing_section_end"]

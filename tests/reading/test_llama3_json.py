@@ -50,7 +50,7 @@ PING = '{"name": "ping", "parameters": {}}'
         ('{"name": "ping", "why": 1, "parameters": {}}', 1, '"why": 1', ["extra_key"]),
         (PING[:-1], 1, "", ["missing_bracket"]),
         (f"{PING[:-1]}{TAG}{PING}", 2, "", ["missing_bracket"]),
-        (f"{TAG}print()", 0, "print()", ["unreadable_call"]),
+        (f"{TAG}print()", 0, f"{TAG}print()", []),
         (f"{TAG}{END}", 0, "", ["empty_section"]),
     ],
 )

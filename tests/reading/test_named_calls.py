@@ -6,6 +6,7 @@ import functools
 
 import pytest
 
+from dovetail.events import Message
 from dovetail.formats.base import ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat
 from dovetail.formats.declared.named_calls import KeyedCalls, NamedCalls
@@ -38,21 +39,6 @@ ONE = [("ping", '{"a": 1}')]
         (HEAD + '{"a": 1<|/call|>', [("ping", '{"a": 1}')], "", ["missing_bracket"]),
         (HEAD + '"{\\"a\\": 1}"<|/call|>', ONE, "", ["string_arguments"]),
         (HEAD.replace("ping", "what") + "<|/call|>", [("what", "{}")], "", ["unknown_name", "missing_arguments"]),
-        ("<|call|>a1<|name|>what<|/call|>", [], "a1what", ["call_without_arguments"]),
-        (
-            '<|call|>a1<|name|><|args|>{"a": 1}<|/call|>',
-            [],
-            'a1{"a": 1}',
-            ["missing_name", "text_in_section", "stray_marker"],
-        ),
-        ('<|call|>a1{"a": 1}<|/call|>', [], 'a1{"a": 1}', ["missing_name", "text_in_section", "stray_marker"]),
-        (
-            '<|call|>a1<|name|>p q<|args|>{"a": 1}<|/call|>',
-            [],
-            'a1p q{"a": 1}',
-            ["unreadable_call", "text_in_section", "stray_marker"],
-        ),
-        (f"<|call|>{'n' * 1500}<|/call|>", [], "n" * 1500, ["endless_header", "text_in_section", "stray_marker"]),
         (CALL + "so" + CALL.replace("a1", "a2"), ONE * 2, "so", ["text_in_section"]),
         ("<|calls|>" + CALL, ONE, "", ["stray_marker"]),
         ("<|name|>" + CALL, ONE, "", ["stray_marker"]),
@@ -64,13 +50,28 @@ def test_near_misses(body: str, expected: list[tuple[str, str]], content: str, d
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "<|call|>a1<|name|>what<|/call|>",
+        '<|call|>a1<|name|><|args|>{"a": 1}<|/call|>',
+        '<|call|>a1{"a": 1}<|/call|>',
+        '<|call|>a1<|name|>p q<|args|>{"a": 1}<|/call|>',
+        f"<|call|>{'n' * 1500}<|/call|>",
+    ],
+)
+def test_what_is_no_call_is_text(body: str) -> None:
+    text = f"<|calls|>{body}<|/calls|>"
+    assert named(f"{text}<|end|>", thinking=False) == Message(text)
+
+
+@pytest.mark.parametrize(
     ("output", "expected", "content", "defects"),
     [
         (CALL + "<|/calls|>", ONE, "", ["missing_section"]),
         ("<|calls|>" + CALL, ONE, "", ["missing_section_end"]),
         ("<|calls|>" + CALL + "<|think|>x", ONE, "", ["missing_section_end"]),
         ("<|calls|>" + HEAD + '{"a": "b', [("ping", '{"a": "b')], "", ["truncated_call", "missing_section_end"]),
-        ("<|calls|><|call|>a1", [], "a1", ["truncated_call", "missing_section_end"]),
+        ("<|calls|><|call|>a1", [], "<|calls|><|call|>a1", []),
         ("Hi.\n<|calls|>" + CALL + "<|/calls|>\nBye.", ONE, "Hi.\n\nBye.", []),
     ],
 )
@@ -92,7 +93,7 @@ def test_the_id_is_the_model_s() -> None:
         ("<function=ping></function>", [("ping", "{}")], "", ["missing_arguments"]),
         ('<function=ping>{"a": 1}', ONE, "", ["missing_call_end"]),
         ('<function=ping>{"a": 1} so', ONE, "so", ["text_in_section", "missing_call_end"]),
-        ("<function=a b>c", [], "a bc", ["unreadable_call"]),
+        ("<function=a b>c", [], "<function=a b>c", []),
     ],
 )
 def test_markers_that_are_text(output: str, expected: list[tuple[str, str]], content: str, defects: list[str]) -> None:
@@ -109,8 +110,8 @@ def test_markers_that_are_text(output: str, expected: list[tuple[str, str]], con
         ('[{"arguments": {"a": 1}, "name": "ping"}]', ONE, "", []),
         ('[{"what": {"a": 1}}]', [("what", '{"a": 1}')], "", ["unknown_name"]),
         ('[{"ping": {"a": 1}, "ping": {}}]', ONE, '"ping": {}', ["extra_key"]),
-        ('[{"ping": 3}]', [], '{"ping": 3}', ["extra_key", "missing_name"]),
-        ('[{"": {"a": 1}}]', [], '{"": {"a": 1}}', ["extra_key", "missing_name"]),
+        ('[{"ping": 3}]', [], '<|calls|>[{"ping": 3}]<|/calls|>', []),
+        ('[{"": {"a": 1}}]', [], '<|calls|>[{"": {"a": 1}}]<|/calls|>', []),
     ],
 )
 def test_the_name_as_a_key(body: str, expected: list[tuple[str, str]], content: str, defects: list[str]) -> None:

@@ -35,6 +35,10 @@ def call(inside: str = QUERY, tag: str = '<invoke name="search">', end: str = "#
     return f"#{tag}{inside}{end}"
 
 
+def in_marks(text: str) -> str:
+    return text.replace("#", "]<]minimax[>[")
+
+
 def section(*calls: str) -> str:
     return "#<tool_call>\n" + "".join(calls) + "#</tool_call>"
 
@@ -59,8 +63,7 @@ CASES = [
     # names
     (section(call(tag="<invoke name='search'>")), [("search", X)], "", ["attribute_quotes"]),
     (section(call(tag='<invoke name="rm">')), [("rm", X)], "", ["unknown_name"]),
-    (section(call("", "<invoke id=3>")), [], "<invoke id=3>",
-     ["missing_name", "text_in_section", "stray_marker", "empty_section"]),
+    (section(call("", "<invoke id=3>")), [], section(call("", "<invoke id=3>")), []),
     # ends
     (section(call(end="")), [("search", X)], "", ["missing_call_end"]),
     (section(call(end=""), call()), [("search", X)] * 2, "", ["missing_call_end"]),
@@ -85,22 +88,21 @@ CASES = [
     (call() + "a", [("search", X)], "\na", ["missing_section"]),
     (call(end="") + "#</tool_call>", [("search", X)], "", ["missing_section", "missing_call_end"]),
     # what is no tag
-    (section("#junk", call()), [("search", X)], "junk", ["unclosed_tag", "text_in_section"]),
-    (section(call("#x>" + QUERY)), [("search", X)], "x>", ["unclosed_tag", "text_in_section"]),
+    (section("#junk", call()), [("search", X)], "#<tool_call>\n#junk\n#</tool_call>", ["missing_section"]),
+    (section(call("#x>" + QUERY)), [], section(call("#x>" + QUERY)), []),
     (section(call("#<>" + QUERY)), [("search", X)], "<>", ["text_in_section"]),
-    (section(call("#<topn>#x>3#</topn>")), [("search", '{"topn": {}}')], "x>3",
-     ["unclosed_tag", "text_in_section", "text_in_section"]),
-    (section(call("words " + QUERY)), [("search", X)], "words ", ["text_in_section"]),
+    (section(call("#<topn>#x>3#</topn>")), [], section(call("#<topn>#x>3#</topn>")), []),
+    (section(call("words " + QUERY)), [], section(call("words " + QUERY)), []),
     (section(call(QUERY + QUERY)), [("search", '{"query": "x", "query": "x"}')], "", ["duplicate_parameter"]),
-    ("a#b", [], "ab", ["stray_marker"]),
+    ("a#b", [], "a#b", []),
     # cut off
-    ("#<invoke name=", [], "<invoke name=", ["missing_section", "unclosed_tag", "text_in_section"]),
-    ("#<tool_call>\n#<invoke name=", [], "<invoke name=", ["unclosed_tag", "text_in_section", "missing_section_end"]),
+    ("#<invoke name=", [], "#<invoke name=", []),
+    ("#<tool_call>\n#<invoke name=", [], "#<tool_call>\n#<invoke name=", []),
     ("#<tool_call>\n#<invoke name=\"search\">#<query>a", [("search", '{"query": "a')], "",
      ["truncated_call", "missing_section_end"]),
     ("#<tool_call>\n#<invoke name=\"search\">#<topn>1", [("search", '{"topn": 1')], "",
      ["truncated_call", "missing_section_end"]),
-    ('#<invoke name="', [], '<invoke name="', ["missing_section", "unclosed_tag", "text_in_section"]),
+    ('#<invoke name="', [], '#<invoke name="', []),
     # reasoning
     ("</mm:think>" + section(call()), [("search", X)], "", []),
     ("a</mm:think>b", [], "ab", ["stray_marker"]),
@@ -109,31 +111,31 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "calls", "content", "defects"), CASES)
 def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
-    message = whole.read("minimax_m3", text.replace("#", "]<]minimax[>["), TOOLS, thinking=False)
+    message = whole.read("minimax_m3", in_marks(text), TOOLS, thinking=False)
     assert [(c.name, c.arguments) for c in message.calls] == calls
-    assert (message.content, [defect.kind for defect in message.defects]) == (content, defects)
+    assert (message.content, [defect.kind for defect in message.defects]) == (in_marks(content), defects)
 
 
 def test_a_call_that_was_cut_off_may_be_repaired() -> None:
-    text = '#<tool_call>\n#<invoke name="search">#<more>#<b>#<item>1'.replace("#", "]<]minimax[>[")
+    text = in_marks('#<tool_call>\n#<invoke name="search">#<more>#<b>#<item>1')
     message = FMT.parse(text, TOOLS, repair_arguments=True, reason="length")
     assert [call.arguments for call in message.calls] == ['{"more": {"b": [1]}}']
 
 
 def test_what_spells_a_marker_in_a_value_is_text() -> None:
-    text = section(call("#<query>a[e~[b#</query>")).replace("#", "]<]minimax[>[")
+    text = in_marks(section(call("#<query>a[e~[b#</query>")))
     message = whole.read("minimax_m3", text, TOOLS, thinking=False)
     assert [call.arguments for call in message.calls] == ['{"query": "a[e~[b"}'] and not message.defects
 
 
 def test_a_call_that_was_cut_off_between_parameters_does_not_end() -> None:
-    text = '#<tool_call>\n#<invoke name="search">#<query>x#</query>'.replace("#", "]<]minimax[>[")
+    text = in_marks('#<tool_call>\n#<invoke name="search">#<query>x#</query>')
     message = whole.read("minimax_m3", text, TOOLS, "length", thinking=False)
     assert [defect.kind for defect in message.defects] == ["truncated_call", "missing_section_end"]
 
 
 def test_reasoning_comes_first() -> None:
-    text = "<mm:think>Hm.</mm:think>Here." + section(call()).replace("#", "]<]minimax[>[")
+    text = "<mm:think>Hm.</mm:think>Here." + in_marks(section(call()))
     assert FMT.parse(text, TOOLS) == Message("Here.", "Hm.", (Call("call_0", "search", X),))
 
 
@@ -259,3 +261,64 @@ def test_no_part_of_a_tag_that_is_cut_off_is_content(text: str, calls: list[tupl
     message = whole.read("minimax_m3", text, CODE, "length", thinking=False)
     assert (whole.calls(message), message.content) == (calls, "")
     assert "truncated_call" in whole.kinds(message)
+
+
+PARAMETER = '<parameter name="code">ls -la</parameter>'
+OLDER = f'<invoke name="save">\n{PARAMETER}\n</invoke>\n'
+LS = '{"code": "ls -la"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "content", "defects"),
+    [
+        (f"<minimax:tool_call>\n{OLDER}</minimax:tool_call>", [LS], "", ["foreign_markup"]),
+        (f"Hi.\n<minimax:tool_call>\n{OLDER}{OLDER}</minimax:tool_call>\nso", [LS, LS], "Hi.\n\nso", ["foreign_markup"]),
+        (f"So {OLDER}then", [LS], "So \nthen", ["missing_section", "foreign_markup"]),
+        (f"<minimax:tool_call>{OLDER}", [LS], "", ["foreign_markup", "missing_section_end"]),
+        (f'<minimax:tool_call><invoke name="save">{PARAMETER}', [LS], "",
+         ["foreign_markup", "missing_call_end", "missing_section_end"]),
+        ('<minimax:tool_call><invoke name="save"><parameter name="code">ls -la[e~[', [LS], "",
+         ["foreign_markup", "missing_parameter_end", "missing_call_end", "missing_section_end"]),
+        ('<minimax:tool_call><invoke name="save">\n</invoke></minimax:tool_call>', ["{}"], "", ["foreign_markup"]),
+        (f'<minimax:tool_call>{OLDER}<invoke name="other"></invoke>', [LS], '<invoke name="other"></invoke>',
+         ["foreign_markup", "missing_name", "missing_section_end"]),
+        (f'<minimax:tool_call>{OLDER}<invoke name="save">', [LS, ""], "",
+         ["foreign_markup", "truncated_call", "missing_section_end"]),
+        (f'<minimax:tool_call><invoke name="save">{PARAMETER}<parameter x></invoke>', [LS], "<parameter x></invoke>",
+         ["foreign_markup", "text_in_section", "missing_call_end", "missing_section_end"]),
+    ],
+)  # fmt: skip
+def test_calls_without_marks(text: str, calls: list[str], content: str, defects: list[str]) -> None:
+    message = whole.read("minimax_m3", text, CODE, thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", arguments) for arguments in calls], content)
+    assert whole.kinds(message) == defects
+
+
+@pytest.mark.parametrize(
+    ("cut", "arguments"),
+    [
+        ("", ""),
+        ('<parameter name="code">ls', '{"code": "ls'),
+        (PARAMETER + '<parameter name="co', '{"code": "ls -la"'),
+        (PARAMETER, '{"code": "ls -la"'),
+    ],
+)
+def test_calls_without_marks_that_are_cut_off(cut: str, arguments: str) -> None:
+    text = f'<minimax:tool_call><invoke name="save">{cut}'
+    message = whole.read("minimax_m3", text, CODE, "length", thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", arguments)], "")
+    assert whole.kinds(message) == ["foreign_markup", "truncated_call", "missing_section_end"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Use <invoke name="save"> to call it.',
+        '<minimax:tool_call> opens, <invoke name="save">',
+        f"<minimax:tool_call>\n{OLDER.replace('save', 'other')}</minimax:tool_call>",
+        "<minimax:tool_call>\n</minimax:tool_call>",
+        '<minimax:tool_call><invoke name="save">words</invoke>',
+    ],
+)
+def test_mentions_without_marks_are_text(text: str) -> None:
+    assert whole.read("minimax_m3", text, CODE, thinking=False) == Message(text)

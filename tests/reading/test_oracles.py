@@ -110,11 +110,15 @@ def soft(text: str) -> Output:
 
 @st.composite
 def dsml(draw: st.DrawFn, thinking: bool) -> Output:
-    """Reasoning, text, sections of calls (or calls without one), and text after."""
+    """Reasoning, text, sections of calls (or calls without one), and text after.
+
+    Nothing follows a section in open reasoning, where it is a mention otherwise. A call to no tool has its end.
+    """
     out: Output = soft(draw(inner)) if thinking else []
-    if closed := not thinking or draw(st.booleans()):
+    closed = reasoned = not thinking or draw(st.booleans())
+    if reasoned:
         out += (solid("</think>") if thinking else []) + soft(draw(inner))
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.integers(0, 2 if reasoned else 1))):
         section = draw(st.booleans())
         out += solid("\n\n<｜DSML｜function_calls>" if closed else "<｜DSML｜function_calls>", "\n") if section else []
         for name, arguments in draw(st.lists(calls, min_size=1, max_size=3)):
@@ -124,11 +128,11 @@ def dsml(draw: st.DrawFn, thinking: bool) -> Output:
                 out += solid(f'<｜DSML｜parameter name="{key}" string="{json.dumps(string)}">')
                 out += soft(value) if string else solid(json.dumps(value))
                 out += solid("</｜DSML｜parameter>", "\n")
-            ended = draw(st.booleans())
+            ended = not reasoned or name == "unheard.of" or draw(st.booleans())
             out += solid("</｜DSML｜invoke>", *(["\n"] if section else [])) if ended else []
-            out += soft(draw(words)) if ended else []
+            out += soft(draw(words)) if ended and reasoned else []
         closed = section and draw(st.booleans())
-        out += solid("</｜DSML｜function_calls>") + soft(draw(after)) if closed else []
+        out += solid("</｜DSML｜function_calls>") + soft(draw(after) if reasoned else "") if closed else []
     return out + draw(st.sampled_from(([], solid("<｜end▁of▁sentence｜>"))))
 
 
@@ -164,7 +168,8 @@ def qwen3_coder(draw: st.DrawFn, thinking: bool) -> Output:
             out += solid(f"<parameter={key}>\n")
             out += soft(value) if isinstance(value, str) else solid(json.dumps(value))
             out += solid("\n</parameter>", "\n")
-        out += draw(st.sampled_from((solid("</function>", "\n"), solid("</function>"), [])))
+        ends = (solid("</function>", "\n"), solid("</function>"), [])
+        out += draw(st.sampled_from(ends[:2] if name == "unheard.of" else ends))
         ended = draw(st.booleans())
         before = draw(words) if ended else ""
         out += solid("</tool_call>") + soft(before) if ended else []

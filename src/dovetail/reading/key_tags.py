@@ -8,11 +8,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+import re
+from typing import ClassVar, Final
 
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 from dovetail.reading.tags import ParameterReader
+
+#: Characters. Longer text after the opener of a call is no key.
+LONGEST_KEY: Final = 128
 
 
 class KeyTagReader(ParameterReader):
@@ -28,6 +35,14 @@ class KeyTagReader(ParameterReader):
     def stops_of_values(cls) -> tuple[str, ...]:
         others = (cls.key, cls.value, *cls.around_calls())
         return (cls.parameter_end, *others, *("\n" + other for other in others), *cls.ends)
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return (cls.key, cls.value, cls.parameter_end, *cls.around_calls(), cls.think, cls.think_end.lstrip(), *cls.ends)
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return (cls.value,)
 
     @classmethod
     def around_calls(cls) -> tuple[str, ...]:
@@ -53,7 +68,7 @@ class KeyTagReader(ParameterReader):
         key = ""
         if marker == self.key_end and (name := self._begins_with_tool(header)):
             key = header.strip()[len(name) :].strip()
-        if name not in self._options.tools and (not name or any(map(str.isspace, name))):
+        if self._tool(name) not in self._options.tools and (not name or any(map(str.isspace, name))):
             self._abandon(header, "missing_name")
             name = "" if name or marker not in (self.key, self.value) else self._only_tool() or ""
         if not name:
@@ -67,14 +82,25 @@ class KeyTagReader(ParameterReader):
             else:
                 if key:
                     yield from self._unopened_key(key)
+                # Some calls without arguments end like a value does.
+                ended = marker == self.parameter_end
                 marker = yield from self._body()
-                self._close_parameters(marker, self.section_end)
+                if ended and marker is None and self._parameters.empty and not self._cut_off:
+                    self._defect("missing_arguments", self._id)
+                    self._parameters.end()
+                    self._end_call()
+                else:
+                    self._close_parameters(marker, self.section_end)
         if marker not in (None, self.section_end):
             self._unread()
 
     def _body(self) -> Script[str | None]:
         self._stray = False
         while True:
+            if opener := (yield from self._opener_of_key()):
+                self._defect("missing_key_start", opener)
+                yield from self._parameter()
+                continue
             text, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
             if marker == self.key_end and (key := text.strip()):
                 yield from self._unopened_key(key, read=True)
@@ -85,13 +111,26 @@ class KeyTagReader(ParameterReader):
                 continue
             if marker == self.key:
                 yield from self._parameter()
+            elif marker == self.value and (key := self._parameters.only_key):
+                self._defect("missing_key", key)
+                yield from self._parameter_value(key)
             elif marker in (self.key_end, self.value, self.parameter_end):
                 self._stray_marker(marker)
             else:
                 return marker
 
+    def _opener_of_key(self) -> Script[str | None]:
+        """Read a marker in place of the opener of a key, which is missing: a key and its end follow."""
+        match = yield from self._look(*_key_after_opener(type(self)))
+        if match is None:
+            return None
+        yield from self._skip(WHITESPACE)
+        return (yield from self._next_is(*self.around_calls(), self.value))
+
     def _parameter(self) -> Script[None]:
         key, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
+        if marker is None and self._cut_off and self._parameters.begins_key(key):
+            return
         if not marker:
             self._abandon(key, "truncated_call" if marker is None else "endless_header")
             return
@@ -111,6 +150,15 @@ class KeyTagReader(ParameterReader):
     def _after_key(self, key: str, marker: str | None) -> Script[None]:
         """Read an argument after its name, which `marker` ended."""
         between = ""
+        if marker in (self.key, self.parameter_end):
+            self._unread()
+            match = yield from self._look(*_value_after_end(type(self)))
+            if match is not None:  # the marker stands for the key's end
+                self._at = match.end()
+                self._defect("missing_key_end", key)
+                yield from self._parameter_value(key.strip())
+                return
+            yield from self._next_is(marker)
         if marker == self.key_end:
             between, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
             while marker == self.key_end and not between.strip():
@@ -131,6 +179,24 @@ class KeyTagReader(ParameterReader):
             yield from self._parameter_value(key.strip(), begun=between.removeprefix("\n"))
         else:
             self._abandon(key + between, "missing_value")
+
+
+@functools.lru_cache(256)
+def _key_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A pattern for another opener, a key and the end of a key, in the alphabet, and one for what may become that."""
+    openers = "|".join(re.escape(kind.in_alphabet(marker)) for marker in (*kind.around_calls()[::2], kind.value))
+    opened = rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}(?:{openers})"
+    key = rf"[^\ud800-\udfff]{{0,{LONGEST_KEY}}}"
+    whole = rf"{opened}(?=[^\ud800-\udfff]*\S){key}{re.escape(kind.in_alphabet(kind.key_end))}"
+    return re.compile(whole), re.compile(rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}(?:(?:{openers}){key})?")
+
+
+@functools.lru_cache(256)
+def _value_after_end(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The same for a value after a marker that stands where the end of a key belongs."""
+    markers, value = (kind.in_alphabet(kind.key), kind.in_alphabet(kind.parameter_end)), kind.in_alphabet(kind.value)
+    ended = rf"(?:{'|'.join(map(re.escape, markers))})[{WHITESPACE}]{{0,{MOST_SPACE}}}"
+    return re.compile(ended + re.escape(value)), re.compile(ended)
 
 
 class SectionKeyTagReader(KeyTagReader):

@@ -33,6 +33,7 @@ _DEEPEST = 256
 _NAME = re.compile(r"""<(\w+)(?:\s+name)?\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""")
 #: A tag with attributes.
 _ATTRIBUTES = re.compile(r"""<([^\s<>="']+)\s[^<>]*=[^<>]*>""")
+_ATTRIBUTE = 'name="'
 _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
 _SCALARS = frozenset(("string", "number", "integer", "boolean"))
 
@@ -77,6 +78,11 @@ class NestedTagReader(CallReader):
     item: ClassVar[str]
     #: What opens a section if its tag lacks the first bracket.
     unbracketed: ClassVar[str]
+    #: A section of calls in the markup of the family's earlier models, which has no marks: its tags and a parameter's.
+    older_section: ClassVar[str] = ""
+    older_section_end: ClassVar[str] = ""
+    older_parameter: ClassVar[str] = ""
+    older_parameter_end: ClassVar[str] = ""
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -92,6 +98,9 @@ class NestedTagReader(CallReader):
         self._mark_in_input = self.in_alphabet(self.mark)
 
     def _section(self, opener: str) -> Script[None]:
+        if opener == self.older_section or opener in self._unopened():
+            yield from self._older_section(opener)
+            return
         before = self._index
         tag: str | None = None
         in_section = opener in (self.section, self.unbracketed)
@@ -187,7 +196,7 @@ class NestedTagReader(CallReader):
         """Whether `text` is the beginning of a tag that may come next."""
         if text.startswith(self.call):
             attribute = text.removeprefix(self.call)
-            return 'name="'.startswith(attribute) or self._begins_call(attribute)
+            return _ATTRIBUTE.startswith(attribute) or self._begins_call(attribute)
         tags = [self.call, self.section_end, self.call_end, self._last_end, *(level.end for level in self._levels)]
         if self._levels:
             tags += (f"<{key}>" for key in self._levels[0].types.own_keys())
@@ -222,11 +231,7 @@ class NestedTagReader(CallReader):
             return None
         if match is not None and match[2][0] != '"':
             self._defect("attribute_quotes", tag)
-        name = self._open_call(name)
-        self._keys = set()
-        self._levels = [_Level(self.call_end, False, self._types_of(name))]
-        self._last_end = ""
-        self._begun = "{"
+        self._begin_call(name)
         tag_left: str | None = None
         while self._levels:
             tag_left = tag_left or (yield from self._next_in_call())
@@ -244,6 +249,13 @@ class NestedTagReader(CallReader):
                 return None
         self._end_call()
         return tag_left
+
+    def _begin_call(self, name: str) -> None:
+        name = self._open_call(name)
+        self._keys = set()
+        self._levels = [_Level(self.call_end, False, self._types_of(name))]
+        self._last_end = ""
+        self._begun = "{"
 
     def _turn_ends(self) -> Script[bool]:
         """Whether the turn ends here. After the call's tag alone, the call is as good as cut off."""
@@ -319,6 +331,79 @@ class NestedTagReader(CallReader):
             self._levels.pop()
             self._last_end = level.end
             self._write("" if level.wraps else "]" if level.is_array else "}")
+
+    # -- calls without marks ------------------------------------------------------------------------------------------
+
+    def _older_section(self, opener: str) -> Script[None]:
+        self._defect("foreign_markup", opener)
+        in_section = opener == self.older_section
+        while True:
+            space = yield from self._skip(WHITESPACE, MOST_SPACE)
+            if (yield from self._next_is(self.call)):
+                yield from self._older_call()
+            elif in_section and (yield from self._next_is(self.older_section_end)):
+                return
+            else:
+                if in_section:
+                    self._defect("missing_section_end")
+                if space and len((yield from self._peek())) == 1:
+                    self._events.append(Content(space))
+                return
+
+    def _older_call(self) -> Script[None]:
+        header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
+        match = _NAME.fullmatch(f"{self.call}{header}>")
+        name = "" if match is None else match[2].strip("\"'").strip()
+        if stop != ">" or self._tool(name) not in self._options.tools:
+            if stop:
+                self._unread()
+            self._abandon(self.call + header, "missing_name" if stop else "truncated_call")
+            return
+        self._begin_call(name)
+        while True:
+            yield from self._skip(WHITESPACE)
+            marker = yield from self._next_is(self.older_parameter, self.call_end)
+            if marker != self.older_parameter:
+                break
+            if not (yield from self._older_member()):
+                return
+        if marker is None and self._begun and self._trial is not None and not self._cut_off:
+            self._abandon(header, "call_without_arguments")
+        if marker is None and (self._begun or self._cut_off):
+            self._cut_call()
+            return
+        if marker is None:
+            self._defect("missing_call_end", self._id)
+        self._close(0)
+        self._end_call()
+
+    def _older_member(self) -> Script[bool]:
+        """Read a parameter after the beginning of its tag; False if the call was cut off."""
+        header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
+        match = _NAME.fullmatch(f"{self.older_parameter}{header}>")
+        if stop != ">" or match is None:
+            if stop:
+                self._unread()
+            if stop is not None or not (self._cut_off and self._begins_attribute(header)):
+                self._misplaced(self.older_parameter + header)
+            return True
+        level, key = self._levels[0], match[2].strip("\"'").strip()
+        self._write(self._head(level, key))
+        write = self._value_writer.begin("", key, level.types[key])
+        if (yield from self._value(write, self.older_parameter_end, *self.ends)) is None:
+            self._value_writer.cut()
+            self._cut_call()
+            return False
+        if self._last_marker() != self.older_parameter_end:
+            self._defect("missing_parameter_end", key)
+            self._unread()
+        self._value_writer.close()
+        return True
+
+    def _begins_attribute(self, text: str) -> bool:
+        """Whether `text` is the beginning of the attribute with the name of a parameter."""
+        keys = self._levels[0].types.own_keys()
+        return any(f"{_ATTRIBUTE}{key}".startswith(text) for key in keys)
 
     # -- one value ----------------------------------------------------------------------------------------------------
 

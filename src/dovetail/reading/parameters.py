@@ -58,6 +58,10 @@ class Parameters:
         """Whether the tool's schema says what type the parameter has."""
         return self._types_of[key] != ANY
 
+    def excludes(self, key: str) -> bool:
+        """Whether the tool certainly has no parameter of this name."""
+        return self._types_of.excludes(key)
+
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
         """Begin a parameter, and return a function that takes its value.
 
@@ -143,6 +147,11 @@ class Parameters:
         return self._in_string or self._buffered is not None or not self._keys
 
     @property
+    def has_required(self) -> bool:
+        """Whether the parameters so far are all that the tool requires."""
+        return self._types_of.required <= self._keys
+
+    @property
     def _must_be_text(self) -> bool:
         """Whether the open value is declared to be no string, although the tool's schema has strings only.
 
@@ -169,6 +178,21 @@ class Parameters:
             self._bracket = JsonPrefix()
         self._bracket.feed(fresh)
         return self._bracket.in_string
+
+    @property
+    def empty(self) -> bool:
+        """Whether no parameter has begun."""
+        return not self._keys
+
+    @property
+    def only_key(self) -> str:
+        """The tool's parameter, if it has one only and that has not begun; else ""."""
+        keys = self._types_of.own_keys()
+        return keys[0] if len(keys) == 1 and not self._keys else ""
+
+    def begins_key(self, text: str) -> bool:
+        """Whether `text` is the beginning of a parameter's name."""
+        return any(key.startswith(text.strip()) for key in self._types_of.own_keys())
 
     def end(self) -> None:
         """End the object."""

@@ -83,6 +83,8 @@ class ProseReader(Reader):
     ends: tuple[str, ...] = ()
     #: The openers that are ordinary text.
     text_openers: tuple[str, ...] = ()
+    #: More ordinary text that opens calls in content, although the family does not write it.
+    other_openers: tuple[str, ...] = ()
     #: Markers that have a meaning inside a section only.
     inner: tuple[str, ...] = ()
     #: Markers around the messages of one turn. They are dropped.
@@ -127,7 +129,7 @@ class ProseReader(Reader):
         think, think_end, openers, answers, marks, stops = _marks_of_answers(type(self))
         # Ordinary text opens calls only if the answer may contain calls.
         in_reasoning = marks if self._options.calls and not self._options.structured else stops
-        in_content = (*in_reasoning, *self._unopened()) if in_reasoning is marks else stops
+        in_content = (*in_reasoning, *self.other_openers, *self._unopened()) if in_reasoning is marks else stops
         if self.wrapper_end:
             in_content = (*in_content, self.wrapper_end, "\n" + self.wrapper_end)
         answer_ended = False
@@ -340,7 +342,7 @@ class ProseReader(Reader):
             empty = bool(self._events) and self._events[-1] == Defect("empty_section")
             if empty and own_line and self._options.calls and (yield from self._peek()) in ("", "\n", *self.controls):
                 self._commit()
-        elif trial.argument or trial.ended:
+        elif trial.argument or trial.ended or len(trial.ids) > 1:
             if not (kind is Content and trial.known and self._options.calls):
                 after = self._at
                 closers = (*_inner_marks(type(self)), *self.ends)
@@ -512,13 +514,16 @@ class ProseReader(Reader):
 
     def _abandon(self, text: str, defect: str) -> None:
         """`text` began like a call, but is content, because of `defect`."""
-        goes_on = defect in _IN_HEADERS or (defect == "missing_value" and len(text.split()) == 1)
+        words = len(text.split())
+        goes_on = not words or defect in _IN_HEADERS or (defect == "missing_value" and words == 1)
         if self._cut_in_call():
             self._certain()
         elif self._trial is not None and not goes_on:
             self._trial.cut = defect == "truncated_call" and self._begins_call(text)
             raise Abandoned
         self._defect(defect, text[:80])
+        if defect == "truncated_call" and self._cut_off and self._begins_call(text):
+            return
         if text := text.lstrip():
             self._events.append(Content(text))
 

@@ -29,12 +29,18 @@ from dovetail.formats.parts import arguments_json, text_of
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.grammar import Concat, ExactText, Index, Node
 from dovetail.reading import CallReader, ReaderOptions, Script
+from dovetail.reading.bare_json import fits
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_end import JsonEnd
+from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 
 THINK, THINK_END = "<think>", "</think>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+#: What some fine-tuned models write in place of a section's markers. It is ordinary text to the tokenizer.
+_SINGULAR, _SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
 MIDDLE, END = "<|im_middle|>", "<|im_end|>"
 _USER, _ASSISTANT, _SYSTEM = "<|im_user|>", "<|im_assistant|>", "<|im_system|>"
 
@@ -54,14 +60,22 @@ AddParts = Callable[[list[str], Sequence[Mapping[str, Any]], str, str, int], Non
 
 PREFIX = "functions."
 _INDEXED = re.compile(r"(.*?):([0-9]{1,9})", re.DOTALL)
+#: An id in which other characters stand for the dot and the colon, as clients write them that allow neither.
+_SANITISED = re.compile(r"(?:functions?[^A-Za-z0-9])?(.+?)(?:[^A-Za-z0-9]([0-9]{1,9}))?", re.DOTALL)
+#: An id of other families or clients, which has no name in it; a number; nothing.
+_NAMELESS = re.compile(
+    r"(?:call|toolu|tool|fc|id|chatcmpl-tool)[-_:][\w-]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|(?=[a-z]*[0-9])(?:[0-9a-f]{8,40}|[0-9a-z]{9})|[0-9]{1,9}|",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 class KimiReader(CallReader):
     """Reads `reasoning</think>content` and a section of calls, and forgives the faults of real models."""
 
     controls = (THINK, THINK_END, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END, END)
-    openers = (SECTION, CALL)
-    inner = (SECTION_END, ARGUMENTS, CALL_END)
+    openers = (SECTION, CALL, _SINGULAR)
+    inner = (SECTION_END, ARGUMENTS, CALL_END, _SINGULAR_END)
     begin_of_text = ("[BOS]",)
     ends = (END,)
 
@@ -73,22 +87,26 @@ class KimiReader(CallReader):
         if opener == CALL:
             self._defect("missing_section")
             self._unread()
-        opened = opener == SECTION
+        elif opener == _SINGULAR:
+            self._defect("misspelled_marker", opener)
+        opened = opener != CALL
         while True:
-            marker = yield from self._between(PREFIX, *self.controls)
+            marker = yield from self._between(PREFIX, _SINGULAR, _SINGULAR_END, *self.controls)
+            if marker in (_SINGULAR, _SINGULAR_END):
+                self._defect("misspelled_marker", marker)
             if marker == CALL:
                 yield from self._call()
             elif marker == PREFIX:
                 self._defect("missing_call_start")
                 self._unread()
                 yield from self._call()
-            elif marker == SECTION_END:
+            elif marker in (SECTION_END, _SINGULAR_END):
                 return
             elif marker in (ARGUMENTS, CALL_END):
                 self._stray_marker(marker)
-            elif marker == SECTION:
+            elif marker in (SECTION, _SINGULAR):
                 if opened:
-                    self._stray_marker(SECTION)
+                    self._stray_marker(marker)
                 opened = True
             else:
                 if marker in (None, END):
@@ -102,28 +120,28 @@ class KimiReader(CallReader):
             self._unread()
             self._abandon(header, {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments"))
             return
-        if not self._open_kimi_call(header):
-            if marker == "{":
-                self._unread()
+        if marker == "{":
+            self._unread()
+        name, index = self._name_and_index(header.strip())
+        if self._is_nameless(name):
+            name = (yield from self._tool_of_arguments(header)) or name
+        if not name:
+            self._abandon(header, "missing_name")
             return
+        self._open_kimi_call(name, index)
         if marker == "{":
             self._defect("glued_arguments", self._id)
-            self._unread()
         while marker == ARGUMENTS and (yield from self._next_is(ARGUMENTS)):
             self._stray_marker(ARGUMENTS)
         if marker != CALL_END:
-            marker = yield from self._json_arguments(SECTION, SECTION_END, CALL, CALL_END, END)
+            stops = (SECTION, SECTION_END, CALL, CALL_END, END, _SINGULAR, _SINGULAR_END)
+            marker = yield from self._json_arguments(*stops)
         self._close_call(marker, CALL_END)
         if marker not in (None, CALL_END):
             self._unread()
 
-    def _open_kimi_call(self, header: str) -> bool:
-        """Start the call that the header names; False if it names none, and then the header is content."""
-        name, index = self._name_and_index(header.strip())
+    def _open_kimi_call(self, name: str, index: int | None) -> None:
         name = self._meant(name)
-        if not name:
-            self._abandon(header, "missing_name")
-            return False
         number = self._index + 1 if index is None else index
         call_id = f"functions.{name}:{number}"
         if call_id in self._ids:
@@ -135,21 +153,57 @@ class KimiReader(CallReader):
                 number += 1
             self._free[name] = number + 1
         self._open_call(name, call_id)
-        return True
 
     def _name_and_index(self, header: str) -> tuple[str, int | None]:
+        """The name in a call's id, and its number."""
         indexed = _INDEXED.fullmatch(header)
         name, index = (indexed[1], int(indexed[2])) if indexed else (header, None)
-        if index is None and header.isdecimal() and len(self._options.tools) == 1:
-            self._defect("missing_name", header)
-            return next(iter(self._options.tools)), int(header[:9])
+        prefixed = name.startswith(PREFIX) and name not in self._options.tools
+        if prefixed:
+            name = name.removeprefix(PREFIX)
+        if self._options.tools and self._tool(name) not in self._options.tools:
+            if (sanitised := _SANITISED.fullmatch(name)) and self._tool(sanitised[1]) in self._options.tools:
+                self._defect("misspelled_name", header)
+                return sanitised[1], int(sanitised[2]) if index is None and sanitised[2] else index
+            if self._is_nameless(name):
+                return name, int(name) if name.isdecimal() else index
         if indexed is None:
             self._defect("missing_index", header)
-        if name.startswith(PREFIX) and name not in self._options.tools:
-            name = name.removeprefix(PREFIX)
-        elif header:
+        if header and not prefixed:
             self._defect("missing_prefix", header)
         return name, index
+
+    def _is_nameless(self, name: str) -> bool:
+        """Whether what stands where a tool's name belongs is an id without one."""
+        return self._tool(name) not in self._options.tools and _NAMELESS.fullmatch(name) is not None
+
+    def _tool_of_arguments(self, header: str) -> Script[str | None]:
+        """The tool that a call without a name must mean: the only one, or the only one that the arguments fit."""
+        tools = [*self._options.tools]
+        if len(tools) > 1:
+            yield from self._skip(WHITESPACE, MOST_SPACE)
+            arguments = yield from self._coming_object()
+            tools = [name for name, schema in self._options.tools.items() if fits(arguments, schema)]
+        if len(tools) != 1:
+            return None
+        self._defect("missing_name", header)
+        return tools[0]
+
+    def _coming_object(self) -> Script[str]:
+        """The JSON object that comes next, which stays unread; "" if there is none, or a longer one than any call's."""
+        if (yield from self._peek()) != "{":
+            return ""
+        end, length = JsonEnd(), 0
+        while length <= FARTHEST_CALL:
+            text = self._input[self._at + length : self._at + FARTHEST_CALL + 1]
+            at = end.feed(text)
+            if at is not None:
+                return self._alphabet.spell(self._input[self._at : self._at + length + at])
+            length += len(text)
+            if self._over:
+                break
+            yield
+        return ""
 
 
 class KimiAnswers(AnswerGrammar):

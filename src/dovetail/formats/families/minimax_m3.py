@@ -22,4 +22,8 @@ class MiniMaxM3(DeclaredFormat):
         section="]<]minimax[>[<tool_call>\n{calls}]<]minimax[>[</tool_call>",
         call=']<]minimax[>[<invoke name="{name}">{parameters}]<]minimax[>[</invoke>\n',
         mark="]<]minimax[>[",
+        older=(
+            '<minimax:tool_call><invoke name="{name}"><parameter name="{key}">{value}</parameter></invoke>'
+            "</minimax:tool_call>"
+        ),
     )

@@ -56,7 +56,7 @@ class MistralReader(JsonCallReader):
             defect = {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments")
             self._abandon(header + call_id, defect)
             return marker
-        if not name or any(character.isspace() for character in name):
+        if not name or (any(map(str.isspace, name)) and self._tool(name) not in self._options.tools):
             self._abandon(header + call_id, "unreadable_call" if name else "missing_name")
             return None if marker == ARGUMENTS else marker
         known = CALL_ID_TEXT.fullmatch(call_id.strip())
