@@ -95,7 +95,8 @@ def unreadable(text: str, **read: object) -> tuple[str, str]:
         (call("{query:[1}}"), [unreadable("}}", query=[1])], "", ["malformed_call"]),
         (call(f"{{topn:x{Q}y{Q}}}"), [unreadable(f"x{Q}y{Q}}}", topn=None)], "", ["malformed_call"]),
         (call("{any:" + "[" * 300),
-         [("search", f'{{"any": {"[" * 256 + "]" * 256}, "malformed_arguments": "{"[" * 44}"}}')], "", ["malformed_call"]),
+         [("search", f'{{"any": {"[" * 256 + "]" * 256}, "malformed_arguments": "{"[" * 44}"}}')], "",
+         ["malformed_call"]),
         ("<|tool_call>call:search{query}<turn|>", [unreadable("query}")], "", ["malformed_call"]),
         # cut off
         ("<|tool_call>call:sea", [], "<|tool_call>call:sea", []),
@@ -104,6 +105,7 @@ def unreadable(text: str, **read: object) -> tuple[str, str]:
         ("<|tool_call>call:search{topn:" + Q + "12", [("search", '{"topn": 12')], "",
          ["mistyped_value", "truncated_call"]),
         ("<|tool_call>call:search{que", [("search", "{que")], "", ["truncated_call"]),
+        (call() + "<|tool_call>call:sea", [("search", X)], "call:sea", ["truncated_call"]),
         # between calls and in reasoning
         ("<|tool_call>" + call(), [("search", X)], "", ["missing_name"]),
         (f"<|tool_call>call:search{{query:{Q}x{Q}}}" + call(), [("search", X)] * 2, "", ["missing_call_end"]),

@@ -185,6 +185,7 @@ def test_a_cut_call_stays_cut() -> None:
         (call(f"search{CHANNEL}commentary to=functions.search "), "", "", CALLED, "search"),
         (call("––commentary to=functions.search "), "", "", CALLED, "––"),
         (call("commentary to=functions.search search "), "", "", CALLED, "search"),
+        (call("commentary to=functions.search 去 "), "去", "", CALLED, "去"),
         (call("commentary? to=functions.search "), "", "", CALLED, "?"),
         (call("commentaryto=functions.search "), "", "", CALLED, ""),
         (call().replace("json", "commentary", 1), "", "", CALLED, "commentary"),
@@ -243,3 +244,9 @@ def test_a_mention_is_text(text: str, tools: list[dict[str, object]] | None) -> 
 def test_code_that_is_not_closed_ends_with_its_message() -> None:
     text = say("analysis", "An odd ` and\n```") + NEXT + say("final", "a `", RETURN)
     assert parse(text) == Message("a `", "An odd ` and\n```")
+
+
+@pytest.mark.parametrize("header", ["", "comm", "commentary", "commentary to=functions.sea", "final"])
+def test_a_header_that_is_cut_off_inside_a_message(header: str) -> None:
+    message = parse(f"{CHANNEL}analysis{MESSAGE}Hm. {CHANNEL}{header}", reason="length")
+    assert (message.content, message.reasoning) == ("", "Hm. ")

@@ -97,8 +97,12 @@ def test_written_messages() -> None:
         ("[search(q='x') get_weather()]", "", [*CALLED, ("get_weather", "{}")], ["missing_comma"]),
         ("[search(q='x') or so]", "or so]", CALLED, ["missing_section_end"]),
         ("[search(q='x'), get_wea", ",get_wea", CALLED, ["truncated_call"]),
-        (f"[search(q='x{EOT}", "", [("search", '{"q": "x", "malformed_arguments": ""}')],
-         ["malformed_call", "missing_section_end"]),
+        (
+            f"[search(q='x{EOT}",
+            "",
+            [("search", '{"q": "x", "malformed_arguments": ""}')],
+            ["malformed_call", "missing_section_end"],
+        ),
         ("[search(q=f(x)), search(q='x')]", "", [unreadable("f(x)"), *CALLED], ["malformed_call"]),
         ("[search(q=f('x', ", "", [unreadable("f('x', ")], ["malformed_call", "missing_section_end"]),
         ("[search(q=f(] a", "", [unreadable("f(] a")], ["malformed_call", "missing_section_end"]),
@@ -106,10 +110,18 @@ def test_written_messages() -> None:
         (f"[search(q=f('x\\'{EOT}", "", [unreadable("f('x\\'")], ["malformed_call", "missing_section_end"]),
         (f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}]{CALLS_END}', "", CALLED, ["json_arguments"]),
         (f'{CALLS}{{"name": "search", "arguments": {{"q": "x"}}}}{CALLS_END}', "", CALLED, ["json_arguments"]),
-        (f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a": 1}}]{CALLS_END}', '{"a": 1}]', CALLED,
-         ["json_arguments", "unreadable_call"]),
-        (f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a{CALLS_END}', '{"a', CALLED,
-         ["json_arguments", "unreadable_call"]),
+        (
+            f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a": 1}}]{CALLS_END}',
+            '{"a": 1}]',
+            CALLED,
+            ["json_arguments", "unreadable_call"],
+        ),
+        (
+            f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a{CALLS_END}',
+            '{"a',
+            CALLED,
+            ["json_arguments", "unreadable_call"],
+        ),
         (f'{CALLS}[{{"a": 1}}]{CALLS_END}', f'{CALLS}[{{"a": 1}}]{CALLS_END}', [], []),
     ],
 )
@@ -193,7 +205,7 @@ def test_text_that_is_held_back() -> None:
     assert feed("]") == []
     assert feed("[not") == []
     assert feed("hing]") == [Content("[nothing"), Content("]")]
-    longest = max(len(tool["function"]["name"]) for tool in TOOLS)  # type: ignore[arg-type,index]
+    longest = max(len(tool["function"]["name"]) for tool in TOOLS)  # type: ignore[index]
     assert feed("[" + "x" * (longest + 1)) == [Content("["), Content("x" * (longest + 1))]
 
 

@@ -332,7 +332,7 @@ class BareKeyReader(CallReader):
         return True
 
     def _value_of(self, text: str) -> str | None:
-        """The value that `text` is, in JSON or Python; None if it is none."""
+        """The value that `text` is, in JSON or Python; None if it is no value."""
         if is_json(text):
             return text
         if is_json(python := from_python(text)):

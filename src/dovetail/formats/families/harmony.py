@@ -61,8 +61,8 @@ _WORD = re.compile(
     r"|(?P<other>\S+))"
 )
 #: Markup of another family.
-_MARKUP = re.compile(r"<\|\w")
-_MAY_BE_MARKUP = re.compile(r"(?:<\|?)?")
+_MARKUP = re.compile(r"<\|\w{1,32}\|?>")
+_MAY_BE_MARKUP = re.compile(r"(?:<(?:\|\w{0,32}\|?)?)?")
 #: What is no text of a message even if its marker is missing.
 _JUNK = re.compile(rf"(?:\s|{_MARKS}|{_CHANNEL}|{ROLE}\b)*")
 #: The content types of a message.
