@@ -415,13 +415,14 @@ class PythonReader(CallReader):
     def _malformed_arguments(self) -> Script[None]:
         """End the open call, whose arguments cannot be read from here on. What comes up to their `)` is told."""
         depth, pieces = len(self._levels), [self._unread_text]
+        stops = (*self.ends, *self.openers)
         marker: str | None
         while depth:
-            marker = yield from self._value(pieces.append, *_QUOTES, *_OPENERS, *_CLOSERS, *self.ends)
+            marker = yield from self._value(pieces.append, *_QUOTES, *_OPENERS, *_CLOSERS, *stops)
             if marker in _QUOTES:
                 mark, escaped = marker, ("\\\\", "\\" + marker)
                 pieces.append(mark)
-                while (marker := (yield from self._value(pieces.append, mark, *escaped, *self.ends))) in escaped:
+                while (marker := (yield from self._value(pieces.append, mark, *escaped, *stops))) in escaped:
                     pieces.append(marker)
                 if marker == mark:
                     pieces.append(mark)

@@ -269,10 +269,11 @@ class PythonicReader(PythonReader):
         if outcome == "ended":
             self._end_call()
             return
-        if outcome == "broken" and self._trial is not None and self._trial.kind is Reasoning:
+        following = yield from self._peek()
+        trial = self._trial
+        if outcome == "broken" and trial is not None and (trial.kind is Reasoning or following in self.openers):
             raise Abandoned
         self._flush()
-        following = yield from self._peek()
         if not following:
             self._write(self._unread_text)
             self._truncated_call(closing("".join(self._written)) or "")
