@@ -8,6 +8,7 @@ import pytest
 
 import dovetail
 from dovetail.events import Call, Message
+from dovetail.reading.reader import MALFORMED
 from tests.reading import whole
 
 FMT = dovetail.format("gemma4")
@@ -22,6 +23,10 @@ Q = '<|"|>'
 
 def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> str:
     return f"<|tool_call>{before}{arguments}<tool_call|>"
+
+
+def unreadable(text: str, **read: object) -> tuple[str, str]:
+    return "search", json.dumps({**read, MALFORMED: text})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,7 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         (call("{more:{a:[1"), [("search", '{"more": {"a": [1]}}')], "", ["missing_bracket"]),
         (call("{"), [("search", "{}")], "", ["missing_bracket"]),
         (call(f"{{query:{Q}x{Q},}}"), [("search", X)], "", ["stray_separator"]),
-        (call(f"{{topn:3 query:{Q}x{Q}}}"), [("search", f'{{"topn": 3 query:{Q}x{Q}}}')], "", ["invalid_arguments"]),
+        (call(f"{{topn:3 query:{Q}x{Q}}}"), [unreadable(f"3 query:{Q}x{Q}}}", topn=None)], "", ["malformed_call"]),
         (call(f"{{query:{Q}x{Q}topn:3}}"), [("search", '{"query": "x", "topn": 3}')], "", ["missing_comma"]),
         (call("{topn:3}}"), [("search", '{"topn": 3}')], "}", ["text_in_section"]),
         (f"<|tool_call>call:search{{query:{Q}x{Q}}}", [("search", X)], "", ["missing_call_end"]),
@@ -67,9 +72,9 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         (call('{query:"x}'), [("search", X)], "", ["attribute_quotes", "missing_parameter_end"]),
         (call(f"{{{Q}query{Q}:{Q}x{Q}}}"), [("search", X)], "", ["attribute_quotes"]),
         (call(f"{{{Q}query{Q}={Q}x{Q}}}"), [("search", X)], "", ["attribute_quotes", "missing_equals"]),
-        (call(f"{{{Q}query{Q} {Q}x{Q}}}"), [("search", f"{{query{Q}x{Q}}}")], "",
-         ["attribute_quotes", "invalid_arguments"]),
-        (call(f"{{{Q}query"), [("search", "{query")], "", ["attribute_quotes", "invalid_arguments"]),
+        (call(f"{{{Q}query{Q} {Q}x{Q}}}"), [unreadable(f"query{Q}x{Q}}}")], "",
+         ["attribute_quotes", "malformed_call"]),
+        (call(f"{{{Q}query"), [unreadable("query")], "", ["attribute_quotes", "malformed_call"]),
         (call("{any:[None,True]}"), [("search", '{"any": [null, true]}')], "", ["python_value"] * 2),
         (call("{query:two words,topn:3}"), [("search", '{"query": "two words", "topn": 3}')], "", ["unquoted_value"]),
         (call("{topn:soon}"), [("search", '{"topn": "soon"}')], "", ["unquoted_value"]),
@@ -84,13 +89,15 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
          ["unquoted_value", "text_in_section"]),
         (call("{query:x,query:y}"), [("search", '{"query": "x", "query": "y"}')], "",
          ["unquoted_value", "duplicate_parameter", "unquoted_value"]),
-        (call("{query}"), [("search", "{query}")], "", ["invalid_arguments"]),
-        (call("{query:}"), [("search", '{"query": }')], "", ["invalid_arguments"]),
-        (call("{:3}"), [("search", "{:3}")], "", ["invalid_arguments"]),
-        (call("{query:[1}}"), [("search", '{"query": [1}}')], "", ["invalid_arguments"]),
-        (call(f"{{topn:x{Q}y{Q}}}"), [("search", f'{{"topn": x{Q}y{Q}}}')], "", ["invalid_arguments"]),
-        (call("{any:" + "[" * 300), [("search", '{"any": ' + "[" * 300)], "", ["invalid_arguments"]),
-        ("<|tool_call>call:search{query}<turn|>", [("search", "{query}")], "", ["invalid_arguments"]),
+        (call("{query}"), [unreadable("query}")], "", ["malformed_call"]),
+        (call("{query:}"), [unreadable("}", query=None)], "", ["malformed_call"]),
+        (call("{:3}"), [unreadable(":3}")], "", ["malformed_call"]),
+        (call("{query:[1}}"), [unreadable("}}", query=[1])], "", ["malformed_call"]),
+        (call(f"{{topn:x{Q}y{Q}}}"), [unreadable(f"x{Q}y{Q}}}", topn=None)], "", ["malformed_call"]),
+        (call("{any:" + "[" * 300),
+         [("search", f'{{"any": {"[" * 256 + "]" * 256}, "malformed_arguments": "{"[" * 44}"}}')], "",
+         ["malformed_call"]),
+        ("<|tool_call>call:search{query}<turn|>", [unreadable("query}")], "", ["malformed_call"]),
         # cut off
         ("<|tool_call>call:sea", [], "<|tool_call>call:sea", []),
         ("<|tool_call>call:search{query:" + Q + "a", [("search", '{"query": "a')], "", ["truncated_call"]),
@@ -98,6 +105,7 @@ def call(arguments: str = f"{{query:{Q}x{Q}}}", before: str = "call:search") -> 
         ("<|tool_call>call:search{topn:" + Q + "12", [("search", '{"topn": 12')], "",
          ["mistyped_value", "truncated_call"]),
         ("<|tool_call>call:search{que", [("search", "{que")], "", ["truncated_call"]),
+        (call() + "<|tool_call>call:sea", [("search", X)], "call:sea", ["truncated_call"]),
         # between calls and in reasoning
         ("<|tool_call>" + call(), [("search", X)], "", ["missing_name"]),
         (f"<|tool_call>call:search{{query:{Q}x{Q}}}" + call(), [("search", X)] * 2, "", ["missing_call_end"]),
@@ -223,3 +231,11 @@ def test_a_bracket_that_may_begin_prose() -> None:
 def test_reasoning_without_its_first_marker(text: str, thinking: bool, reasoning: str, content: str) -> None:
     message = whole.read("gemma4", text, TOOLS, thinking=thinking)
     assert (message.reasoning, message.content) == (reasoning, content)
+
+
+def test_a_call_that_is_cut_off_where_it_cannot_be_read() -> None:
+    message = whole.read("gemma4", "<|tool_call>call:search{query:x,[so", TOOLS, "length", thinking=False)
+    assert [(c.name, c.arguments) for c in message.calls] == [("search", '{"query": "x,[so')]
+    message = whole.read("gemma4", "<|tool_call>call:search{topn:3,[so", TOOLS, "length", thinking=False)
+    assert [(c.name, c.arguments) for c in message.calls] == [("search", '{"topn": 3[so')]
+    assert [defect.kind for defect in message.defects] == ["truncated_call"]

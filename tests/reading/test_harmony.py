@@ -129,7 +129,7 @@ def test_recipients(recipient: str, name: str, defects: list[str]) -> None:
         (f"{CHANNEL}commentary to=functions.search{CALL}", "", "", [("search", "{}")],
          ["missing_message", "missing_arguments"]),
         (call(arguments=" "), "", "", [("search", "{}")], ["missing_arguments"]),
-        (call(arguments="not json"), "", "", [("search", "not json")], ["invalid_arguments"]),
+        (call(arguments="not json"), "", "", [("search", '{"malformed_arguments": "not json"}')], ["malformed_call"]),
         (call(arguments='{"q": "x"} ok'), "ok", "", CALLED, ["text_in_section"]),
         (call("to=functions.search "), "", "", CALLED, ["missing_channel"]),
         (call("commentary to=functions.search ? "), "", "", CALLED, ["text_in_header"]),
@@ -156,11 +156,10 @@ def test_text_before_any_header_is_reasoning_if_that_is_open() -> None:
     assert parse(say("final", "a") + "b", thinking=True).content == "ab"
 
 
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_cut_call_stays_cut(reason: str) -> None:
-    message = parse(call(arguments='{"q": "par', end=""), reason=reason)
+def test_a_cut_call_stays_cut() -> None:
+    message = parse(call(arguments='{"q": "par', end=""), reason="length")
     assert (calls(message), kinds(message)) == ([("search", '{"q": "par')], ["truncated_call"])
-    repaired = parse(call(arguments='{"q": "par', end=""), reason=reason, repair_arguments=True)
+    repaired = parse(call(arguments='{"q": "par', end=""), reason="length", repair_arguments=True)
     assert calls(repaired) == [("search", '{"q": "par"}')]
 
 
@@ -186,6 +185,7 @@ def test_a_cut_call_stays_cut(reason: str) -> None:
         (call(f"search{CHANNEL}commentary to=functions.search "), "", "", CALLED, "search"),
         (call("––commentary to=functions.search "), "", "", CALLED, "––"),
         (call("commentary to=functions.search search "), "", "", CALLED, "search"),
+        (call("commentary to=functions.search 去 "), "去", "", CALLED, "去"),
         (call("commentary? to=functions.search "), "", "", CALLED, "?"),
         (call("commentaryto=functions.search "), "", "", CALLED, ""),
         (call().replace("json", "commentary", 1), "", "", CALLED, "commentary"),
@@ -244,3 +244,9 @@ def test_a_mention_is_text(text: str, tools: list[dict[str, object]] | None) -> 
 def test_code_that_is_not_closed_ends_with_its_message() -> None:
     text = say("analysis", "An odd ` and\n```") + NEXT + say("final", "a `", RETURN)
     assert parse(text) == Message("a `", "An odd ` and\n```")
+
+
+@pytest.mark.parametrize("header", ["", "comm", "commentary", "commentary to=functions.sea", "final"])
+def test_a_header_that_is_cut_off_inside_a_message(header: str) -> None:
+    message = parse(f"{CHANNEL}analysis{MESSAGE}Hm. {CHANNEL}{header}", reason="length")
+    assert (message.content, message.reasoning) == ("", "Hm. ")

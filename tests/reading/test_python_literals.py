@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail.events import CallArguments, CallEnd, Event, Message
 from dovetail.reading.python_literals import number
+from dovetail.reading.reader import MALFORMED
 
 FMT = dovetail.format("pythonic")
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}}
@@ -194,7 +195,7 @@ def test_numbers(python: str, json_number: str | None) -> None:
 )
 def test_literals_that_python_refuses_or_json_cannot_express(literal: str, value: Any) -> None:
     if value is None:
-        assert kinds(read(f"a={literal}")) == ["invalid_arguments"]
+        assert kinds(read(f"a={literal}")) == ["malformed_call"]
     else:
         assert value_of(literal) == value
 
@@ -210,7 +211,7 @@ def test_literals_that_python_refuses_or_json_cannot_express(literal: str, value
         ("a: 1", '{"a": 1}', ["missing_equals"]),
         ("a=1, a=2", '{"a": 1, "a": 2}', ["duplicate_parameter"]),
         ("'Paris', 3", '{"city": "Paris", "days": 3}', ["positional_argument"] * 2),
-        ("days=3, ['Paris']", '{"days": 3, "city": ["Paris"]}', ["positional_argument"]),
+        ("days=3, ['Paris']", '{"days": 3, "city": "[\\"Paris\\"]"}', ["positional_argument", "mistyped_value"]),
         ("a={b: 1}", '{"a": {"b": 1}}', ["unquoted_value"]),
         ("**{'a b': 1}, c=2", '{"a b": 1, "c": 2}', []),
         ("** {}, c=2,", '{"c": 2}', []),
@@ -226,39 +227,64 @@ def test_near_misses_are_read_as_meant(arguments: str, read_as: str, defects: li
 
 
 @pytest.mark.parametrize(
-    ("arguments", "raw"),
+    ("arguments", "read_so_far", "rest"),
     [
-        ("a=float('in)f')", "{\"a\": float('in)f')"),
-        ("a=g(1, [2])", '{"a": g(1, [2])'),
-        ("a='x'.upper()", '{"a": "x".upper()'),
-        (r"a=g('it\'s (')", r"""{"a": g('it\'s (')"""),
-        ("a=[1, 2}, b=3", '{"a": [1, 2'),
-        ("a={(1), 2}", '{"a": {(1), 2}'),
-        ("a={'x': 1, 'y'}", '{"a": {"x": 1, "y"}'),
-        ("a={g'x': 1}", """{"a": {g'x': 1}"""),
-        ("a={'x'.y: 1}", '{"a": {"x".y: 1}'),
-        ("a=[1,,2]", '{"a": [1, ,2]'),
-        ("a=", '{"a": '),
-        ("=1", "{=1"),
-        (",a=1", "{,a=1"),
-        ("1, 2, 3", '{"city": 1, "days": 23'),
-        ("a=" + "x" * 2000, '{"a": ' + "x" * 2000),
-        ("**[1]", "{**[1]"),
+        ("a=float('in)f')", '"a": null, ', "float('in)f')"),
+        ("a=g(1, [2])", '"a": null, ', "g(1, [2])"),
+        ("a='x'.upper()", '"a": "x", ', ".upper()"),
+        (r"a=g('it\'s (')", '"a": null, ', r"g('it\'s (')"),
+        ("a=[1, 2}, b=3", '"a": [1, 2], ', "}, b=3"),
+        ("a={(1), 2}", '"a": {"": null}, ', "(1), 2}"),
+        ("a={'x': 1, 'y'}", '"a": {"x": 1, "y": null}, ', "}"),
+        ("a={g'x': 1}", '"a": {"": null}, ', "g'x': 1}"),
+        ("a={'x'.y: 1}", '"a": {"x": null}, ', ".y: 1}"),
+        ("a=[1,,2]", '"a": [1, null], ', ",2]"),
+        ("a=(1, g())", '"a": [1, null], ', "g())"),
+        ("city=[g()]", '"city": [null], ', "g()]"),
+        ("**{'a': g()}", '"a": null, ', "g()}"),
+        ("a=", '"a": null, ', ""),
+        ("=1", "", "=1"),
+        (",a=1", "", ",a=1"),
+        ("1, 2, 3", '"city": "1", "days": 2, ', "3"),
+        ("a=" + "x" * 2000, '"a": null, ', "x" * 2000),
+        ("**[1]", "", "**[1]"),
     ],
 )
-def test_unreadable_arguments_are_passed_on_unchanged(arguments: str, raw: str) -> None:
-    events = stream([f"[f({arguments})]"])
-    message = dovetail.fold(events)
-    assert read(arguments) == message
-    assert message.calls[0].arguments.startswith(raw)
-    assert "invalid_arguments" in kinds(message)
-    assert not any(isinstance(event, CallEnd) for event in events)
+def test_arguments_that_cannot_be_read_say_so(arguments: str, read_so_far: str, rest: str) -> None:
+    message = read(arguments)
+    assert message.calls[0].arguments == f"{{{read_so_far}{json.dumps(MALFORMED)}: {json.dumps(rest)}}}"
+    assert kinds(message)[-1] == "malformed_call"
+    json.loads(message.calls[0].arguments)
+
+
+def test_arguments_that_cannot_be_read_and_are_cut_off() -> None:
+    message = dovetail.fold(stream("[f(a=g(1, [2]", "length"))
+    assert (message.calls[0].arguments, kinds(message)[0]) == ('{"a": g(1, [2]', "truncated_call")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read_as", "defects"),
+    [
+        ("days='3'", '{"days": 3}', ["mistyped_value"]),
+        ("days='three'", '{"days": "three"}', []),
+        ("days='[3]'", '{"days": "[3]"}', []),
+        ("days=3", '{"days": 3}', []),
+        ("city=3.50", '{"city": "3.50"}', ["mistyped_value"]),
+        ("city=None", '{"city": null}', []),
+        ("city={'a': (1, 'b')}", '{"city": "{\\"a\\": [1, \\"b\\"]}"}', ["mistyped_value"]),
+        ("city=('a' 'b')", '{"city": "ab"}', []),
+        ("city=Paris", '{"city": "Paris"}', ["unquoted_value"]),
+    ],
+)
+def test_values_are_of_the_types_of_the_schema(arguments: str, read_as: str, defects: list[str]) -> None:
+    message = read(arguments)
+    assert (message.calls[0].arguments, kinds(message)) == (read_as, defects)
 
 
 def test_positional_arguments_need_a_schema() -> None:
     for tools in ([], [{"type": "function", "function": {"name": "f", "parameters": {"properties": []}}}]):
         message = FMT.parse("[f(1)]", tools)
-        assert (message.calls[0].arguments, kinds(message)) == ("{1", ["invalid_arguments"])
+        assert (message.calls[0].arguments, kinds(message)) == ('{"malformed_arguments": "1"}', ["malformed_call"])
 
 
 def test_strings_stream_and_parentheses_wait() -> None:

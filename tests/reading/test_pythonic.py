@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import pytest
 
 import dovetail
 from dovetail.events import Call, CallArguments, CallEnd, CallStart, Content, Defect, Event, Message
+from dovetail.reading.reader import MALFORMED
 from tests.reading import whole
 from tests.reading.whole import calls, kinds
 
@@ -17,6 +19,10 @@ CALLS, CALLS_END, TAG, EOT = "<|python_start|>", "<|python_end|>", "<|python_tag
 ONE = "[search(q='x')]"
 CALLED = [("search", '{"q": "x"}')]
 parse = functools.partial(whole.read, "pythonic", tools=TOOLS)
+
+
+def unreadable(text: str) -> tuple[str, str]:
+    return "search", json.dumps({"q": None, MALFORMED: text})
 
 
 def test_written_messages() -> None:
@@ -91,12 +97,32 @@ def test_written_messages() -> None:
         ("[search(q='x') get_weather()]", "", [*CALLED, ("get_weather", "{}")], ["missing_comma"]),
         ("[search(q='x') or so]", "or so]", CALLED, ["missing_section_end"]),
         ("[search(q='x'), get_wea", ",get_wea", CALLED, ["truncated_call"]),
-        (f"[search(q='x{EOT}", "", [("search", '{"q": "x')], ["invalid_arguments", "missing_section_end"]),
-        ("[search(q=f(x)), search(q='x')]", "", [("search", '{"q": f(x)'), *CALLED], ["invalid_arguments"]),
-        ("[search(q=f('x', ", "", [("search", "{\"q\": f('x', ")], ["invalid_arguments", "missing_section_end"]),
-        ("[search(q=f(] a", "", [("search", '{"q": f(] a')], ["invalid_arguments", "missing_section_end"]),
-        ("[search(q=f(1)}] a", "}] a", [("search", '{"q": f(1)')], ["invalid_arguments", "missing_section_end"]),
-        (f"[search(q=f('x\\'{EOT}", "", [("search", "{\"q\": f('x\\'")], ["invalid_arguments", "missing_section_end"]),
+        (
+            f"[search(q='x{EOT}",
+            "",
+            [("search", '{"q": "x", "malformed_arguments": ""}')],
+            ["malformed_call", "missing_section_end"],
+        ),
+        ("[search(q=f(x)), search(q='x')]", "", [unreadable("f(x)"), *CALLED], ["malformed_call"]),
+        ("[search(q=f('x', ", "", [unreadable("f('x', ")], ["malformed_call", "missing_section_end"]),
+        ("[search(q=f(] a", "", [unreadable("f(] a")], ["malformed_call", "missing_section_end"]),
+        ("[search(q=f(1)}] a", "}] a", [unreadable("f(1)")], ["malformed_call", "missing_section_end"]),
+        (f"[search(q=f('x\\'{EOT}", "", [unreadable("f('x\\'")], ["malformed_call", "missing_section_end"]),
+        (f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}]{CALLS_END}', "", CALLED, ["json_arguments"]),
+        (f'{CALLS}{{"name": "search", "arguments": {{"q": "x"}}}}{CALLS_END}', "", CALLED, ["json_arguments"]),
+        (
+            f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a": 1}}]{CALLS_END}',
+            '{"a": 1}]',
+            CALLED,
+            ["json_arguments", "unreadable_call"],
+        ),
+        (
+            f'{CALLS}[{{"name": "search", "arguments": {{"q": "x"}}}}, {{"a{CALLS_END}',
+            '{"a',
+            CALLED,
+            ["json_arguments", "unreadable_call"],
+        ),
+        (f'{CALLS}[{{"a": 1}}]{CALLS_END}', f'{CALLS}[{{"a": 1}}]{CALLS_END}', [], []),
     ],
 )
 def test_where_calls_are(text: str, content: str, called: list[tuple[str, str]], defects: list[str]) -> None:
@@ -106,7 +132,7 @@ def test_where_calls_are(text: str, content: str, called: list[tuple[str, str]],
 
 def test_brackets_that_are_too_deep() -> None:
     message = parse(f"[search(q={'[' * 5000})]")
-    assert "invalid_arguments" in kinds(message)
+    assert "malformed_call" in kinds(message)
     assert message.calls[0].arguments.count("[") == 5000
 
 
@@ -179,7 +205,7 @@ def test_text_that_is_held_back() -> None:
     assert feed("]") == []
     assert feed("[not") == []
     assert feed("hing]") == [Content("[nothing"), Content("]")]
-    longest = max(len(tool["function"]["name"]) for tool in TOOLS)  # type: ignore[arg-type,index]
+    longest = max(len(tool["function"]["name"]) for tool in TOOLS)  # type: ignore[index]
     assert feed("[" + "x" * (longest + 1)) == [Content("["), Content("x" * (longest + 1))]
 
 

@@ -100,8 +100,8 @@ KIMI, KIMI_END = "<|tool_calls_section_begin|>", "<|tool_call_end|><|tool_calls_
          [("ping", "")], "ca", ["stray_marker", "missing_separator"]),
         ("qwen3_coder", "<tool_call>\n<function=ping</para", [], "<tool_call>\n<function=ping</para", []),
         # values
-        ("pythonic", "[get_weather({'town': '\\101'})]", [("get_weather", '{"city": {"town": "A"}}')], "",
-         ["positional_argument"]),
+        ("pythonic", "[get_weather({'town': '\\101'})]", [("get_weather", '{"city": "{\\"town\\": \\"A\\"}"}')], "",
+         ["positional_argument", "mistyped_value"]),
         ("gemma4", "<|tool_call>call:get_weather{city:x}<tool_call|>", PARIS, "", ["unquoted_value"]),
         ("minimax_m2", '<minimax:tool_call>\n<invoke name="pin-it">\n<parameter name="where">{"name": "</parameter>"}'
          "</parameter>\n</invoke>\n</minimax:tool_call>", [("pin-it", '{"where": {"name": "</parameter>"}}')], "", []),

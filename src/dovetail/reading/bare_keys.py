@@ -18,10 +18,10 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
-from dovetail.reading.json_text import WHITESPACE, is_json
+from dovetail.reading.json_text import WHITESPACE, closing, is_json
 from dovetail.reading.parameters import from_python
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import FARTHEST, Abandoned, ReaderOptions, Script, Weigh
+from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
 from dovetail.reading.values import ANY, STRING, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -76,6 +76,10 @@ class BareKeyReader(CallReader):
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
+        #: The open call's arguments, if they may have to be repaired.
+        self._written: list[str] = []
+        #: Text that cannot be read, and the JSON that stands for it.
+        self._unread_text = self._in_its_place = ""
         self._keys: set[str] = set()
         #: Whether a bracket around all arguments is open.
         self._unwrapping = False
@@ -171,6 +175,8 @@ class BareKeyReader(CallReader):
             f"{mark},{key}:" for key in keys[:_MOST_KEYS] if len(key) <= _LONGEST_KEY for mark in ("", *_QUOTES)
         )
         self._keys = set()
+        self._written = []
+        self._unread_text = self._in_its_place = ""
         self._levels = [_Level("}")]
         self._unwrapping = False
         self._round = bracket == "("
@@ -186,16 +192,25 @@ class BareKeyReader(CallReader):
                 yield from self._next_is(")")
             return True
         if not (yield from self._peek()):
-            self._truncated_call()
+            self._write(self._unread_text)
+            self._truncated_call(closing("".join(self._written)) or "")
             return False
         if outcome == "open":
             self._defect("missing_bracket", self._id)
             self._write("".join(level.end for level in reversed(self._levels)))
             return True
-        self._defect("invalid_arguments", self._id)
-        marker = yield from self._value(self._write, *self._outside)
+        pieces = [self._unread_text]
+        marker = yield from self._value(pieces.append, *self._outside)
         if marker not in (None, self.section_end):
             self._unread()
+        if marker is None and self._cut_off:
+            self._write("".join(pieces))
+            self._truncated_call(closing("".join(self._written)) or "")
+            return False
+        inner = self._in_its_place + "".join(level.end for level in reversed(self._levels[1:]))
+        comma = "" if self._levels[0].empty else ", "
+        self._malformed(f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}")
+        self._end_call()
         return False
 
     def _items(self, types: ParameterTypes) -> Script[_Outcome]:
@@ -225,24 +240,27 @@ class BareKeyReader(CallReader):
         """Read an item of an array, or a member of an object."""
         if not level.ready:
             self._defect("missing_comma", self._id)
-        first = level.empty
-        self._write("" if first else ", ")
-        level.ready = level.empty = False
+        first, separator = level.empty, "" if level.empty else ", "
+        level.ready = False
         allowed = ANY
-        if level.end == "}":
+        if level.end == "]":
+            level.empty = False
+            self._write(separator)
+        else:
             key = yield from self._key()
             if key is None:
                 return False
             if first and len(self._levels) == 1 and (yield from self._is_wrapper(key, types)):
                 self._defect("wrapped_arguments", key)
-                level.ready = level.empty = True
+                level.ready = True
                 return True
+            level.empty = False
             if len(self._levels) == 1:
                 if key in self._keys:
                     self._defect("duplicate_parameter", key)
                 self._keys.add(key)
                 allowed = types[key]
-            self._write(f"{quote(key)}: ")
+            self._write(f"{separator}{quote(key)}: ")
             yield from self._skip(WHITESPACE)
         return (yield from self._any_value(allowed))
 
@@ -259,10 +277,10 @@ class BareKeyReader(CallReader):
         return True
 
     def _key(self) -> Script[str | None]:
-        """Read a key and its colon; None if none comes. Then what came is written."""
+        """Read a key and its colon; None if none comes. Then what came is kept as text that cannot be read."""
         opener = yield from self._next_is(self.string, *_QUOTES)
         if opener is None:
-            key, stop = yield from self._read_up_to(LONGEST_HEADER, ":", "=", *_BREAKS, *self.controls)
+            key, stop = yield from self._read_up_to(LONGEST_HEADER, ":", "=", ")", *_BREAKS, *self.controls)
             read = key.strip()
         else:
             self._defect("attribute_quotes", opener)
@@ -273,13 +291,13 @@ class BareKeyReader(CallReader):
                 yield from self._skip(WHITESPACE)
                 stop = yield from self._next_is(":", "=")
                 if stop is None:
-                    self._write(key)
+                    self._unread_text = key
                     return None
         if stop not in (":", "=") or not (read or opener):
             if self._round and self._trial is not None:  # so may prose go on
                 raise Abandoned
             self._unread()
-            self._write(key)
+            self._unread_text = key
             return None
         if stop == "=":
             self._defect("missing_equals", read)
@@ -306,13 +324,15 @@ class BareKeyReader(CallReader):
             self._write(value)
         elif bare and top and "string" in types:
             yield from self._unquoted(text)
+        elif is_value:
+            self._write(self._string_of(bare))
         else:
-            self._write(self._string_of(bare) if is_value else text)
-            return is_value
+            self._unread_text, self._in_its_place = text, "null"
+            return False
         return True
 
     def _value_of(self, text: str) -> str | None:
-        """The value that `text` is, in JSON or Python; None if it is none."""
+        """The value that `text` is, in JSON or Python; None if it is no value."""
         if is_json(text):
             return text
         if is_json(python := from_python(text)):
@@ -448,5 +468,5 @@ class BareKeyReader(CallReader):
     def _write(self, text: str) -> None:
         if text:
             if self._options.repair_arguments:
-                self._arguments.feed(text)
+                self._written.append(text)
             self._emit_fragment(text)

@@ -7,6 +7,7 @@ strings stream. The inside of parentheses is buffered until a comma or the end s
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 import unicodedata
@@ -19,8 +20,10 @@ import msgspec
 from dovetail.events import CallArguments
 from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
-from dovetail.reading.reader import FARTHEST, ReaderOptions, Script, Weigh
-from dovetail.reading.values import ParameterTypes
+from dovetail.reading.json_text import closing, is_json
+from dovetail.reading.parameters import from_python
+from dovetail.reading.reader import FARTHEST, MALFORMED, Abandoned, ReaderOptions, Script, Weigh
+from dovetail.reading.values import STRING, ParameterTypes, types_of
 from dovetail.tokens import Tokenizer
 
 SPACE: Final = " \t\r\n\f"
@@ -99,11 +102,24 @@ class _Level(msgspec.Struct):
     ready: bool = True
 
 
+class _Held(msgspec.Struct):
+    """A value that is held back. `types`: what the schema allows. `depth`: how many brackets are around it.
+
+    `start`: where it begins in the buffer.
+    """
+
+    types: frozenset[str]
+    depth: int
+    start: int
+
+
 class PythonReader(CallReader):
     """Reads the arguments of calls. A family's subclass finds the calls."""
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
+        #: The open call's arguments, if they may have to be repaired.
+        self._written: list[str] = []
         self._fresh = True  # whether the next item is the first in its JSON bracket
         self._buffer: list[str] = []
         self._parentheses = 0  # how many open parentheses may still be tuples
@@ -111,6 +127,10 @@ class PythonReader(CallReader):
         #: The tool's parameters, in order. A positional argument takes the first one that is left.
         self._declared: Iterator[str] = iter(())
         self._parameter_types = ParameterTypes(None)
+        #: A value that is buffered until it is known whether its type is allowed.
+        self._held: _Held | None = None
+        #: Text that cannot be read, and the JSON that stands for it.
+        self._unread_text = self._in_its_place = ""
         super().__init__(options, tokenizer)
 
     def _python_arguments(self, name: str) -> Script[Outcome]:
@@ -118,6 +138,9 @@ class PythonReader(CallReader):
         self._levels = [_Level(")", "}", "=")]
         self._fresh = True
         self._keys = set()
+        self._written = []
+        self._held = None
+        self._unread_text = self._in_its_place = ""
         self._parameter_types = self._types_of(name)
         schema = self._options.tools.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -128,6 +151,7 @@ class PythonReader(CallReader):
             yield from self._skip(SPACE)
             if (yield from self._next_is(level.end)):
                 self._close_level(self._levels.pop())
+                self._release()
             elif not level.ready and (yield from self._next_is(",")):
                 level.ready = True
                 if level.parenthesis is not None:
@@ -174,10 +198,12 @@ class PythonReader(CallReader):
                 return "ended"
             yield from self._next_is("{")
         if level.ready and not keyed and not spread and _begins_value(key, stop):
+            if self._trial is not None and stop not in (*_QUOTES, *_OPENERS) and not _is_scalar(bare):
+                raise Abandoned  # so may prose go on
             positional = next((key for key in self._declared if key not in self._keys), None)
         if not keyed and not spread and positional is None:
             self._unread()
-            self._write(key)
+            self._unread_text = key
             return "broken"
         if not level.ready:
             self._defect("missing_comma", key)
@@ -193,11 +219,40 @@ class PythonReader(CallReader):
             yield from self._skip(SPACE)
             if (yield from self._is_wrapped(bare, level)):
                 return "ended"
-        self._begin_item(bare if positional is None else positional)
+        name = bare if positional is None else positional
+        self._begin_item(name)
         if keyed:
             key, stop = yield from self._read_up_to(LONGEST_HEADER, *_BREAKS, *self.controls)
         self._unread()
-        return "ended" if (yield from self._python_value(key, stop)) else "broken"
+        types = self._parameter_types[name]
+        if ("string" not in types) if stop in _QUOTES else types == STRING:
+            self._held = _Held(types, len(self._levels), len(self._buffer))
+            self._parentheses += 1
+        if not (yield from self._python_value(key, stop)):
+            return "broken"
+        self._release()
+        return "ended"
+
+    def _release(self) -> None:
+        """Pass on the held value, if it is complete: of a type that the schema allows, if its text is one."""
+        held = self._held
+        if held is None or len(self._levels) != held.depth:
+            return
+        text = "".join(self._buffer[held.start :])
+        del self._buffer[held.start :]
+        self._held = None
+        self._parentheses -= 1
+        if text[0] == '"':
+            inside = json.loads(text).strip() if held.types != STRING else ""
+            for value in filter(is_json, (inside, from_python(inside))):
+                if types_of(json.loads(value)) & held.types:
+                    self._defect("mistyped_value", inside)
+                    text = value
+                    break
+        elif text != "null":
+            self._defect("mistyped_value", text)
+            text = quote(text)
+        self._write(text)
 
     def _item(self, level: _Level) -> Script[bool]:
         """Read an item of a list or a tuple, or a key of a dictionary and its value."""
@@ -211,15 +266,18 @@ class PythonReader(CallReader):
             return (yield from self._python_value(text, stop))
         if stop in _QUOTES:
             if not (yield from self._python_value(text, stop)):
+                key = '""' if self._in_its_place == "null" else self._in_its_place
+                self._in_its_place = f"{key}: null"
                 return False
         elif text and stop == ":":
             value = self._scalar(text)
             self._write(value if value[0] == '"' else f'"{value}"')
         else:
-            self._write(text)
+            self._unread_text, self._in_its_place = text, f"{quote(text)}: null"
             return False
         yield from self._skip(SPACE)
         if not (yield from self._next_is(":")):
+            self._in_its_place = ": null"
             return False
         self._write(": ")
         yield from self._skip(SPACE)
@@ -230,7 +288,7 @@ class PythonReader(CallReader):
     def _python_value(self, text: str, stop: str | None) -> Script[bool]:
         """Write a value that begins with `text` and then `stop`, which is unread; False if that begins no value."""
         if not _begins_value(text, stop) or len(self._levels) > _DEEPEST:
-            self._write(text)
+            self._unread_text, self._in_its_place = text, "null"
             return False
         if stop in _QUOTES:
             return (yield from self._python_string("r" in text.lower()))
@@ -309,7 +367,7 @@ class PythonReader(CallReader):
             if self._trial is not None:
                 self._argument_on_trial(text)
             if self._options.repair_arguments:
-                self._arguments.feed(text)
+                self._written.append(text)
             self._events.append(CallArguments(self._index, text))
 
     # -- strings ------------------------------------------------------------------------------------------------------
@@ -330,6 +388,7 @@ class PythonReader(CallReader):
             self._write(decoder.end())
             if marker != mark:
                 self._unread()
+                self._in_its_place = '"'
                 return False
             raw = False
             yield from self._skip(SPACE)
@@ -353,28 +412,41 @@ class PythonReader(CallReader):
 
     # -- unreadable arguments -----------------------------------------------------------------------------------------
 
-    def _raw_arguments(self) -> Script[None]:
-        """Pass on the rest of the open call's arguments unchanged, up to their `)` or to what comes in its place."""
-        depth = len(self._levels)
+    def _malformed_arguments(self) -> Script[None]:
+        """End the open call, whose arguments cannot be read from here on. What comes up to their `)` is told."""
+        depth, pieces = len(self._levels), [self._unread_text]
+        stops = (*self.ends, *self.openers)
         marker: str | None
         while depth:
-            marker = yield from self._value(self._emit_fragment, *_QUOTES, *_OPENERS, *_CLOSERS, *self.ends)
+            marker = yield from self._value(pieces.append, *_QUOTES, *_OPENERS, *_CLOSERS, *stops)
             if marker in _QUOTES:
                 mark, escaped = marker, ("\\\\", "\\" + marker)
-                self._emit_fragment(mark)
-                while (marker := (yield from self._value(self._emit_fragment, mark, *escaped, *self.ends))) in escaped:
-                    self._emit_fragment(marker)
+                pieces.append(mark)
+                while (marker := (yield from self._value(pieces.append, mark, *escaped, *stops))) in escaped:
+                    pieces.append(marker)
                 if marker == mark:
-                    self._emit_fragment(mark)
+                    pieces.append(mark)
                     continue
             if marker not in (*_OPENERS, *_CLOSERS):
                 self._unread()
-                return
+                break
             depth += 1 if marker in _OPENERS else -1
             if depth:
-                self._emit_fragment(marker)
+                pieces.append(marker)
             elif marker != ")":
                 self._unread()
+        if self._cut_off and not (yield from self._peek()):
+            self._write("".join(pieces))
+            self._truncated_call(closing("".join(self._written)) or "")
+            return
+        inner = self._in_its_place + "".join(level.json_end for level in reversed(self._levels[1:]))
+        comma = "" if self._fresh and len(self._levels) == 1 else ", "
+        self._malformed(f"{inner}{comma}{quote(MALFORMED)}: {quote(''.join(pieces))}}}")
+        self._end_call()
+
+
+def _is_scalar(text: str) -> bool:
+    return text in _CONSTANTS or text in _CONSTANTS.values() or number(text) is not None
 
 
 def _begins_value(text: str, stop: str | None) -> bool:

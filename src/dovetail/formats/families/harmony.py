@@ -60,6 +60,9 @@ _WORD = re.compile(
     rf"\s*(?:(?P<channel>{_CHANNEL})|to\s?=\s?(?P<recipient>\S+)|(?P<type>json|code)(?!\S)|(?P<marks>{_MARKS}+)"
     r"|(?P<other>\S+))"
 )
+#: Markup of another family.
+_MARKUP = re.compile(r"<\|\w{1,32}\|?>")
+_MAY_BE_MARKUP = re.compile(r"(?:<(?:\|\w{0,32}\|?)?)?")
 #: What is no text of a message even if its marker is missing.
 _JUNK = re.compile(rf"(?:\s|{_MARKS}|{_CHANNEL}|{ROLE}\b)*")
 #: The content types of a message.
@@ -365,8 +368,8 @@ class HarmonyReader(CallReader):
         """Whether `marker`, the last one, which stands after the character `last`, is text of its message."""
         following = yield from self._peek()
         if marker in self._message_ends:
-            mentioned = following == "<" or (last in BEFORE and (following == "\n" or following in AFTER))
-            if not in_code and not mentioned:
+            mentioned = last in BEFORE and (following == "\n" or following in AFTER)
+            if not (in_code or mentioned or (yield from self._look(_MARKUP, _MAY_BE_MARKUP)) is not None):
                 return False
         elif marker == MESSAGE and not last and following not in AFTER:
             return False  # it came twice

@@ -37,6 +37,9 @@ from dovetail.grammar import (
 )
 from dovetail.grammar.patterns import quoted
 from dovetail.reading import ReaderOptions, Script
+from dovetail.reading.bare_json import bare_call
+from dovetail.reading.json_end import JsonEnd
+from dovetail.reading.json_text import closing
 from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE, CallTrial
 from dovetail.reading.python_literals import SPACE, PythonReader
 from dovetail.reading.reader import Abandoned
@@ -59,6 +62,11 @@ _SPACED = re.compile(_SPACE.pattern + r"\(")
 #: Blanks, and what follows them.
 _BLANKS = re.compile(rf"[ \t]{{0,{MOST_SPACE}}}")
 _FOLLOWS = re.compile(_BLANKS.pattern + r"([^ \t])")
+#: Calls in JSON, up to their first bracket, and what may become that.
+_JSON_CALLS = re.compile(rf"{_GAP}(?:\[{_GAP})?\{{")
+_MAY_BE_JSON_CALLS = re.compile(rf"{_GAP}(?:\[{_GAP})?")
+_NEXT_JSON_CALL = re.compile(rf"{_GAP},?{_GAP}\{{")
+_BEFORE_JSON_CALL = re.compile(rf"{_GAP},?{_GAP}")
 _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -153,6 +161,8 @@ class PythonicReader(PythonReader):
         """Read a list and the whitespace before it, which is markup; False if no list comes."""
         space = yield from self._skip(SPACE, MOST_SPACE)
         may_be_called = expected or (self._options.calls and not self._options.structured)
+        if expected and (yield from self._json_calls()):
+            return True
         bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space, expected)):
             return True
@@ -167,6 +177,36 @@ class PythonicReader(PythonReader):
         after_calls = self._index >= 0 and following in ("", *self.ends)
         if space and not bracket and not after_calls:
             self._events.append(Content(space))
+        return False
+
+    def _json_calls(self) -> Script[bool]:
+        """Read calls in JSON, alone or in a list, after the marker; False if none comes."""
+        begins = yield from self._look(_JSON_CALLS, _MAY_BE_JSON_CALLS)
+        while begins is not None:
+            self._at += len(begins.group()) - 1
+            end, pieces = JsonEnd(), list[str]()
+
+            def take(text: str, end: JsonEnd = end, pieces: list[str] = pieces) -> int | None:
+                at = end.feed(text)
+                pieces.append(text[:at])
+                return at
+
+            marker = yield from self._until(take, *self.controls, weigh=end.weigh)
+            call = bare_call("".join(pieces), self._options.tools) if marker == "" else None
+            if call is None:
+                if marker:
+                    self._unread()
+                self._abandon("".join(pieces), "unreadable_call")
+                return True
+            self._defect("json_arguments", call.name)
+            self._open_call(call.name)
+            self._emit_fragment(call.arguments)
+            self._end_call()
+            begins = yield from self._look(_NEXT_JSON_CALL, _BEFORE_JSON_CALL)
+            if begins is None:
+                yield from self._skip(SPACE)
+                yield from self._next_is("]")
+                return True
         return False
 
     def _call_alone(self) -> Script[bool]:
@@ -229,20 +269,20 @@ class PythonicReader(PythonReader):
         if outcome == "ended":
             self._end_call()
             return
-        if outcome == "broken" and self._trial is not None and self._trial.kind is Reasoning:
+        following = yield from self._peek()
+        trial = self._trial
+        if outcome == "broken" and trial is not None and (trial.kind is Reasoning or following in self.openers):
             raise Abandoned
         self._flush()
-        following = yield from self._peek()
         if not following:
-            self._truncated_call()
+            self._write(self._unread_text)
+            self._truncated_call(closing("".join(self._written)) or "")
         elif outcome == "between" and following in ("]", *self.ends):
             self._defect("missing_call_end", self._id)
             self._write("}")
             self._end_call()
         else:
-            if following not in self.ends:
-                yield from self._raw_arguments()
-            self._defect("invalid_arguments", self._id)
+            yield from self._malformed_arguments()
 
 
 class PythonicAnswers(plain_text.PlainTextAnswers):
