@@ -91,7 +91,11 @@ CASES = [
     (section("#junk", call()), [("search", X)], "#<tool_call>\n#junk\n#</tool_call>", ["missing_section"]),
     (section(call("#x>" + QUERY)), [], section(call("#x>" + QUERY)), []),
     (section(call("#<>" + QUERY)), [("search", X)], "<>", ["text_in_section"]),
-    (section(call("#<topn>#x>3#</topn>")), [], section(call("#<topn>#x>3#</topn>")), []),
+    (section(call("#<topn>#x>3#</topn>")), [("search", '{"topn": "x>3"}')], "", ["unclosed_tag", "invalid_value"]),
+    (section(call("#<query>#a#b#</query>#<topn>#3#</topn>")), [("search", '{"query": "a#b", "topn": 3}')], "",
+     ["unclosed_tag"] * 3),
+    (section(call("#<query>#</query>#<query>#<topn>3#</topn>")), [("search", '{"query": "", "query": "", "topn": 3}')], "",
+     ["duplicate_parameter", "missing_parameter_end"]),
     (section(call("words " + QUERY)), [], section(call("words " + QUERY)), []),
     (section(call(QUERY + QUERY)), [("search", '{"query": "x", "query": "x"}')], "", ["duplicate_parameter"]),
     ("a#b", [], "a#b", []),
@@ -112,7 +116,7 @@ CASES = [
 @pytest.mark.parametrize(("text", "calls", "content", "defects"), CASES)
 def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
     message = whole.read("minimax_m3", in_marks(text), TOOLS, thinking=False)
-    assert [(c.name, c.arguments) for c in message.calls] == calls
+    assert [(c.name, c.arguments) for c in message.calls] == [(n, in_marks(arguments)) for n, arguments in calls]
     assert (message.content, [defect.kind for defect in message.defects]) == (in_marks(content), defects)
 
 

@@ -459,23 +459,23 @@ class NestedTagReader(CallReader):
         may_repeat = "array" in types and not (level.is_array or level.listed or wraps)
         member = _Member(level, tag, key, (end, f"</{key}>"), types, inside, may_repeat)
         self._last_end = end
-        space = ""
-        if types != STRING:
-            space = yield from self._skip(WHITESPACE, MOST_SPACE)
-            if (yield from self._next_is(self.mark)):
-                first = yield from self._tag()
-                if wraps and first is not None and not first.startswith("</"):
-                    self._defect("wrapped_arguments", key)
-                    self._levels.append(_Level(end, False, level.types, wraps=True))
-                    return first
-                self._write(head)
-                if first is not None and first.startswith("</") and not self._begins_inside(member, first):
-                    self._write(self._empty(types, key))
-                    return self._after_value(member, first)
-                if may_repeat and first not in (None, f"<{self.item}>"):
-                    self._may_repeat(member)
-                self._open_level(member, first)
+        space = (yield from self._skip(WHITESPACE, MOST_SPACE)) if types != STRING else ""
+        if (yield from self._next_is(self.mark)):
+            first = yield from self._tag()
+            if wraps and first is not None and not first.startswith("</"):
+                self._defect("wrapped_arguments", key)
+                self._levels.append(_Level(end, False, level.types, wraps=True))
                 return first
+            self._write(head)
+            if first is None and types & _SCALARS:  # a mark too many
+                return (yield from self._text_value(member, self._taken_text()))
+            if first is not None and not self._begins_inside(member, first, after_text=False):
+                self._write(self._empty(types, key))
+                return self._after_value(member, first)
+            if may_repeat and first not in (None, f"<{self.item}>"):
+                self._may_repeat(member)
+            self._open_level(member, first)
+            return first
         self._write(head)
         if member.types & _SCALARS:
             if may_repeat:
@@ -488,13 +488,15 @@ class NestedTagReader(CallReader):
         write = self._value_writer.begin("", member.key, member.types)
         if begun:
             write(begun)
-        marker = yield from self._up_to_tag(member, write)
-        if marker is None:
-            self._value_writer.cut()
-            self._cut_call()
-            return ""
-        self._value_writer.close()
-        return self._after_value(member, (yield from self._after_text(marker)))
+        while (marker := (yield from self._up_to_tag(member, write))) is not None:
+            tag = yield from self._after_text(marker)
+            if not self._beside:
+                self._value_writer.close()
+                return self._after_value(member, tag)
+            write(self.mark + self._taken_text())  # a mark without a tag is text
+        self._value_writer.cut()
+        self._cut_call()
+        return ""
 
     def _text_of_container(self, member: _Member, begun: str) -> Script[str | None]:
         """Read the value of an object or an array where text comes first: its JSON, or text beside the tags in it."""
@@ -534,10 +536,12 @@ class NestedTagReader(CallReader):
         self._defect("missing_parameter_end", member.key)
         return tag
 
-    def _begins_inside(self, member: _Member, tag: str) -> bool:
-        """Whether `tag` after the text of a value stands in the value, and not after it."""
-        if tag in member.ends:
+    def _begins_inside(self, member: _Member, tag: str, *, after_text: bool = True) -> bool:
+        """Whether `tag` stands in a value, and not after it. `after_text`: whether it comes after text."""
+        if tag in member.ends or member.types == STRING:
             return False
+        if not after_text and not tag.startswith("</"):
+            return True
         key = tag.strip("</>")
         if self._is_array(member.types, tag):
             return key == self.item
