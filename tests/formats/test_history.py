@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest
 from dovetail.formats.prompts.history import (
-    BARE_CALL,
     KINDS,
     REASONING_FIELDS,
+    UNMARKED_CALL,
     HistoryRules,
     Repair,
     listed_kinds,
@@ -215,7 +215,7 @@ REFUSED: list[tuple[str, Messages, str]] = [
 
 
 def test_every_kind_has_a_case() -> None:
-    assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == {*KINDS} - {BARE_CALL}
+    assert {kind for kind, *_ in CHANGES} | {kind for kind, *_ in REFUSED} == {*KINDS} - {UNMARKED_CALL}
 
 
 @pytest.mark.parametrize(("kind", "rules", "messages", "expected"), CHANGES, ids=[kind for kind, *_ in CHANGES])

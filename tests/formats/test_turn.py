@@ -65,9 +65,12 @@ def test_the_prompt_is_that_of_the_repaired_history(name: str) -> None:
     assert fmt.turn(history, TOOLS, no_repair=dovetail.formats.prompts.history.KINDS).repairs == ()
 
 
-@pytest.mark.parametrize(("off", "reads"), [((), True), (["call_id"], True), (iter(["bare_call"]), False)])
+@pytest.mark.parametrize(("off", "reads"), [((), True), (["call_id"], True), (iter(["unmarked_call"]), False)])
 def test_calls_without_markup_are_a_repair_that_can_be_left_out(off: Iterable[str], reads: bool) -> None:
-    assert dovetail.format("kimi_k25").turn(USER, TOOLS, no_repair=off).bare_calls is reads
+    fmt, answer = dovetail.format("kimi_k25"), '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}}'
+    message = fmt.turn(USER, TOOLS, thinking=False, no_repair=off).parse(answer)
+    assert bool(message.calls) is reads
+    assert fmt.parse(answer, TOOLS, thinking=False, bare_calls=reads) == message
 
 
 def test_a_call_that_cannot_be_read_is_an_error_or_text() -> None:

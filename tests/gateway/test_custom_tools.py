@@ -232,7 +232,7 @@ DIGITS = custom(format={"type": "grammar", "grammar": {"syntax": "regex", "defin
         ('{"input": "12"}', None, "12"),
         ('{"input": "1x"}', "call 0: /input against the tool's grammar", "1x"),
         ('{"input": ""}', "call 0: /input ends too early for the tool's grammar", ""),
-        ('{"input": 12}', "call 0: /input against #/properties/input/type", '{"input": 12}'),
+        ('{"input": "12", "more": 1}', "call 0: the arguments against #/additionalProperties", "12"),
         ('{"text": "12"}', "call 0: the arguments against #/additionalProperties", '{"text": "12"}'),
     ],
 )

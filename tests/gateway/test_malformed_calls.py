@@ -95,7 +95,22 @@ async def test_it_is_a_call_with_its_text_as_arguments(
     text, calls, finish, defects = await answer(engine, tok, api, dovetail=asked)
     assert (text, calls) == ("I look.", [("functions.bash:0", "bash", {MALFORMED: TEXT})])
     assert finish == ENDED_IN_CALLS[api]
-    assert defects == ["malformed_call", "schema_mismatch"]
+    assert defects == ["malformed_call"]
+
+
+@apis
+@cuts
+@pytest.mark.parametrize("asked", ["error", "text"])
+async def test_arguments_that_were_passed_on_before_the_fault_are_taken_back(
+    engine: ScriptedEngine, tok: Tokenizer, api: str, sizes: tuple[int, ...], asked: str
+) -> None:
+    """Text can no longer become content when the call has begun at the client."""
+    raw = '{"command": "ls", "a": oh no no}'
+    engine.ids, engine.sizes = written(ANSWER.replace(TEXT, raw), tok), sizes
+    _, ((_, _, arguments),), finish, defects = await answer(engine, tok, api, dovetail={"on_malformed_call": asked})
+    assert arguments.pop(MALFORMED) == raw
+    assert "command" in arguments and not any(arguments.values())
+    assert (finish, defects[-1]) == (ENDED_IN_CALLS[api], "malformed_call")
 
 
 @apis
@@ -180,11 +195,11 @@ async def test_another_word_is_refused_by_name(engine: ScriptedEngine, tok: Toke
     [
         ((), None, True),
         ((), False, False),
-        ((), {"bare_call": False}, False),
+        ((), {"unmarked_call": False}, False),
         ((), {"call_id": False}, True),
-        (("bare_call",), None, False),
-        (("bare_call",), True, True),
-        (("bare_call",), {"bare_call": True}, True),
+        (("unmarked_call",), None, False),
+        (("unmarked_call",), True, True),
+        (("unmarked_call",), {"unmarked_call": True}, True),
         (("call_id",), None, True),
     ],
 )
@@ -195,4 +210,7 @@ def test_calls_without_markup_are_a_repair(
     turn = prepared(
         tok, settings=settings, tools=BODIES["chat/completions"]["tools"], dovetail={"repair": request_says}
     )
-    assert turn.language.bare_calls is reads
+    answer = json.dumps({"name": "bash", "arguments": {"command": "ls"}})
+    message = turn.language.parse(f"</think>{answer}")
+    assert [call.name for call in message.calls] == (["bash"] if reads else [])
+    assert message.content == ("" if reads else answer)

@@ -24,7 +24,7 @@ BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEngine, tok: Tokenizer) -> None:
     ids = ids_of(Message(content="ok", reasoning="hm"), tok)
-    engine.ids = (*ids[:-1], tok.control["<|tool_call_end|>"], ids[-1])  # a stray marker: one defect
+    engine.ids = (*ids[:-1], tok.control["</think>"], ids[-1])  # a stray marker: one defect
     engine.sizes = (3,)
     steps = -(-len(engine.ids) // 3)
     async with in_process(engine, tok) as client:
@@ -47,7 +47,7 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     assert samples["dovetail_forced_tokens_total",] == 2 * steps
     assert samples["dovetail_time_to_first_token_seconds_count", "chat"] == 2
     assert samples["dovetail_inter_token_seconds_count", "chat"] == 2 * (steps - 1)
-    assert samples["dovetail_defects_total", "call_not_allowed"] == 2
+    assert samples["dovetail_defects_total", "stray_marker"] == 2
     assert samples["dovetail_engine_running",] == 0
     assert samples["dovetail_ready",] == 1
     assert samples["dovetail_engine_steps_total",] == 2 * steps
@@ -57,7 +57,7 @@ async def test_requests_tokens_drafts_and_defects_are_counted(engine: ScriptedEn
     assert labels == {
         *(("outcome", outcome) for outcome in OUTCOMES),
         *(("status", status) for status in ("200", "400", "404")),
-        ("kind", "call_not_allowed"),
+        ("kind", "stray_marker"),
         *(("api", api) for api in APIS),
     }
 

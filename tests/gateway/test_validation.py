@@ -98,15 +98,26 @@ async def test_a_stream_reports_the_same_defects(engine: ScriptedEngine, tok: To
     assert "x-dovetail-unenforced" in answer.headers
 
 
-async def test_a_call_that_the_reader_cannot_end_is_invalid_json(engine: ScriptedEngine, tok: Tokenizer) -> None:
-    engine.ids = ids_of(calling('{"tags": [1,,]}'), tok)
+async def test_a_call_that_cannot_be_read_is_counted_and_reported_once(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    engine.ids = ids_of(calling("tags, please"), tok)
     async with in_process(engine, tok) as client:
         message, _ = await post(client, **OFF)
-        assert [defect["kind"] for defect in defects(message)] == ["invalid_arguments", "invalid_json"]
+        assert [defect["kind"] for defect in defects(message)] == ["malformed_call"]
         assert (await metrics(client))["dovetail_calls_total", "invalid_json", "tag"] == 1
         engine.ids = engine.ids[:-6]
         message, _ = await post(client, **OFF)  # cut off at max_tokens
-    assert "invalid_json" not in [defect["kind"] for defect in defects(message)]
+        assert "malformed_call" not in [defect["kind"] for defect in defects(message)]
+        engine.ids = ids_of(calling("tags, please", name="rm"), tok)
+        await post(client, **OFF)
+        assert (await metrics(client))["dovetail_calls_total", "unknown_name", "other"] == 1
+
+
+async def test_only_the_call_that_cannot_be_read_is_left_unchecked(engine: ScriptedEngine, tok: Tokenizer) -> None:
+    calls = (Call("functions.tag:0", "tag", "no JSON"), Call("functions.tag:1", "tag", '{"tags": "secret"}'))
+    engine.ids = ids_of(Message(calls=calls), tok)
+    async with in_process(engine, tok) as client:
+        message, _ = await post(client, **OFF)
+    assert [defect["kind"] for defect in defects(message)] == ["malformed_call", "schema_mismatch"]
 
 
 async def test_an_unknown_tool_is_counted_without_a_label_of_its_own(engine: ScriptedEngine, tok: Tokenizer) -> None:

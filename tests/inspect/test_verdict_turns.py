@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from dovetail.events import Call, CallArguments, CallStart, Defect, Message
+from dovetail.events import Call, CallArguments, CallStart, Defect, Event, Message
 from dovetail.gateway.observe.recording import Recording
 from dovetail.gateway.observe.redaction import redacted
 from dovetail.inspect.verdict import misfits, verdict
+from dovetail.reading import MALFORMED
 from dovetail.tokens import Tokenizer
 from tests.gateway.scripted import MODEL, ScriptedEngine, ids_of
 from tests.gateway.test_recordings import only, recorded
@@ -155,6 +157,11 @@ def invalid(text: str) -> list[str]:
     return [*misfits([CallStart(0, "a", "f"), CallArguments(0, text), Defect("invalid_json", "call 0")])]
 
 
+def malformed(arguments: str) -> list[str]:
+    """What is reported of a call that cannot be read."""
+    return [*misfits([CallStart(0, "a", "f"), CallArguments(0, arguments), Defect("malformed_call", "a")])]
+
+
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -171,6 +178,8 @@ def invalid(text: str) -> list[str]:
 )
 def test_prose_in_place_of_json_is_named_by_its_place(text: str, where: str | None) -> None:
     assert invalid(text) == ([] if where is None else [f"call 1 (f): prose {where}"])
+    assert malformed(json.dumps({"a": None, MALFORMED: text})) == invalid(text)
+    assert malformed(text) == invalid(text)  # the input of a custom tool
 
 
 def test_a_long_hostile_text_takes_linear_time() -> None:
@@ -184,9 +193,18 @@ def test_a_detail_of_a_defect_that_says_nothing_is_left_out() -> None:
     start = CallStart(0, "a", "f")
     for detail in ("", "[5 characters]", "call 0"):
         assert not [*misfits([start, CallArguments(0, '{"a"'), Defect("invalid_json", detail)])]
-    events = [start, CallArguments(0, '{"a": 1}'), Defect("schema_mismatch", "call 0: /b/c against #/x/type")]
+    events: list[Event] = [
+        start,
+        CallArguments(0, '{"a": 1}'),
+        Defect("schema_mismatch", "call 0: /b/c against #/x/type"),
+    ]
     assert [*misfits(events)] == ["call 1 (f): `b.c` does not fit the schema's `type`"]
     for arguments, pointer in (("{", "/b/c"), ("[" * 5000, "/b/c"), ("[1]", "/" + "9" * 5000), ("[1]", "/７")):
-        written = [start, CallArguments(0, arguments), Defect("schema_mismatch", f"call 0: {pointer} against #/type")]
+        written: list[Event] = [
+            start,
+            CallArguments(0, arguments),
+            Defect("schema_mismatch", f"call 0: {pointer} against #/type"),
+        ]
         assert [each.endswith("does not fit the schema's `type`") for each in misfits(written)] == [True]
     assert not [*misfits([Defect("schema_mismatch", f"call {'9' * 5000}")])]
+    assert not [*misfits([start, CallArguments(0, "I think so"), Defect("malformed_call", "[1 character]")])]

@@ -136,7 +136,7 @@ def test_recipients(recipient: str, name: str, defects: list[str]) -> None:
         (" to=a" + call(), "", "", CALLED, ["text_in_header"]),
         (call("commentary to=functions. "), '{"q": "x"}', "", [], ["missing_name"]),
         (call("commentary "), '{"q": "x"}', "", [], ["missing_name"]),
-        (f"{CHANNEL}commentary to=functions.se", "to=functions.se ", "", [], ["missing_message", "truncated_call"]),
+        (f"{CHANNEL}commentary to=functions.se", "", "", [], ["missing_message", "truncated_call"]),
         (f"{CHANNEL}commentary to=functions.search{NEXT}{END}", "to=functions.search ", "", [],
          ["missing_message", "call_without_arguments", "missing_message_end", "missing_message", "missing_channel"]),
     ],

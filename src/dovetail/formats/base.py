@@ -21,7 +21,7 @@ from dovetail.events import Message, fold
 from dovetail.formats.answers.answer_grammar import AnswerGrammar
 from dovetail.formats.answers.tool_choice import Strict, requires_call
 from dovetail.formats.prompts import continuing, history
-from dovetail.formats.prompts.history import BARE_CALL, HistoryRules, Repair, Repaired
+from dovetail.formats.prompts.history import UNMARKED_CALL, HistoryRules, Repair, Repaired
 from dovetail.formats.turn import Turn
 from dovetail.grammar import Concat, ControlToken, ExactText, Grammar, Node
 from dovetail.grammar.bounded_reasoning import Markers
@@ -311,7 +311,7 @@ class Format(ABC):
             response_format=response_format,
             parallel_tool_calls=parallel_tool_calls,
             on_malformed_call=on_malformed_call,
-            bare_calls=BARE_CALL not in no_repair,
+            bare_calls=UNMARKED_CALL not in no_repair,
         )
 
     def template_variables(self, tools: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.events import CallArguments, CallEnd, CallStart, Content, Defect, Event, Reasoning
 from dovetail.gateway.observe.recording import RecordedOptions, RecordedStep, Recording
+from dovetail.reading import MALFORMED
 from dovetail.reading.defects import KINDS
 
 #: The details of defects, as `validation` and `grammar.schemas.check` write them.
@@ -201,19 +202,34 @@ def _count(number: int, one: str) -> str:
 def misfits(events: Sequence[Event]) -> Iterator[str]:
     """A sentence for each call, or content, that is no JSON or does not fit its schema."""
     texts = _texts(events)
-    names = {event.index: event.name for event in events if isinstance(event, CallStart)}
+    starts = {event.index: event for event in events if isinstance(event, CallStart)}
+    indices = {start.id: start.index for start in starts.values()}
     for event in events:
-        if not isinstance(event, Defect) or event.kind not in ("schema_mismatch", "invalid_json"):
+        if not isinstance(event, Defect):
             continue
-        where = _WHERE.match(event.detail)
-        if where is None:  # redacted
+        index: int | None
+        if event.kind == "malformed_call" and event.detail in indices:
+            index = indices[event.detail]
+            words = _not_json(_malformed(texts.get(index, "")))
+        elif event.kind in ("schema_mismatch", "invalid_json") and (where := _WHERE.match(event.detail)) is not None:
+            index = None if where["call"] is None else int(where["call"])
+            text = texts.get(index, "")
+            words = _not_json(text) if where["pointer"] is None else _mismatch(text, where["pointer"], where["schema"])
+        else:  # of another kind, or redacted
             continue
-        index = None if where["call"] is None else int(where["call"])
-        subject = "content" if index is None else f"call {index + 1} ({names.get(index, '')})"
-        text = texts.get(index, "")
-        words = _not_json(text) if where["pointer"] is None else _mismatch(text, where["pointer"], where["schema"])
+        subject = "content" if index is None else f"call {index + 1} ({starts[index].name if index in starts else ''})"
         if words:
             yield f"{subject}: {words}"
+
+
+def _malformed(arguments: str) -> str:
+    """What the model wrote as the arguments of a call that cannot be read."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):  # the input of a custom tool, or cut
+        return arguments
+    raw = value.get(MALFORMED) if isinstance(value, dict) else None
+    return raw if isinstance(raw, str) else arguments
 
 
 def _texts(events: Sequence[Event]) -> dict[int | None, str]:

@@ -31,9 +31,10 @@ class Literals:
         for literal in literals:
             if any(other != literal and other.startswith(literal) for other in literals):
                 raise ValueError(f"{literal!r} is the beginning of another literal")
+        self.pattern = re.compile(_pattern(literals, controls), re.DOTALL)
         #: Called as ``search(text, start)``. The match has a group if it is a whole literal (or, with `controls`, a
         #: control token that begins no literal), and no group if it is only the beginning of a literal.
-        self.search = re.compile(_pattern(literals, controls), re.DOTALL).search
+        self.search = self.pattern.search
 
 
 def _pattern(literals: Sequence[str], controls: bool) -> str:

@@ -142,6 +142,10 @@ class BareKeyReader(CallReader):
             self._defect("missing_call_end", self._id)
         self._end_call()
 
+    def _begins_call(self, text: str) -> bool:
+        begun = text.strip()
+        return self.before_name.startswith(begun) or super()._begins_call(begun.removeprefix(self.before_name))
+
     def _without_name_space(self, name: str) -> str:
         """The part of `name` that names a tool; `name` if none does."""
         parts = (name[at:] for at in (0, *(match.end() for match in _NAME_SPACE.finditer(name))))

@@ -12,8 +12,8 @@ import functools
 import re
 from typing import ClassVar, Final
 
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
 from dovetail.reading.tags import ParameterReader
@@ -35,6 +35,14 @@ class KeyTagReader(ParameterReader):
     def stops_of_values(cls) -> tuple[str, ...]:
         others = (cls.key, cls.value, *cls.around_calls())
         return (cls.parameter_end, *others, *("\n" + other for other in others), *cls.ends)
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return (cls.key, cls.value, cls.parameter_end, *cls.around_calls(), cls.think, cls.think_end.lstrip(), *cls.ends)
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return (cls.value,)
 
     @classmethod
     def around_calls(cls) -> tuple[str, ...]:

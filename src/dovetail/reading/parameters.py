@@ -58,6 +58,10 @@ class Parameters:
         """Whether the tool's schema says what type the parameter has."""
         return self._types_of[key] != ANY
 
+    def excludes(self, key: str) -> bool:
+        """Whether the tool certainly has no parameter of this name."""
+        return self._types_of.excludes(key)
+
     def open(self, key: str, types: frozenset[str] | None = None) -> Callable[[str], None]:
         """Begin a parameter, and return a function that takes its value.
 
@@ -141,6 +145,11 @@ class Parameters:
     def unfinished(self) -> bool:
         """Whether a parameter is open, or none has begun."""
         return self._in_string or self._buffered is not None or not self._keys
+
+    @property
+    def has_required(self) -> bool:
+        """Whether the parameters so far are all that the tool requires."""
+        return self._types_of.required <= self._keys
 
     @property
     def _must_be_text(self) -> bool:

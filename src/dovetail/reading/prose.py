@@ -83,6 +83,8 @@ class ProseReader(Reader):
     ends: tuple[str, ...] = ()
     #: The openers that are ordinary text.
     text_openers: tuple[str, ...] = ()
+    #: More ordinary text that opens calls in content, although the family does not write it.
+    other_openers: tuple[str, ...] = ()
     #: Markers that have a meaning inside a section only.
     inner: tuple[str, ...] = ()
     #: Markers around the messages of one turn. They are dropped.
@@ -127,7 +129,7 @@ class ProseReader(Reader):
         think, think_end, openers, answers, marks, stops = _marks_of_answers(type(self))
         # Ordinary text opens calls only if the answer may contain calls.
         in_reasoning = marks if self._options.calls and not self._options.structured else stops
-        in_content = (*in_reasoning, *self._unopened()) if in_reasoning is marks else stops
+        in_content = (*in_reasoning, *self.other_openers, *self._unopened()) if in_reasoning is marks else stops
         if self.wrapper_end:
             in_content = (*in_content, self.wrapper_end, "\n" + self.wrapper_end)
         answer_ended = False

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, NamedTuple
 
 from dovetail.events import Content
-from dovetail.reading.alphabet import any_control
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import FARTHEST, ReaderOptions, Script
+from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.value_ends import REST, REST_BEGUN, Closer, OpenValue, ValueEnds, value_ends
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
 
@@ -27,19 +27,37 @@ class ParameterReader(CallReader):
     #: What ends a section of calls, and what ends a parameter's value.
     section_end: str
     parameter_end: str
+    #: What may follow `parameter_end` and belongs to it.
+    after_parameter_end: ClassVar[str] = ""
+    #: Other spellings of the family's markers, each with the marker that it means.
+    other_marks: ClassVar[Mapping[str, str]] = {}
     #: Whether a newline after a parameter's opening tag belongs to the tag.
     newline_before_value = False
+    #: Whether nothing stands between the end of a value and what follows it.
+    one_line = False
     #: What may surround a value, if it is a string; "" for nothing.
     quotes = ("", "")
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
-        self.value_stops, self._value_end, self._text_stops = _stops_of_values(type(self))
+        self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
+        self._open_value = OpenValue(self._ends, (), self._is_foreign)
+        self._tag_cut = False  # whether the output is cut off in a tag
         super().__init__(options, tokenizer)
 
     @classmethod
     def stops_of_values(cls) -> tuple[str, ...]:
         """The markers that end a value: its own end, and those that should not come before it."""
+        raise NotImplementedError
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        """The markers that may come after a value."""
+        raise NotImplementedError
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        """What opens another parameter, where it stands in a value."""
         raise NotImplementedError
 
     @classmethod
@@ -54,53 +72,81 @@ class ParameterReader(CallReader):
         """The request's only tool, which a call without a name must mean; None if there are several."""
         return next(iter(self._options.tools)) if len(self._options.tools) == 1 else None
 
-    def _parameter_value(self, key: str, types: frozenset[str] | None = None, begun: str = "") -> Script[None]:
-        """Read one value, of which `begun` was read before. A marker that ends it too early is put back."""
+    def _is_foreign(self, tag: str) -> bool:
+        """Whether a nested tag, of which `tag` is all up to its bracket, is no parameter of the tool."""
+        return False
+
+    def _parameter_value(
+        self, key: str, types: frozenset[str] | None = None, begun: str = "", *, lenient: bool = False
+    ) -> Script[None]:
+        """Read one value, of which `begun` was read before. A marker that ends it too early is put back.
+
+        `lenient`: whether the value was not opened as the family does.
+        """
         write = self._parameters.open(key, types)
+        newlines: tuple[str, ...] = ()
         if begun:
             write(begun)
-        elif self.newline_before_value:
-            yield from self._skip("\n", 1)
-        marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
+        elif self.newline_before_value and (yield from self._next_is("\n", "\r\n")) == "\r\n":
+            self._defect("carriage_return", key)
+            newlines = ("\r\n",)
+        closers = self._closers
+        own = ()
+        if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
+            own = (f"</{key}>",)
+            newlines = (*newlines, "\n")
+        stops = self._value_marks
+        if own or newlines:
+            stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
+            stops = (*stops, *("\r\n" + closer for closer in closers if "\r\n" in newlines))
+        self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
+        marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
         if marker is None:
             return
         self._parameters.close()
-        if marker != self.parameter_end:
+        marker = marker.strip("\r\n")
+        if marker in own:
+            self._defect("misspelled_marker", marker)
+        elif marker in closers:
+            yield from self._end_of_closer(marker, self.parameter_end)
+        else:
             self._defect("missing_parameter_end", key)
             self._unread()
 
-    def _weigh_stop(self, text: str, at: int) -> int | None:
-        """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`.
+    def _end_of_closer(self, closer: str, end: str) -> Script[None]:
+        """Read the rest of the closing tag `end`, of which `closer` was read, or another spelling of it."""
+        rest = ""
+        if closer != end:
+            match = yield from self._look(REST, REST_BEGUN)
+            rest = match.group() if match is not None else ""
+            self._at += len(rest)
+        if closer + rest != end:
+            self._defect("misspelled_marker", closer + rest)
 
-        It does where the value is JSON and inside a string. Elsewhere the spelling of a control token does, unless
-        it ends the value, if the value's end comes before any other stop.
-        """
-        if text[self._at] != "\n" and self._parameters.in_json_string:
+    def _weigh_stop(self, text: str, at: int) -> int | None:
+        """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`."""
+        if text[self._at] not in "\r\n" and self._parameters.in_json_string:
             return string_goes_on(text, at)
-        if not any_control.search(text, self._at, at) or text.endswith(self._value_end, self._at, at):
+        if not self._parameters.is_text:
             return -1
-        limit = at + FARTHEST
-        end = text.find(self._value_end, at, limit)
-        for stop in self._text_stops:
-            if text.find(stop, at, limit if end < 0 else end) >= 0:
-                return -1
-        if end < 0 and len(text) < limit:
-            return None
-        if end < 0:
-            return FARTHEST - max(map(len, (self._value_end, *self._text_stops)))
-        # A newline before the end may belong to it.
-        return end - at - ("\n" + self.parameter_end in self.value_stops and text[at:end].endswith("\n"))
+        return self._open_value.weigh(text, self._at, at, over=self._over)
 
     def _close_parameters(self, marker: str | None, end: str) -> None:
         """End the call whose parameters stopped at `marker`. `end` was expected there."""
         parameters = self._parameters
         if marker is None and (parameters.unfinished or self._cut_off):
-            self._truncated_call(parameters.cut())
-            return
-        if marker != end:
+            if parameters.unfinished or self._tag_cut or not parameters.has_required:
+                self._truncated_call(parameters.cut())
+                return
+            self._defect("truncated_call", self._id)
+        elif marker != end:
             self._defect("missing_call_end", self._id)
         parameters.end()
         self._end_call()
+
+    def _abandon(self, text: str, defect: str) -> None:
+        self._tag_cut = defect == "truncated_call"
+        super()._abandon(text, defect)
 
     def _misplaced(self, text: str) -> None:
         """Report text that is misplaced, and that `_between` did not read."""
@@ -109,11 +155,42 @@ class ParameterReader(CallReader):
 
 
 @functools.lru_cache(256)
-def _stops_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], str, list[str]]:
-    """The stops of a family's values; what ends one for certain, and the stops that are ordinary text, both as in the
-    input."""
-    stops, end = kind.stops_of_values(), kind.parameter_end
-    return stops, kind.in_alphabet(end), [stop for stop in stops if not kind._is_control(stop) and end not in stop]
+def _ends_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], ValueEnds]:
+    """The stops of a family's values as the grammar has them; its closing tags up to the last bracket; what its reader
+    looks for in values; and what it compares that with."""
+    end, stops = kind.parameter_end, kind.stops_of_values()
+    others = [stop for stop in stops if stop.lstrip("\n") != end]
+    closers = {}
+    for each in (end, *(other for other, mark in kind.other_marks.items() if mark == end)):
+        closers |= _closers(kind, each, own=each == end, others=others)
+    nested = kind.nested_tags()
+    searched = [*closers, *others, *(tag for tag in nested if tag not in others)]
+    if kind.newline_before_value:
+        searched += ("\n" + closer for closer in closers)
+    in_text = [stop for stop in others if not kind._is_control(stop)]
+    nested = (*nested, *(tag for stop in others if (tag := stop.lstrip("\n")).startswith(nested)))
+    ends = value_ends(
+        kind.in_alphabet(end),
+        {kind.in_alphabet(closer): own for closer, own in closers.items()},
+        map(kind.in_alphabet, nested),
+        in_text,
+        map(kind.in_alphabet, kind.marks_after_values()),
+        kind.after_parameter_end and kind.in_alphabet(kind.after_parameter_end),
+        one_line=kind.one_line,
+    )
+    return stops, tuple(closers), tuple(dict.fromkeys(searched)), ends
+
+
+def _closers(
+    kind: type[ParameterReader], end: str, *, own: bool = True, others: Iterable[str] = ()
+) -> dict[str, Closer]:
+    """What a closing tag begins with, up to its last bracket: see `ValueEnds`. `others`: what it must not begin."""
+    stem = end.removesuffix(">")
+    if len(stem) < _SHORTEST_STEM or stem == end or any(other.lstrip("\n").startswith(stem) for other in others):
+        return {end: "whole"} if own else {end: "other"}
+    if kind.in_alphabet(end)[-1] == ">":
+        return {stem: "own"} if own else {stem: "other"}
+    return {end: "whole", stem: "other"}
 
 
 class TagReader(ParameterReader):
@@ -131,7 +208,8 @@ class TagReader(ParameterReader):
     declares_string = False
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
-        self._marks, self._marks_in_text = _marks_of_sections(type(self))
+        self._marks, self._marks_in_text, self._closing = _marks_of_sections(type(self))
+        self._misspelled = False  # whether the last tag was in another spelling
         super().__init__(options, tokenizer)
 
     @classmethod
@@ -144,6 +222,18 @@ class TagReader(ParameterReader):
                 stops.append(other)
         return tuple(stops)
 
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return _marks_of_sections(cls)[0]
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter))
+
+    def _is_foreign(self, tag: str) -> bool:
+        name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
+        return name is not None and self._parameters.excludes(name)
+
     # -- sections -----------------------------------------------------------------------------------------------------
 
     def _section(self, opener: str) -> Script[None]:
@@ -152,8 +242,11 @@ class TagReader(ParameterReader):
             return
         in_section = opener == self.section
         before = self._index
-        if not in_section:
-            if self._is_control(self.call):
+        if self.other_marks.get(opener) == self.section:
+            self._defect("misspelled_marker", opener)
+            in_section = True
+        elif not in_section:
+            if opener != self.call_in_text or self._is_control(self.call):
                 self._defect("missing_section")
                 self._unread()
             elif not (yield from self._call_in_text()):
@@ -163,7 +256,7 @@ class TagReader(ParameterReader):
             if marker == self.call:
                 yield from self._call()
             elif marker == self.parameter:
-                yield from self._parameter_without_call()
+                yield from self._parameter_without_call(in_section)
             elif marker == self.section:
                 if in_section:
                     self._defect("missing_section_end")
@@ -197,12 +290,25 @@ class TagReader(ParameterReader):
         return ("",) if cls._is_control(tag) else " \t\r\n=>/"
 
     def _begun(self, marker: str | None) -> Script[str | None]:
-        """`marker`, or the tag that it begins. The character after the tag is put back."""
+        """The marker that `marker` is or begins. Of an opening tag, what follows its name is put back."""
+        if marker is None:
+            return None
+        self._misspelled = False
         for tag in (self.call, self.parameter):
-            if marker is not None and marker.startswith(tag):
+            if marker.startswith(tag):
                 self._unread()
                 return (yield from self._next_is(tag))
-        return marker
+        if (end := self._closing.get(marker)) is not None:
+            yield from self._end_of_closer(marker, end)
+            return end
+        meant = self.other_marks.get(marker)
+        if meant is None:
+            return marker
+        self._misspelled = True
+        self._defect("misspelled_marker", marker)
+        if meant in (self.call, self.parameter):
+            self._at -= len(marker) - len(marker.removesuffix(_NAME))
+        return meant
 
     def _next_mark(self) -> Script[str | None]:
         """Read up to the next marker where no text belongs."""
@@ -222,8 +328,7 @@ class TagReader(ParameterReader):
         It is a call if its tag is complete and names one of the tools.
         """
         yield from self._begun(self.call_in_text)
-        longest = len(self.call_in_text) - len(self.call) + self._longest_name + len('"">')
-        header, marker = yield from self._read_up_to(longest, ">", "<", "\n", *self.controls)
+        header, marker = yield from self._read_up_to(LONGEST_HEADER, ">", "<", "\n", *self.controls)
         attributes, defect, stray, _ = self._attributes(header)
         name = attributes.get("name", "")
         if marker != ">" or name not in self._options.tools:
@@ -234,6 +339,7 @@ class TagReader(ParameterReader):
         if defect:
             self._defect(defect, header)
         self._begin_call(name)
+        self._arguments_in_tag(header)
         self._misplaced(stray)
         yield from self._body()
         return True
@@ -252,11 +358,19 @@ class TagReader(ParameterReader):
                 self._misplaced(tag.text + tag.rest)
                 return
         self._begin_call(name)
+        self._arguments_in_tag(tag.text)
         self._misplaced(tag.stray + tag.rest)
         if tag.empty:
             self._close_parameters(self.call_end, self.call_end)
         else:
             yield from self._body()
+
+    def _arguments_in_tag(self, text: str) -> None:
+        """Read the attributes of a call's tag that are parameters of the tool."""
+        for match in _ATTRIBUTE.finditer(text):
+            if match[1] != "name" and self._parameters.declares(match[1]):
+                self._parameters.open(match[1])(match[match.lastindex or 0])
+                self._parameters.close()
 
     def _skip_doubled(self, tag: _Tag) -> Script[None]:
         """Drop the tag of a parameter if it comes again at once."""
@@ -270,17 +384,42 @@ class TagReader(ParameterReader):
             else:
                 yield
 
-    def _parameter_without_call(self) -> Script[None]:
-        self._defect("missing_name", self.parameter)
-        if name := self._only_tool():
-            self._begin_call(name)
-            self._unread()
-            yield from self._body()
-        elif (tag := (yield from self._tag())) is not None:
-            self._misplaced(tag.text + tag.rest)
+    def _parameter_without_call(self, in_section: bool) -> Script[None]:
+        """Read a parameter outside of a call. With a tool's name it opens the call; else the call's tag is missing."""
+        lenient = self._misspelled
+        tag = yield from self._tag()
+        if tag is None:
+            return
+        only = self._only_tool() if in_section else None
+        if self._names_tool(tag, self._types_of(only) if only else None):
+            self._begin_misspelled(tag)
+        else:
+            self._defect("missing_name", self.parameter)
+            if not only:
+                self._misplaced(tag.text + tag.rest)
+                return
+            self._begin_call(only)
+            yield from self._parameter(tag, lenient)
+        yield from self._body()
+
+    def _names_tool(self, tag: _Tag, types: ParameterTypes | None) -> bool:
+        """Whether a parameter's tag has the name of a tool, and of no parameter of the tool with these types."""
+        name = tag.attributes.get("name", "")
+        return self._tool(name) in self._options.tools and not (types and types.declares(name))
+
+    def _begin_misspelled(self, tag: _Tag) -> None:
+        """Begin a call whose tag is a parameter's."""
+        self._defect("misspelled_marker", self.parameter + tag.text)
+        self._begin_call(tag.attributes["name"])
+        self._misplaced(tag.stray + tag.rest)
 
     def _body(self) -> Script[None]:
         """Read the open call, from the end of its tag to the end of the call."""
+        while (tag := (yield from self._rest_of_call())) is not None:
+            self._begin_misspelled(tag)
+
+    def _rest_of_call(self) -> Script[_Tag | None]:
+        """Read the same. If the tag of a parameter ends it that opens another call, return that."""
         yield from self._skip(WHITESPACE)
         if (yield from self._peek()) == "{":
             self._defect("json_arguments", self._id)
@@ -291,7 +430,13 @@ class TagReader(ParameterReader):
             while True:
                 marker = yield from self._next_mark()
                 if marker == self.parameter:
-                    yield from self._parameter()
+                    lenient = self._misspelled
+                    tag = yield from self._tag()
+                    if tag is not None and self._parameters.excludes(tag.attributes.get("name", "")):
+                        if self._names_tool(tag, None):
+                            self._close_parameters(marker, self.call_end)
+                            return tag
+                    yield from self._parameter(tag, lenient)
                 elif marker == self.parameter_end:
                     self._stray_marker(marker)
                 else:
@@ -299,9 +444,10 @@ class TagReader(ParameterReader):
             self._close_parameters(marker, self.call_end)
         if marker not in (None, self.call_end):
             self._unread()
+        return None
 
-    def _parameter(self) -> Script[None]:
-        tag = yield from self._tag()
+    def _parameter(self, tag: _Tag | None, lenient: bool) -> Script[None]:
+        """Read a parameter after its tag. `lenient`: whether that was in another spelling."""
         if tag is None:
             return
         key = tag.attributes.get("name")
@@ -318,10 +464,28 @@ class TagReader(ParameterReader):
         if tag.empty:
             self._parameters.open(key, types)
             self._parameters.close()
+        elif (value := tag.attributes.get("value")) is not None:
+            yield from self._value_in_tag(key, value)
         else:
             if self._exact and self._is_control(self.parameter):
                 yield from self._skip_doubled(tag)
-            yield from self._parameter_value(key, types, tag.rest)
+            yield from self._parameter_value(key, types, tag.rest, lenient=lenient)
+
+    def _value_in_tag(self, key: str, value: str) -> Script[None]:
+        """Read a value that begins in the tag of its parameter: `<parameter=city=Paris</parameter>`."""
+        bracket = self._input[self._at - 1 : self._at]
+        space = yield from self._skip(WHITESPACE, MOST_SPACE)
+        marker = yield from self._next_is(*self._marks)
+        if marker is None and (yield from self._peek()):
+            yield from self._parameter_value(key, begun=value + bracket + space, lenient=True)
+            return
+        self._parameters.open(key)(value)
+        self._parameters.close()
+        if self._closing.get(marker) == self.parameter_end:
+            yield from self._end_of_closer(marker, self.parameter_end)
+        elif marker is not None:
+            self._defect("missing_parameter_end", key)
+            self._unread()
 
     # -- one tag ------------------------------------------------------------------------------------------------------
 
@@ -386,18 +550,23 @@ class TagReader(ParameterReader):
 
 
 @functools.lru_cache(256)
-def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The markers in a family's sections, and where ordinary text may look like a tag."""
-    sections = (kind.section, kind.section_end, kind.think, kind.think_end.lstrip())
-    marks = (*sections, kind.call_end, kind.parameter_end, *kind.ends)
+def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, str]]:
+    """The markers in a family's sections, and where ordinary text may look like a tag; and the closing tag that each of
+    them begins."""
+    ends = {end: end for end in (kind.call_end, kind.parameter_end, kind.section_end) if end}
+    ends |= {other: end for other, end in kind.other_marks.items() if end in ends}
+    closing = {stem: end for each, end in ends.items() for stem in _closers(kind, each, own=each == end)}
+    others = (other for other in kind.other_marks if other not in ends)
+    marks = (kind.section, kind.think, kind.think_end.lstrip(), *closing, *others, *kind.ends)
     tags = [tag + after for tag in (kind.call, kind.parameter) for after in kind.after_tag(tag)]
-    return (*tags, *marks), (kind.call_in_text, kind.parameter_in_text, *marks)
+    return (*tags, *marks), (kind.call_in_text, kind.parameter_in_text, *marks), closing
 
 
 class EqualsTagReader(TagReader):
     """Reads tags whose name follows an equals sign: `<function=search>`, `<parameter=query>`."""
 
     tags_span_lines = False
+    other_openers = ("<parameter=",)
 
     def _attributes(self, text: str) -> Attributes:
         equals, name = text.lstrip()[:1], text.lstrip()[1:].strip()
@@ -405,6 +574,11 @@ class EqualsTagReader(TagReader):
             parsed = super()._attributes(text)
             return parsed._replace(defect=parsed.defect or "missing_attribute") if "name" in parsed.values else parsed
         defect = None
+        key, sign, value = name.partition("=")
+        if sign and not self._is_declared(name) and self._parameters.declares(key.strip()):
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            return Attributes({"name": key.strip(), "value": value}, "unclosed_tag", "", len(text))
         if not self._is_declared(name) and (longer := _WITH_ATTRIBUTES.fullmatch(name)):
             name, defect = longer[1], "extra_attributes"
         if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
@@ -438,10 +612,14 @@ class _Tag(NamedTuple):
     empty: bool
 
 
+#: Closing tags up to the last bracket that are shorter begin other words.
+_SHORTEST_STEM = 7
+_PLAIN_KEY = re.compile(r"\w{2,64}", re.ASCII)
 _DECLARED_TYPES = {"true": STRING, "false": VALUES}
 _ATTRIBUTE = re.compile(r"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]++))""")
 _AS_WRITTEN = re.compile(r'\s*name="(?P<name>[^=]*?)"?(?:\s+string="(?P<string>true|false)")?\s*')
-_WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'))+""")
+_NAME = " name="
+_WITH_ATTRIBUTES = re.compile(r"""([^\s"']+|"[^"]*"|'[^']*')(?:\s+[\w.:-]+=(?:"[^"]*"|'[^']*'|[^\s"'<>]+))+""")
 _WORD = re.compile(r"""=?\s*(["']?)([\w.-]+)\1""")
 _UNQUOTED = re.compile(r"=\s*+[^\s\"']++")
 

@@ -21,6 +21,9 @@ NULL: Final = frozenset(("null",))
 #: Keys under which models put all arguments of a call, although the tool has no such parameter.
 WRAPPERS: Final = ("arguments", "input", "parameters")
 
+#: Keywords with which a schema may have other parameters than its `properties`.
+_MORE_PARAMETERS: Final = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
+
 #: Each type alone, by its name.
 _TYPES: Final = {name: frozenset((name,)) for name in ANY}
 
@@ -64,6 +67,19 @@ class ParameterTypes:
         """The parameters that the tool's schema lists itself."""
         properties = self._root.get("properties") if isinstance(self._root, Mapping) else None
         return [*properties] if isinstance(properties, Mapping) else []
+
+    def excludes(self, key: str) -> bool:
+        """Whether the tool certainly has no parameter of this name: its schema lists its parameters, and no others."""
+        root = self._root
+        if not isinstance(root, Mapping) or not isinstance(root.get("properties"), Mapping):
+            return False
+        return key not in root["properties"] and not any(root.get(word) for word in _MORE_PARAMETERS)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The names of the parameters that a call must have."""
+        listed = _list(self._root.get("required")) if isinstance(self._root, Mapping) else ()
+        return frozenset(name for name in listed if isinstance(name, str))
 
     def is_wrapper(self, key: str) -> bool:
         """Whether `key` is one of `WRAPPERS` and no parameter of the tool, whose schema is known."""

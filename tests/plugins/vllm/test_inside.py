@@ -343,25 +343,31 @@ def test_built_in_names_can_be_overridden(python: str, folders: dict[str, Path])
         worker.close()
 
 
-@pytest.mark.parametrize("word", ["", "error", "text"])
-def test_a_call_that_cannot_be_read_is_what_the_variable_says(python: str, folders: dict[str, Path], word: str) -> None:
+def test_a_call_that_cannot_be_read_and_one_without_markup_are_what_the_variables_say(
+    inside: Inside, python: str, folders: dict[str, Path]
+) -> None:
     name, folder = "kimi_k25", folders["kimi_k25"]
-    call = (
+    markup = (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
         "rainy Oslo<|tool_call_end|><|tool_calls_section_end|>"
     )
-    ids = raw_prompt(f"Let me look.{call}<|im_end|>", tokenizer_in(folder), prefix=False, controls=True)
-    groups = [[token] for token in ids.ids(tokenizer_in(folder))]
-    job_fields = job(name, folder, groups, False, ended=True)
-    worker = Inside(python, **({names.ON_MALFORMED_CALL: word} if word else {}))
+    unmarked = json.dumps({"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}})
+
+    def read(worker: Inside, text: str) -> Message_:
+        ids = raw_prompt(f"{text}<|im_end|>", tokenizer_in(folder), prefix=False, controls=True)
+        groups = [[token] for token in ids.ids(tokenizer_in(folder))]
+        job_fields = job(name, folder, groups, False, ended=True)
+        streamed = nameless(worker.ask("streamed", **job_fields))
+        assert nameless(worker.ask("whole", **job_fields)) == streamed
+        return streamed
+
+    malformed = {"name": "get_weather", "arguments": json.dumps({MALFORMED: "rainy Oslo"})}
+    assert read(inside, f"Look. {markup}") == {"content": "Look. ", "reasoning": "", "calls": [malformed]}
+    (call,) = read(inside, unmarked)["calls"]
+    assert json.loads(call["arguments"]) == {"city": "Oslo", "days": 1}
+    worker = Inside(python, **{names.ON_MALFORMED_CALL: "text", names.NO_REPAIR: "unmarked_call"})
     try:
-        for do in ("streamed", "whole"):
-            read = nameless(worker.ask(do, **job_fields))
-            if word == "text":
-                assert (read["content"], read["calls"]) == (f"Let me look.{call}", [])
-            else:
-                (called,) = read["calls"]
-                assert (read["content"], called["name"]) == ("Let me look.", "get_weather")
-                assert json.loads(called["arguments"]) == {MALFORMED: "rainy Oslo"}
+        for text in (f"Look. {markup}", unmarked):
+            assert read(worker, text) == {"content": text, "reasoning": "", "calls": []}
     finally:
         worker.close()

@@ -211,6 +211,7 @@ class TagCalls(Declaration):
         own |= {"parameter": parameter[1], "parameter_end": parameter_end, "parameter_in_text": in_text(parameter)}
         own |= opened_by(controls, opener, in_text(tagged))
         own["inner"] = tuple(filter(is_control, (end, call_end, parameter[1], parameter_end)))
+        own["one_line"] = self.parameter.endswith(parameter_end)
         own["newline_before_value"] = "\n{value}" in self.parameter
         own["declares_string"] = "{is_string}" in self.parameter
         return (EqualsTagReader if tagged[2] == "=" else TagReader), own
@@ -219,6 +220,7 @@ class TagCalls(Declaration):
         """The same, for keys that have tags of their own in sections from `opener` to `end`."""
         own: dict[str, Any] = {"section": opener.lstrip("\n"), "section_end": end}
         own["key"], _, own["key_end"], own["value"], _, own["parameter_end"] = _tags(self.parameter)
+        own["one_line"] = self.parameter.endswith(own["parameter_end"])
         call, _, before_key, _, call_end = SLOT.split(self.call)
         call, name_end, call_end = call.strip(), before_key.strip(), call_end.strip()
         openers, inner, kind = [opener], [end], KeyTagReader

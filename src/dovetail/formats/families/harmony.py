@@ -264,6 +264,8 @@ class HarmonyReader(CallReader):
                 return
             else:
                 self._defect("truncated_call" if marker is None else "call_without_arguments", header.recipient)
+            if marker is None and not before and self._begins_call(header.recipient):
+                return  # the output is cut off in the name
             kind, before = Content, f"to={header.recipient} {before}"
         yield from self._rest_of_message(kind, before, marker)
 
@@ -319,6 +321,8 @@ class HarmonyReader(CallReader):
             if before:
                 self._events.append(kind(before))
         else:
+            if kind is Content and not before:
+                yield from self._bare_call()
             marker = yield from self._message_text(kind, before)
             if marker == CALL:
                 self._defect("missing_name")  # it ended like a call, but has no recipient
@@ -361,7 +365,7 @@ class HarmonyReader(CallReader):
         """Whether `marker`, the last one, which stands after the character `last`, is text of its message."""
         following = yield from self._peek()
         if marker in self._message_ends:
-            mentioned = last in BEFORE and (following == "\n" or following in AFTER)
+            mentioned = following == "<" or (last in BEFORE and (following == "\n" or following in AFTER))
             if not in_code and not mentioned:
                 return False
         elif marker == MESSAGE and not last and following not in AFTER:
@@ -373,19 +377,20 @@ class HarmonyReader(CallReader):
         """Whether `marker`, which comes next, after the character `last`, begins a header."""
         patterns = _patterns()
         match = yield from self._look(*patterns.headers[marker])
-        if match is None and not self._over:
-            return False
         if match is None:
-            begun = patterns.headers[marker][1].fullmatch(self._input, self._at) is not None
+            begun = self._over and patterns.headers[marker][1].fullmatch(self._input, self._at) is not None
             return begun and (self._cut_off or last not in BEFORE)
-        if last not in BEFORE:
-            return True
         length = match.end() - match.start()
-        whole = yield from self._look(patterns.whole[marker], patterns.within)
-        end = self._at + length if whole is None else whole.end() - 1
-        following = self._input[end : end + 1]
-        # A message may begin with a blank, after one that ended with a blank and not with its marker.
-        return following not in AFTER or (whole is not None and last not in QUOTES and following in WHITESPACE)
+        in_line = last in BEFORE
+        whole = yield from self._look((patterns.strict if in_line else patterns.loose)[marker], patterns.within)
+        if whole is not None:
+            following = self._input[whole.end() - 1]
+            # A message may begin with a blank, after one that ended with a blank and not with its marker.
+            return not in_line or following not in AFTER or (last not in QUOTES and following in WHITESPACE)
+        if self._cut_off and patterns.begun_rest.fullmatch(self._input, self._at + length):
+            return True
+        glued = self._input[self._at + length : self._at + length + 1]
+        return not in_line and glued.isalnum()
 
     def _call(self, header: Header, marker: str | None) -> Script[None]:
         name = header.recipient
@@ -408,13 +413,16 @@ class HarmonyReader(CallReader):
 class _Patterns(msgspec.Struct, frozen=True):
     """What may follow a marker, in the alphabet of the reader.
 
-    `headers`: by the marker, the beginning of a header as far as it shows that it is one, and what may become that.
-    `whole`: a header up to its `<|message|>` and one more character; `within`: what may become that.
+    `headers`: by the marker, the beginning of a header up to the name of its channel, and what may become that.
+    `strict`: a header up to its `<|message|>` and one more character; `loose`: the same with any words in it;
+    `within`: what may become that. `begun_rest`: the beginning of what follows the name of the channel.
     """
 
     headers: Mapping[str, tuple[re.Pattern[str], re.Pattern[str]]]
-    whole: Mapping[str, re.Pattern[str]]
+    strict: Mapping[str, re.Pattern[str]]
+    loose: Mapping[str, re.Pattern[str]]
     within: re.Pattern[str]
+    begun_rest: re.Pattern[str]
 
 
 @functools.cache
@@ -428,7 +436,10 @@ def _patterns() -> _Patterns:
     role = rf"{start} ?(?:{ROLE})?(?: ?{recipient})? ?"
     recipient_begun = rf" ?(?:to?|to=[^\s{control}]{{0,128}})"
     role_in_part = rf" ?(?:{role_begun}|(?:{ROLE})?(?:{recipient_begun})? ?(?:{channel} ?(?:{begun}))?)"
-    rest = rf"(?: ?{recipient})? ?(?:json|code)? ?(?:{constrain} ?\w{{0,32}} ?)?{message}[\s\S]"
+    strict = rf"(?: ?{recipient})? ?(?:json|code)? ?(?:{constrain} ?\w{{0,32}} ?)?{message}[\s\S]"
+    words = rf"[^\n{control}]{{0,160}}"
+    loose = rf"{words}(?:[{channel}{constrain}]{words}){{0,2}}{message}[\s\S]"
+    type_begun = "|".join(name[:n] for name in _TYPES for n in range(len(name) + 1))
     return _Patterns(
         {
             START: (
@@ -437,8 +448,10 @@ def _patterns() -> _Patterns:
             ),
             CHANNEL: (re.compile(name), re.compile(rf"{channel} ?(?:{begun})")),
         },
-        {START: re.compile(rf"{role}(?:{name})?{rest}"), CHANNEL: re.compile(name + rest)},
-        re.compile(rf"[{control}][^\n{control}]{{0,160}}(?:[{control}][^\n{control}]{{0,160}}){{0,3}}"),
+        {START: re.compile(rf"{role}(?:{name})?{strict}"), CHANNEL: re.compile(name + strict)},
+        {START: re.compile(rf"{role}(?:{name})?{loose}"), CHANNEL: re.compile(name + loose)},
+        re.compile(rf"[{control}]{words}(?:[{control}]{words}){{0,4}}"),
+        re.compile(rf"(?:{recipient_begun})? ?(?:{type_begun})(?: ?{constrain} ?\w{{0,32}})? ?"),
     )
 
 

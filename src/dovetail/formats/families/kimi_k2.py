@@ -29,10 +29,10 @@ from dovetail.formats.parts import arguments_json, text_of
 from dovetail.formats.prompts.history import HistoryRules
 from dovetail.grammar import Concat, ExactText, Index, Node
 from dovetail.reading import CallReader, ReaderOptions, Script
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.bare_json import fits
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_end import JsonEnd
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import FARTHEST_CALL, MOST_SPACE
 from dovetail.tokens import Prompt, Tokenizer
 

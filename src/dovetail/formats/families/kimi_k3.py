@@ -26,6 +26,7 @@ from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import QUOTES, Prose
 from dovetail.reading.tags import ParameterReader
+from dovetail.reading.value_ends import OpenValue
 from dovetail.tokens import Prompt, Segment
 
 _NAMES = ("message", "think", "response", "tools", "call", "argument", "json")
@@ -58,7 +59,7 @@ class KimiK3Reader(ParameterReader):
     ends = (END,)
     think, think_end = _THINK + SEP, _THINK_END + SEP
     section, section_end = _TOOLS + SEP, _TOOLS_END + SEP
-    parameter_end = _ARGUMENT_END
+    parameter_end, after_parameter_end = _ARGUMENT_END, SEP
     openers = (_TOOLS, _CALL)
     inner = (_ARGUMENT, _JSON, _TOOLS_END, _CALL_END, _ARGUMENT_END, _JSON_END)
     #: The beginnings of all known tags. A mark before anything else is misplaced.
@@ -67,6 +68,14 @@ class KimiK3Reader(ParameterReader):
     @classmethod
     def stops_of_values(cls) -> tuple[str, ...]:
         return (_ARGUMENT_END, _ARGUMENT, _CALL_END, _CALL, _TOOLS_END, _TOOLS, _MESSAGE_END, *cls.ends)
+
+    @classmethod
+    def marks_after_values(cls) -> tuple[str, ...]:
+        return (*cls.tags, *cls.ends)
+
+    @classmethod
+    def nested_tags(cls) -> tuple[str, ...]:
+        return (_ARGUMENT,)
 
     def _read(self) -> Script[None]:
         inside = "think" if self._options.thinking else "response"
@@ -216,6 +225,7 @@ class KimiK3Reader(ParameterReader):
         write = self._parameters.open(key, types)
         if tag.stop != SEP and rest:
             write(rest)
+        self._open_value = OpenValue(self._ends, (), self._is_foreign)
         marker = yield from self._value(write, *self.value_stops, weigh=self._weigh_stop)
         if marker is None:
             return

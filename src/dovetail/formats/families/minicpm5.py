@@ -9,14 +9,17 @@ values as Python does. We write JSON, and read both.)
 
 from __future__ import annotations
 
+import functools
 import re
 
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.reading import Script
+from dovetail.reading.alphabet import Literals
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.tags import TagReader
+from dovetail.reading.value_ends import OpenValue
 from dovetail.reading.values import STRING
 
 CDATA, CDATA_END = "<![CDATA[", "]]>"
@@ -26,22 +29,22 @@ _NEEDS_CDATA = re.compile(r"[<&\n]")
 class MiniCPM5Reader(TagReader):
     quotes = (CDATA, CDATA_END)
 
-    def _parameter_value(self, key: str, types: frozenset[str] | None = None, begun: str = "") -> Script[None]:
+    def _parameter_value(
+        self, key: str, types: frozenset[str] | None = None, begun: str = "", *, lenient: bool = False
+    ) -> Script[None]:
         if not begun:
             begun = yield from self._skip(WHITESPACE, MOST_SPACE)
             if (yield from self._next_is(CDATA)) is not None:
                 yield from self._cdata(key)
                 return
-        yield from super()._parameter_value(key, types, begun)
+        yield from super()._parameter_value(key, types, begun, lenient=lenient)
 
     def _cdata(self, key: str) -> Script[None]:
         """Read a value in CDATA. Newlines around it mean nothing."""
         ends = tuple(CDATA_END + newline + self.parameter_end for newline in ("", "\n"))
-        outside, self._value_end = self._value_end, self.in_alphabet(ends[0])
         marker = yield from self._value(
             self._parameters.open(key, STRING), *ends, *self.value_stops, weigh=self._weigh_stop_in_cdata
         )
-        self._value_end = outside
         if marker is None:
             return
         self._parameters.close()
@@ -51,7 +54,17 @@ class MiniCPM5Reader(TagReader):
                 self._unread()
 
     def _weigh_stop_in_cdata(self, text: str, at: int) -> int | None:
-        return -1 if text[self._at] == CDATA_END[0] else self._weigh_stop(text, at)
+        """Whether CDATA goes on at a stop, because its end comes before any other text that ends it."""
+        if text[self._at] == CDATA_END[0]:
+            return -1
+        outside = self._ends
+        ends = outside._replace(end=CDATA_END + outside.end, other=_ends_in_cdata(type(self)))
+        return OpenValue(ends, (), self._is_foreign).goes_on(text, at)
+
+
+@functools.cache
+def _ends_in_cdata(kind: type[MiniCPM5Reader]) -> re.Pattern[str]:
+    return Literals((CDATA_END + kind.in_alphabet(kind.parameter_end),), controls=False).pattern
 
 
 class MiniCPM5Calls(TagCalls):

@@ -11,8 +11,20 @@ Only the outer tags are control tokens. Source: MiniMax's chat template.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
+from dovetail.reading.tags import TagReader
+
+
+class MiniMaxM2Reader(TagReader):
+    other_marks: ClassVar[Mapping[str, str]] = {
+        "<tool_call>": "<minimax:tool_call>",
+        "</tool_call>": "</minimax:tool_call>",
+    }
+    other_openers = ("<tool_call>", "\n<tool_call>")
 
 
 class MiniMaxM2(DeclaredFormat):
@@ -29,3 +41,4 @@ class MiniMaxM2(DeclaredFormat):
         call='<invoke name="{name}">\n{parameters}</invoke>\n',
         parameter='<parameter name="{key}">{value}</parameter>\n',
     )
+    script = MiniMaxM2Reader

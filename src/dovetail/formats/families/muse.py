@@ -81,6 +81,9 @@ class MuseReader(TagReader):
         if marker != MESSAGE:
             if marker:
                 self._unread()
+            if marker is None and self._begins_call(name):
+                self._defect("truncated_call", name)
+                return None
             if self._tool(name) not in self._options.tools:
                 self._abandon(f"to={recipient}", "missing_message" if marker != "" else "endless_header")
                 return (yield from self._message_text(Content))
@@ -102,6 +105,8 @@ class MuseReader(TagReader):
             yield from self._call_to(recipient)
             stops = (*stops, self.section_end, self.call_end) if self._options.calls else stops
         self._shown = ""
+        if kind is Content and recipient == USER:
+            yield from self._bare_call()
         while (marker := (yield from self._text(kind, *stops))) is not None:
             if marker in self.ends:
                 in_line = self._shown[-1:] in BEFORE and (yield from self._peek()) in AFTER

@@ -93,6 +93,7 @@ class PythonicReader(PythonReader):
         begins = True  # whether any name opens a list here
         while True:
             if begins and place is Content:
+                yield from self._bare_call()
                 while (yield from self._first_list()):
                     pass
             marker = yield from self._text(place, *(in_content if place is Content else markers))
@@ -155,7 +156,7 @@ class PythonicReader(PythonReader):
         bracket = may_be_called and (yield from self._next_is("["))
         if bracket and (yield from self._list(_LONGEST_NAME, _NAME.fullmatch, space, expected)):
             return True
-        if expected and not bracket and (yield from self._bare_call()):
+        if expected and not bracket and (yield from self._call_alone()):
             return True
         following = yield from self._peek()
         if expected and not following and self._cut_off:
@@ -168,7 +169,7 @@ class PythonicReader(PythonReader):
             self._events.append(Content(space))
         return False
 
-    def _bare_call(self) -> Script[bool]:
+    def _call_alone(self) -> Script[bool]:
         """Read a call without a list around it, after the marker; False if none comes."""
         stops = dict.fromkeys(f"{name}(" for name in self._options.tools)
         call = (yield from self._next_is(*stops)) if len(stops) <= _MOST_NAMES else None

@@ -29,7 +29,7 @@ from dovetail.formats.prompts.turns import (
 )
 
 #: The repair that changes no history: it is left out with the others, and made where the answer is read.
-BARE_CALL = "bare_call"
+UNMARKED_CALL = "unmarked_call"
 #: Every kind of repair and what it does. Clients and metrics may rely on the names. `hidden_call` and `hidden_result`
 #: only report what the template does. The last two refuse a history that cannot be repaired.
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -60,8 +60,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "call each one answers",
         "hidden_call": "a call is left out of the prompt, because the chat template shows none",
         "hidden_result": "a result is left out of the prompt, because the chat template shows none",
-        BARE_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of the "
-        "answer reports it",
+        UNMARKED_CALL: "an answer that is nothing but the JSON of a call to one of the tools is that call; a defect of "
+        "the answer reports it",
         "orphan_result": "a result that answers no earlier call is refused",
         "unanswered_call": "a call without a result before the next message of another role is refused",
     }

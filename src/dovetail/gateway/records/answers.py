@@ -220,10 +220,14 @@ class AnswerRecorder:
 def _read(new_reader: Callable[[], Reader], segments: Sequence[Segment], reason: str) -> tuple[Message, Open]:
     """The message in `segments`, and which of its texts would go on after them."""
     reader = new_reader()
-    probed = fold([*reader.feed_segments([*segments, Segment(_PROBE, False)]), *reader.finish("length")])
-    if not probed.calls and probed.content.endswith(_PROBE):
-        return Message(probed.content.removesuffix(_PROBE), probed.reasoning), "content"
-    if not probed.calls and not probed.content and probed.reasoning.endswith(_PROBE):
-        return Message("", probed.reasoning.removesuffix(_PROBE)), "reasoning"
-    reader = new_reader()
-    return fold([*reader.feed_segments(segments), *reader.finish(reason)]), "markup"
+    message = fold([*reader.feed_segments(segments), *reader.finish(reason)])
+    if not message.calls:
+        reader = new_reader()
+        probed = fold([*reader.feed_segments([*segments, Segment(_PROBE, False)]), *reader.finish("length")])
+        # An opener at the end of `segments` is text in `probed`, because no call follows.
+        if probed.content.removesuffix(_PROBE).strip() == message.content.strip() and not probed.calls:
+            if probed.content.endswith(_PROBE):
+                return message, "content"
+            if not probed.content and probed.reasoning.endswith(_PROBE):
+                return message, "reasoning"
+    return message, "markup"

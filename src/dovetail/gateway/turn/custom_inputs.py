@@ -2,7 +2,7 @@
 
 The input is decoded as it comes. A call whose arguments the reader could not read has their text as its input. One
 whose arguments begin in any other way than `{"input": "…` has the arguments themselves as its input, so that no text is
-lost. The validation reports both.
+lost. Defects report both.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from dovetail.conversation import Tools
 from dovetail.errors import ContextExceeded, EngineError, InvalidRequest
 from dovetail.formats import turn as formats
 from dovetail.formats.base import Format
-from dovetail.formats.prompts.history import BARE_CALL, Repair
+from dovetail.formats.prompts.history import UNMARKED_CALL, Repair
 from dovetail.gateway.records.answers import AnswerRecorder, AnswerStart, Signatures, recorded_answers, spelling
 from dovetail.gateway.records.record import Sealer, model_digest
 from dovetail.gateway.turn.logprobs import Speller
@@ -176,7 +176,7 @@ class TurnRunner:
             response_format=request.response_format,
             parallel_tool_calls=request.parallel_tool_calls,
             on_malformed_call=request.extension.on_malformed_call or self._defaults.on_malformed_call,
-            bare_calls=BARE_CALL not in self._repairs_off(request),
+            bare_calls=UNMARKED_CALL not in self._repairs_off(request),
         )
         with request.trace.stage("compile"), errors_about_tools():
             if any(tool.custom for tool in tools):  # no other tool has a grammar of its own

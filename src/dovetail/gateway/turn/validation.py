@@ -97,6 +97,7 @@ class AnswerValidator:
         self._open: dict[int, tuple[str, list[str]]] = {}  # the name and the argument fragments of calls without an end
         self._content: list[str] = []
         self._called = False
+        self._malformed = False  # whether the reader could not read the call that ends next
         self.calls: list[ValidatedCall] = []
 
     async def feed(self, events: Iterable[Event]) -> list[Event]:
@@ -110,6 +111,8 @@ class AnswerValidator:
                     self._called = True
                 case CallArguments(index, fragment) if index in self._open:
                     self._open[index][1].append(fragment)
+                case Defect("malformed_call"):
+                    self._malformed = True
                 case Content(text) if self._schemas.content is not None:
                     self._content.append(text)
                 case _:
@@ -134,9 +137,13 @@ class AnswerValidator:
         return defects
 
     async def _ended(self, index: int, name: str, arguments: str) -> list[Event]:
+        malformed, self._malformed = self._malformed, False
         checker = self._schemas.tools.get(name)
         if checker is None:  # the reader has reported it
             self.calls.append(ValidatedCall(None, "unknown_name"))
+            return []
+        if malformed:  # the reader has reported that too
+            self.calls.append(ValidatedCall(name, "invalid_json"))
             return []
         fault = await _fault(checker, arguments)
         self.calls.append(ValidatedCall(name, fault.kind if fault else None))

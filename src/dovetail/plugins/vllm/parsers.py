@@ -26,7 +26,7 @@ from vllm.tool_parsers import ToolParser
 
 from dovetail.events import CallArguments, CallStart, Content, Event, Message, Reasoning, fold
 from dovetail.formats.base import Format
-from dovetail.formats.prompts.history import BARE_CALL
+from dovetail.formats.prompts.history import UNMARKED_CALL
 from dovetail.formats.turn import Turn
 from dovetail.plugins.vllm import model_format, names
 from dovetail.plugins.vllm.reasoning import ReasoningSpans
@@ -154,7 +154,7 @@ def open_stream(fmt: Format, tokenizer: Any, request: Any, *, thinking: bool, ca
         tools=tools_of(request),
         tool_choice=choice_of(request) if calls else "none",
         on_malformed_call=names.on_malformed_call(os.environ.get(names.ON_MALFORMED_CALL, "")),
-        bare_calls=BARE_CALL not in names.repairs_off(os.environ.get(names.NO_REPAIR, "")),
+        bare_calls=UNMARKED_CALL not in names.repairs_off(os.environ.get(names.NO_REPAIR, "")),
         left_open=thinking,
     )
     return Stream(turn.reader(own, call_prefix=f"call_{uuid.uuid4().hex[:16]}_"), own)

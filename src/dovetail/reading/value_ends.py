@@ -1,0 +1,201 @@
+"""`OpenValue`: where a value between tags ends, although its text may spell the tags, or the model misspells them.
+
+A value ends at a closing tag that the rest of the call follows. With anything else behind it, the tag is text if the
+value's own closing tag comes again before any other marker. So what the grammar derives is read as derived: no value
+has its own closing tag in it. A near-miss of that tag counts by the same rule, reversed: it is text if the proper
+closing tag comes before any other marker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from dovetail.reading.alphabet import Literals, Search, any_control
+from dovetail.reading.reader import FARTHEST
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*+")
+#: The rest of a closing tag after the last letter of its name. A tag that a line break ends lacks its bracket.
+REST: Final = re.compile(r"[^<>\n]{0,32}+(?:>|(?=\n))")
+REST_BEGUN: Final = re.compile(r"[^<>\n]{0,32}+")
+#: What stands for the end of the output where a marker is expected.
+_END_OF_OUTPUT: Final = "\n"
+#: How many characters of a tag are waited for to see its name.
+_LONGEST_TAG: Final = 256
+
+
+#: See `ValueEnds`.
+Closer: TypeAlias = Literal["whole", "own", "other"]
+
+
+class ValueEnds(NamedTuple):
+    """What may end a family's values, as it stands in the input.
+
+    `closers`: the closing tag and its near-misses, up to the last bracket. It is "whole" if it has no bracket, "own" if
+    a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `ends`: all
+    of the closing tag. `other` finds that and the ordinary text that ends a value in its place. `marks` finds what may
+    follow a value, of which `longest` is the longest. `after`: what may follow the closing tag and belongs to it.
+    `one_line`: whether the family writes nothing between a value and what follows it.
+    """
+
+    closers: Mapping[str, Closer]
+    nested: frozenset[str]
+    end: str
+    other: re.Pattern[str]
+    marks: Search
+    longest: int
+    after: str
+    one_line: bool
+
+
+def value_ends(
+    end: str,
+    closers: Mapping[str, Closer],
+    nested: Iterable[str],
+    stops: Iterable[str],
+    marks: Iterable[str],
+    after: str = "",
+    *,
+    one_line: bool,
+) -> ValueEnds:
+    """`stops`: the ordinary text that ends a value in the place of `end`. See `ValueEnds`."""
+    marks = {mark.lstrip() for mark in marks}
+    # No literal may begin another.
+    marks = tuple(mark for mark in marks if not any(mark != other and mark.startswith(other) for other in marks))
+    other = Literals((end, *stops), controls=False).pattern
+    search = Literals(marks, controls=False).search
+    return ValueEnds(closers, frozenset(nested), end, other, search, max(map(len, marks), default=0), after, one_line)
+
+
+class OpenValue:
+    """Judges the markers in one value.
+
+    `closers`: closing tags of this value that are no spelling of the family's, named after its key.
+    `lenient`: whether the value was not opened as the family does, so that no grammar derives it.
+    `excludes`: whether a nested tag, of which it gets all up to its bracket, is no parameter of the tool.
+    """
+
+    def __init__(
+        self, ends: ValueEnds, closers: Iterable[str], excludes: Callable[[str], bool], *, lenient: bool = False
+    ) -> None:
+        self._ends = ends
+        self._closers = frozenset(closers)
+        self._excludes = excludes
+        self._lenient = lenient
+        #: How many nested parameters are open in the value's text.
+        self._depth = 0
+
+    def weigh(self, text: str, begin: int, at: int, *, over: bool) -> int | None:
+        """Whether the marker from `begin` to `at` ends the value: see `reading.reader.Weigh`."""
+        marker = text[begin:at].lstrip(" \r\n")
+        own = self._ends.closers.get(marker)
+        if own is not None or marker in self._closers:
+            return self._closer(text, at, own, over)
+        nested = marker in self._ends.nested
+        if not any_control.search(marker):
+            if not nested:
+                return -1
+            if text[begin] == "\n":
+                return self._nested_line(text, at - len(marker), at, over)
+            self._depth += 1
+            return 0
+        length = self.goes_on(text, at)
+        if nested and length is not None and length >= 0:
+            self._depth += 1
+        return length
+
+    def goes_on(self, text: str, at: int) -> int | None:
+        """Whether the value goes on at `at`, because its end comes before anything else that ends it: see `weigh`."""
+        match = self._ends.other.search(text, at, at + FARTHEST)
+        if match is not None and match.lastindex:
+            return 0 if match.group() == self._ends.end else -1
+        return 0 if len(text) >= at + FARTHEST else None
+
+    # -- one marker ---------------------------------------------------------------------------------------------------
+
+    def _closer(self, text: str, at: int, own: Closer | None, over: bool) -> int | None:
+        """The same for a closing tag up to its last bracket. `own`: None if it is named after the key."""
+        exact = own == "whole"
+        if own in ("own", "other"):
+            rest = REST.match(text, at)
+            if rest is None:
+                begun = REST_BEGUN.fullmatch(text, at) is not None
+                return (-1 if over else None) if begun else 0
+            exact = own == "own" and text[at] == ">"
+            at = rest.end()
+        if self._ends.after and text.startswith(self._ends.after, at):
+            at += len(self._ends.after)
+        end, mark = self._next_mark(text, at, over)
+        if mark is None or mark == _END_OF_OUTPUT:
+            return -1 if mark else None
+        if exact or self._lenient:
+            return self._own_closer(text, at, end, mark, over)
+        if not mark or mark.removesuffix(">") in self._ends.closers:
+            return 0
+        if "\n" in text[at:end] and not any_control.search(mark):
+            return -1
+        return self.goes_on(text, at)
+
+    def _own_closer(self, text: str, at: int, end: int, mark: str, over: bool) -> int | None:
+        """The same for the family's closing tag, after which `mark` comes, at `end`."""
+        if not mark:
+            return self.goes_on(text, at)
+        if mark in self._ends.closers or mark.removesuffix(">") in self._ends.closers:
+            if self._depth:
+                self._depth -= 1
+                return 0
+            return -1
+        if mark in self._ends.nested:
+            excluded = self._depth > 0 and self._excluded(text, end, over)
+            if excluded:
+                self._depth -= 1
+            return None if excluded is None else 0 if excluded else -1
+        opens = mark[-1] != ">" and not any_control.match(mark, len(mark) - 1)
+        if opens or self._ends.one_line or "\n" in text[at:end]:
+            return -1
+        # Behind a marker in the same line, more markup or the end has to follow.
+        following = self._next_mark(text, end + len(mark), over)[1]
+        return None if following is None else -1 if following else self.goes_on(text, at)
+
+    def _nested_line(self, text: str, begin: int, at: int, over: bool) -> int | None:
+        """The same for a parameter's opening tag at the beginning of a line. It ends the value unless it is foreign.
+
+        It is, if the tool has no such parameter and the value goes on after the foreign one.
+        """
+        excluded = self._excluded(text, begin, over)
+        if not excluded:
+            return None if excluded is None else -1
+        if (length := self.goes_on(text, at)) != 0 or (end := text.find(self._ends.end, at, at + FARTHEST)) < 0:
+            return -1 if over or length == 0 else length
+        mark = self._next_mark(text, end + len(self._ends.end), over)[1]
+        if mark is None:
+            return None
+        if mark and mark.removesuffix(">") not in self._ends.closers:
+            return -1
+        length = self.goes_on(text, end + len(self._ends.end))
+        if length == 0:
+            self._depth += 1
+        return length
+
+    # -- what follows -------------------------------------------------------------------------------------------------
+
+    def _next_mark(self, text: str, at: int, over: bool) -> tuple[int, str | None]:
+        """Where whitespace ends, and the marker there: "" for text, None if that depends on text that has not come."""
+        end = _SPACE.match(text, at, at + FARTHEST).end()  # type: ignore[union-attr]  # it matches everywhere
+        if end == at + FARTHEST:
+            return end, ""
+        match = self._ends.marks(text[end : end + self._ends.longest], 0)
+        here = match is not None and match.start() == 0
+        if match is not None and here and match.lastindex:
+            return end, match.group()
+        if end == len(text) or here:
+            return end, _END_OF_OUTPUT if over else None
+        return end, ""
+
+    def _excluded(self, text: str, at: int, over: bool) -> bool | None:
+        """Whether the tag that begins at `at` has the name of no parameter. None if it is not known yet."""
+        end = text.find(">", at, at + _LONGEST_TAG)
+        if end < 0:
+            return None if len(text) < at + _LONGEST_TAG and not over else False
+        return self._excludes(text[at:end])
