@@ -15,6 +15,7 @@ from dovetail.reading.bare_keys import BareKeyReader
 from dovetail.reading.nested_tags import NestedTagReader
 from dovetail.reading.reader import FARTHEST
 from dovetail.reading.tags import ParameterReader
+from dovetail.reading.two_languages import JsonOrTagReader
 from dovetail.tokens import Segment
 from tests.examples import examples
 from tests.reading import families
@@ -41,7 +42,7 @@ def excluded(name: str) -> tuple[str, ...]:
         return (reader.string_end,)
     if isinstance(reader, NestedTagReader):
         return (reader.mark,)
-    if not isinstance(reader, ParameterReader):
+    if not isinstance(reader, ParameterReader) or isinstance(reader, JsonOrTagReader):
         return ()
     return (reader.parameter_end, *(s for s in reader.value_stops if not any(c in s for c in reader.controls)))
 

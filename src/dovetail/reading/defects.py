@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "empty_section": "a section without a call",
         "text_in_section": "text between calls; it is content",
         "stray_marker": "a marker where it means nothing; it is dropped",
+        "other_syntax": "JSON between markers where the family writes tags, or the reverse; it is read as what it is",
         "misspelled_marker": "a marker in another spelling than the family's; it is that marker",
         "stray_bracket": "a bracket too many; it is dropped",
         "stray_separator": "a comma or semicolon too many between calls; it is dropped",

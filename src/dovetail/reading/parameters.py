@@ -148,8 +148,9 @@ class Parameters:
 
     @property
     def has_required(self) -> bool:
-        """Whether the parameters so far are all that the tool requires."""
-        return self._types_of.required <= self._keys
+        """Whether the tool requires parameters, and the ones so far are all of these."""
+        required = self._types_of.required
+        return bool(required) and required <= self._keys
 
     @property
     def _must_be_text(self) -> bool:

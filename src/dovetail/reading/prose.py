@@ -36,6 +36,8 @@ _IN_HEADERS: Final = ("unreadable_id", "unknown_type")
 BRACKETS: Final = "<>[]{}"
 _TEXT = re.compile(r"\s{0,16}[^\s\ud800-\udfff]")
 _MAY_BE_TEXT = re.compile(r"\s{0,16}")
+_TEXT_IN_LINE = re.compile(r"[ \t]{0,16}[^\s\ud800-\udfff]")
+_MAY_BE_TEXT_IN_LINE = re.compile(r"[ \t]{0,16}")
 QUOTES: Final = frozenset("`'\"“‘«")
 #: What stands before and after a word or a quotation.
 BEFORE: Final = frozenset(" \t`'\"“‘«([{*_|:,=/")
@@ -229,9 +231,9 @@ class ProseReader(Reader):
     def _is_mentioned_end(self, kind: Prose) -> Script[bool]:
         """Whether the line goes on after the last marker, an end of the turn. Then it is emitted as `kind`."""
         written = self._last_marker()
-        if written in self.around_messages:
+        if written in self.around_messages or not self._shown:
             return False
-        in_line = (yield from self._peek()) not in ("", "\n", "\r", *self.controls)
+        in_line = self._shown[-1] != "\n" and (yield from self._look(_TEXT_IN_LINE, _MAY_BE_TEXT_IN_LINE)) is not None
         if not (in_line or (self._mentioned and (yield from self._text_follows()))):
             return False
         self._show(kind, written)

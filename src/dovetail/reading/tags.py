@@ -114,14 +114,19 @@ class ParameterReader(CallReader):
             self._unread()
 
     def _end_of_closer(self, closer: str, end: str) -> Script[None]:
-        """Read the rest of the closing tag `end`, of which `closer` was read, or another spelling of it."""
-        rest = ""
-        if closer != end:
-            match = yield from self._look(REST, REST_BEGUN)
-            rest = match.group() if match is not None else ""
-            self._at += len(rest)
-        if closer + rest != end:
-            self._defect("misspelled_marker", closer + rest)
+        """Read the rest of the last marker, `closer`, which begins the closing tag `end` or another spelling of it."""
+        if closer == end:
+            return
+        length = self._at - self._mark
+        self._unread()
+        while (rest := REST.match(self._input, self._at + length)) is None:
+            if self._over or not REST_BEGUN.fullmatch(self._input, self._at + length):
+                break
+            yield
+        self._mark = self._at
+        self._at += length if rest is None else rest.end() - self._at
+        if rest is None or closer + rest.group() != end:
+            self._defect("misspelled_marker", self._last_marker().strip())
 
     def _weigh_stop(self, text: str, at: int) -> int | None:
         """Whether a stop in a value, which ends at `at`, only spells a marker: see `reading.reader.Weigh`."""
@@ -251,6 +256,8 @@ class TagReader(ParameterReader):
                 self._unread()
             elif not (yield from self._call_in_text()):
                 return
+        if in_section and (yield from self._other_language()):
+            return
         while True:
             marker = yield from (self._next_mark() if in_section else self._mark_at_once())
             if marker == self.call:
@@ -266,7 +273,7 @@ class TagReader(ParameterReader):
                     self._defect("empty_section")
                 before = self._index
                 in_section = yield from self._another_section(self.section)
-                if not in_section:
+                if not in_section or (yield from self._other_language()):
                     return
             elif marker in (self.call_end, self.parameter_end):
                 self._stray_marker(marker)
@@ -276,6 +283,11 @@ class TagReader(ParameterReader):
                 if marker:
                     self._unread()
                 return
+
+    def _other_language(self) -> Script[bool]:
+        """Read the open section, if it is not in tags; whether it was not."""
+        return False
+        yield
 
     def _calls_alone(self) -> Script[None]:
         """Read calls that nothing surrounds."""

@@ -17,8 +17,8 @@ from dovetail.reading.reader import FARTHEST
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 #: The rest of a closing tag after the last letter of its name. A tag that a line break ends lacks its bracket.
-REST: Final = re.compile(r"[^<>\n]{0,32}+(?:>|(?=\n))")
-REST_BEGUN: Final = re.compile(r"[^<>\n]{0,32}+")
+REST: Final = re.compile(r"[\w/.:=\"' \t-]{0,32}+(?:>|(?=\r?\n))", re.ASCII)
+REST_BEGUN: Final = re.compile(r"[\w/.:=\"' \t-]{0,32}+\r?", re.ASCII)
 #: What stands for the end of the output where a marker is expected.
 _END_OF_OUTPUT: Final = "\n"
 #: How many characters of a tag are waited for to see its name.

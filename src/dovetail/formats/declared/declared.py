@@ -25,7 +25,8 @@ from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_objects import Keys
 from dovetail.reading.key_tags import KeyTagReader, SectionKeyTagReader
 from dovetail.reading.parameters import members
-from dovetail.reading.tags import EqualsTagReader, TagReader
+from dovetail.reading.tags import TagReader
+from dovetail.reading.two_languages import TagOrJsonReader
 from dovetail.tokens import Prompt, Segment
 
 #: Makes the node of a literal: see `Format.mark`.
@@ -214,7 +215,7 @@ class TagCalls(Declaration):
         own["one_line"] = self.parameter.endswith(parameter_end)
         own["newline_before_value"] = "\n{value}" in self.parameter
         own["declares_string"] = "{is_string}" in self.parameter
-        return (EqualsTagReader if tagged[2] == "=" else TagReader), own
+        return (TagOrJsonReader if tagged[2] == "=" else TagReader), own
 
     def _key_tag_reader(self, opener: str, end: str) -> tuple[type[CallReader], dict[str, Any]]:
         """The same, for keys that have tags of their own in sections from `opener` to `end`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dovetail.formats.base import EngineParsers, ReasoningBlock
 from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls
+from dovetail.reading.two_languages import JsonOrTagReader
 
 
 class Hermes(DeclaredFormat):
@@ -20,6 +21,7 @@ class Hermes(DeclaredFormat):
     end_of_turn = ("<|im_end|>",)
     other_ends = ("<|endoftext|>",)
     calls = JsonCalls("<tool_call>\n{call}\n</tool_call>", between="\n", after_content="\n")
+    script = JsonOrTagReader
 
 
 class Qwen3(Hermes):

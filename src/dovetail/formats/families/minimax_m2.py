@@ -17,9 +17,11 @@ from typing import ClassVar
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, TagCalls
 from dovetail.reading.tags import TagReader
+from dovetail.reading.two_languages import JsonInTags
 
 
-class MiniMaxM2Reader(TagReader):
+class MiniMaxM2Reader(TagReader, JsonInTags):
+    _other_language = JsonInTags._json_section
     other_marks: ClassVar[Mapping[str, str]] = {
         "<tool_call>": "<minimax:tool_call>",
         "</tool_call>": "</minimax:tool_call>",
