@@ -38,6 +38,11 @@ _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
 _SCALARS = frozenset(("string", "number", "integer", "boolean"))
 
 
+def _is_item(text: str) -> bool:
+    """Whether `text`, where an array belongs, is an item of it, and not the JSON of it or of null."""
+    return not text.lstrip(WHITESPACE + "\"'").startswith(("[", "null", "None")) and not text.isspace()
+
+
 class _Level(msgspec.Struct):
     """An open tag with tags in it."""
 
@@ -79,10 +84,10 @@ class NestedTagReader(CallReader):
     #: What opens a section if its tag lacks the first bracket.
     unbracketed: ClassVar[str]
     #: A section of calls in the markup of the family's earlier models, which has no marks: its tags and a parameter's.
-    older_section: ClassVar[str] = ""
-    older_section_end: ClassVar[str] = ""
-    older_parameter: ClassVar[str] = ""
-    older_parameter_end: ClassVar[str] = ""
+    older_section: ClassVar[str]
+    older_section_end: ClassVar[str]
+    older_parameter: ClassVar[str]
+    older_parameter_end: ClassVar[str]
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -113,8 +118,7 @@ class NestedTagReader(CallReader):
             if tag is None:
                 tag = yield from self._next_tag()
             if tag is None:
-                if in_section:
-                    self._defect("missing_section_end")
+                self._defect("missing_section_end")
                 return
             if tag.startswith(self.call):
                 tag = yield from self._call(tag)
@@ -126,7 +130,7 @@ class NestedTagReader(CallReader):
                     self._defect("empty_section")
                 if not (yield from self._another_section(self.section)):
                     return
-                before = self._index
+                before, in_section = self._index, True
             elif tag == self.call_end:
                 self._stray_marker(tag)
             elif self.mark + tag == self.section:
@@ -354,6 +358,9 @@ class NestedTagReader(CallReader):
         header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
         match = _NAME.fullmatch(f"{self.call}{header}>")
         name = "" if match is None else match[2].strip("\"'").strip()
+        if stop is None and self._cut_off and self._begins_tag(self.call + header):
+            self._defect("truncated_call", header)
+            return
         if stop != ">" or self._tool(name) not in self._options.tools:
             if stop:
                 self._unread()
@@ -508,7 +515,7 @@ class NestedTagReader(CallReader):
             self._open_level(member, tag)
             self._beside = text + self._beside
             return tag
-        if marker is not None and member.may_repeat and text.strip() and not text.lstrip().startswith("["):
+        if marker is not None and member.may_repeat and _is_item(text):
             self._may_repeat(member)
         self._value_writer.begin("", member.key, member.types)(text)
         if marker is None:
@@ -552,7 +559,7 @@ class NestedTagReader(CallReader):
     # -- repeated tags ------------------------------------------------------------------------------------------------
 
     def _may_repeat(self, member: _Member) -> None:
-        """One more tag like that of `member` will make its value, which comes now, the first one of a list."""
+        """If the tag of `member` comes again, its value, which comes now, is the first one of a list."""
         level = member.level
         level.last = member.tag
         if member.types & (_SCALARS | {"object"}):
