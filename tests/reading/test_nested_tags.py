@@ -91,7 +91,12 @@ CASES = [
     (section("#junk", call()), [("search", X)], "#<tool_call>\n#junk\n#</tool_call>", ["missing_section"]),
     (section(call("#x>" + QUERY)), [], section(call("#x>" + QUERY)), []),
     (section(call("#<>" + QUERY)), [("search", X)], "<>", ["text_in_section"]),
-    (section(call("#<topn>#x>3#</topn>")), [], section(call("#<topn>#x>3#</topn>")), []),
+    (section(call("#<topn>#x>3#</topn>")), [("search", '{"topn": "x>3"}')], "", ["unclosed_tag", "invalid_value"]),
+    (section(call("#<query>#a#b#</query>#<topn>#3#</topn>")), [("search", '{"query": "a#b", "topn": 3}')], "",
+     ["unclosed_tag"] * 3),
+    (section(call("#<query>#</query>#<query>#<topn>3#</topn>")),
+     [("search", '{"query": "", "query": "", "topn": 3}')], "",
+     ["duplicate_parameter", "missing_parameter_end"]),
     (section(call("words " + QUERY)), [], section(call("words " + QUERY)), []),
     (section(call(QUERY + QUERY)), [("search", '{"query": "x", "query": "x"}')], "", ["duplicate_parameter"]),
     ("a#b", [], "a#b", []),
@@ -112,7 +117,7 @@ CASES = [
 @pytest.mark.parametrize(("text", "calls", "content", "defects"), CASES)
 def test_calls(text: str, calls: list[tuple[str, str]], content: str, defects: list[str]) -> None:
     message = whole.read("minimax_m3", in_marks(text), TOOLS, thinking=False)
-    assert [(c.name, c.arguments) for c in message.calls] == calls
+    assert [(c.name, c.arguments) for c in message.calls] == [(n, in_marks(arguments)) for n, arguments in calls]
     assert (message.content, [defect.kind for defect in message.defects]) == (in_marks(content), defects)
 
 
@@ -183,6 +188,11 @@ REPAIRS = [
      '{"e": [{"old": "a", "n": 1}, {"n": 2}]}', "", ["unlisted_items"]),
     (tools(e={"type": "array", "items": TEXT}), "#<e>1#</e>", '{"e": ["1"]}', "", ["unlisted_items"]),
     (tools(e={"type": "array"}), "#<e>[1]#</e>", '{"e": [1]}', "", []),
+    (tools(e={"type": ["array", "null"]}), "#<e>null#</e>", '{"e": null}', "", []),
+    (CODE, "#" + "y" * 2000 + "#<t>1#</t>", f'{{"code": "{"y" * 2000}", "t": 1}}', "",
+     ["unclosed_tag", "missing_key_start", "missing_parameter_end"]),
+    (tools(o=EDITS["items"]), "#<o>#" + "y" * 2000 + "#</o>", '{"o": {}}', "y" * 2000,
+     ["unclosed_tag", *["text_in_section"] * 2]),
     # text beside tags
     (tools(e=EDITS), "#<e>words#<item>#<n>1#</n>#</item>#</e>", '{"e": [{"n": 1}]}', "words", ["text_in_section"]),
     (tools(o=EDITS["items"]), "#<o>words#<n>1#</n>more#</o>", '{"o": {"n": 1}}', "wordsmore", ["text_in_section"] * 2),
@@ -253,6 +263,7 @@ FIRST = '#<invoke name="save">#<code>a#</code>#</invoke>\n'
         (FIRST + '#<invoke name="sa', [("save", '{"code": "a"}')]),
         (FIRST + "#</tool", [("save", '{"code": "a"}')]),
         ('#<invoke name="save">#<code>a#</co', [("save", '{"code": "a"')]),
+        ('#<invoke name="save">#' + "y" * 2000, [("save", '{"code": "' + "y" * 2000)]),
         ('#<invoke name="save">#<code>a#</code>#<co', [("save", '{"code": "a"')]),
     ],
 )
@@ -272,7 +283,8 @@ LS = '{"code": "ls -la"}'
     ("text", "calls", "content", "defects"),
     [
         (f"<minimax:tool_call>\n{OLDER}</minimax:tool_call>", [LS], "", ["foreign_markup"]),
-        (f"Hi.\n<minimax:tool_call>\n{OLDER}{OLDER}</minimax:tool_call>\nso", [LS, LS], "Hi.\n\nso", ["foreign_markup"]),
+        (f"Hi.\n<minimax:tool_call>\n{OLDER}{OLDER}</minimax:tool_call>\nso", [LS, LS], "Hi.\n\nso",
+         ["foreign_markup"]),
         (f"So {OLDER}then", [LS], "So \nthen", ["missing_section", "foreign_markup"]),
         (f"<minimax:tool_call>{OLDER}", [LS], "", ["foreign_markup", "missing_section_end"]),
         (f'<minimax:tool_call><invoke name="save">{PARAMETER}', [LS], "",
@@ -322,3 +334,22 @@ def test_calls_without_marks_that_are_cut_off(cut: str, arguments: str) -> None:
 )
 def test_mentions_without_marks_are_text(text: str) -> None:
     assert whole.read("minimax_m3", text, CODE, thinking=False) == Message(text)
+
+
+@pytest.mark.parametrize("begun", ["<invoke na", '<invoke name="sa'])
+def test_a_later_call_without_marks_that_is_cut_off_is_no_content(begun: str) -> None:
+    message = whole.read("minimax_m3", f"<minimax:tool_call>{OLDER}{begun}", CODE, "length", thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", LS)], "")
+    assert whole.kinds(message) == ["foreign_markup", "truncated_call", "missing_section_end"]
+
+
+def test_a_later_header_before_reasoning_is_a_call_without_arguments() -> None:
+    text = f'#<tool_call>\n{FIRST}#<invoke name="save"></mm:think>so'
+    message = whole.read("minimax_m3", in_marks(text), CODE, thinking=False)
+    assert (whole.calls(message), message.content) == ([("save", '{"code": "a"}'), ("save", "{}")], "so")
+
+
+def test_an_object_that_is_cut_off() -> None:
+    text = in_marks('#<tool_call>\n#<invoke name="save">#<o>{"old": "x')
+    message = whole.read("minimax_m3", text, tools(o=EDITS["items"]), "length", thinking=False)
+    assert whole.calls(message) == [("save", '{"o": {"old": "x')]

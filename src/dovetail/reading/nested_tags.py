@@ -38,6 +38,11 @@ _EMPTY = (("object", "{}"), ("array", "[]"), ("null", "null"))
 _SCALARS = frozenset(("string", "number", "integer", "boolean"))
 
 
+def _is_item(text: str) -> bool:
+    """Whether `text`, where an array belongs, is an item of it, and not the JSON of it or of null."""
+    return not text.lstrip(WHITESPACE + "\"'").startswith(("[", "null", "None")) and not text.isspace()
+
+
 class _Level(msgspec.Struct):
     """An open tag with tags in it."""
 
@@ -79,10 +84,10 @@ class NestedTagReader(CallReader):
     #: What opens a section if its tag lacks the first bracket.
     unbracketed: ClassVar[str]
     #: A section of calls in the markup of the family's earlier models, which has no marks: its tags and a parameter's.
-    older_section: ClassVar[str] = ""
-    older_section_end: ClassVar[str] = ""
-    older_parameter: ClassVar[str] = ""
-    older_parameter_end: ClassVar[str] = ""
+    older_section: ClassVar[str]
+    older_section_end: ClassVar[str]
+    older_parameter: ClassVar[str]
+    older_parameter_end: ClassVar[str]
 
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._levels: list[_Level] = []
@@ -113,8 +118,7 @@ class NestedTagReader(CallReader):
             if tag is None:
                 tag = yield from self._next_tag()
             if tag is None:
-                if in_section:
-                    self._defect("missing_section_end")
+                self._defect("missing_section_end")
                 return
             if tag.startswith(self.call):
                 tag = yield from self._call(tag)
@@ -126,7 +130,7 @@ class NestedTagReader(CallReader):
                     self._defect("empty_section")
                 if not (yield from self._another_section(self.section)):
                     return
-                before = self._index
+                before, in_section = self._index, True
             elif tag == self.call_end:
                 self._stray_marker(tag)
             elif self.mark + tag == self.section:
@@ -354,6 +358,9 @@ class NestedTagReader(CallReader):
         header, stop = yield from self._read_up_to(LONGEST_HEADER, ">", *self.controls)
         match = _NAME.fullmatch(f"{self.call}{header}>")
         name = "" if match is None else match[2].strip("\"'").strip()
+        if stop is None and self._cut_off and self._begins_tag(self.call + header):
+            self._defect("truncated_call", header)
+            return
         if stop != ">" or self._tool(name) not in self._options.tools:
             if stop:
                 self._unread()
@@ -459,23 +466,23 @@ class NestedTagReader(CallReader):
         may_repeat = "array" in types and not (level.is_array or level.listed or wraps)
         member = _Member(level, tag, key, (end, f"</{key}>"), types, inside, may_repeat)
         self._last_end = end
-        space = ""
-        if types != STRING:
-            space = yield from self._skip(WHITESPACE, MOST_SPACE)
-            if (yield from self._next_is(self.mark)):
-                first = yield from self._tag()
-                if wraps and first is not None and not first.startswith("</"):
-                    self._defect("wrapped_arguments", key)
-                    self._levels.append(_Level(end, False, level.types, wraps=True))
-                    return first
-                self._write(head)
-                if first is not None and first.startswith("</") and not self._begins_inside(member, first):
-                    self._write(self._empty(types, key))
-                    return self._after_value(member, first)
-                if may_repeat and first not in (None, f"<{self.item}>"):
-                    self._may_repeat(member)
-                self._open_level(member, first)
+        space = (yield from self._skip(WHITESPACE, MOST_SPACE)) if types != STRING else ""
+        if (yield from self._next_is(self.mark)):
+            first = yield from self._tag()
+            if wraps and first is not None and not first.startswith("</"):
+                self._defect("wrapped_arguments", key)
+                self._levels.append(_Level(end, False, level.types, wraps=True))
                 return first
+            self._write(head)
+            if first is None and types & _SCALARS:  # a mark too many
+                return (yield from self._text_value(member, self._taken_text()))
+            if first is not None and not self._begins_inside(member, first, after_text=False):
+                self._write(self._empty(types, key))
+                return self._after_value(member, first)
+            if may_repeat and first not in (None, f"<{self.item}>"):
+                self._may_repeat(member)
+            self._open_level(member, first)
+            return first
         self._write(head)
         if member.types & _SCALARS:
             if may_repeat:
@@ -488,13 +495,15 @@ class NestedTagReader(CallReader):
         write = self._value_writer.begin("", member.key, member.types)
         if begun:
             write(begun)
-        marker = yield from self._up_to_tag(member, write)
-        if marker is None:
-            self._value_writer.cut()
-            self._cut_call()
-            return ""
-        self._value_writer.close()
-        return self._after_value(member, (yield from self._after_text(marker)))
+        while (marker := (yield from self._up_to_tag(member, write))) is not None:
+            tag = yield from self._after_text(marker)
+            if not self._beside:
+                self._value_writer.close()
+                return self._after_value(member, tag)
+            write(self.mark + self._taken_text())  # a mark without a tag is text
+        self._value_writer.cut()
+        self._cut_call()
+        return ""
 
     def _text_of_container(self, member: _Member, begun: str) -> Script[str | None]:
         """Read the value of an object or an array where text comes first: its JSON, or text beside the tags in it."""
@@ -506,7 +515,7 @@ class NestedTagReader(CallReader):
             self._open_level(member, tag)
             self._beside = text + self._beside
             return tag
-        if marker is not None and member.may_repeat and text.strip() and not text.lstrip().startswith("["):
+        if marker is not None and member.may_repeat and _is_item(text):
             self._may_repeat(member)
         self._value_writer.begin("", member.key, member.types)(text)
         if marker is None:
@@ -534,10 +543,12 @@ class NestedTagReader(CallReader):
         self._defect("missing_parameter_end", member.key)
         return tag
 
-    def _begins_inside(self, member: _Member, tag: str) -> bool:
-        """Whether `tag` after the text of a value stands in the value, and not after it."""
-        if tag in member.ends:
+    def _begins_inside(self, member: _Member, tag: str, *, after_text: bool = True) -> bool:
+        """Whether `tag` stands in a value, and not after it. `after_text`: whether it comes after text."""
+        if tag in member.ends or member.types == STRING:
             return False
+        if not after_text and not tag.startswith("</"):
+            return True
         key = tag.strip("</>")
         if self._is_array(member.types, tag):
             return key == self.item
@@ -548,7 +559,7 @@ class NestedTagReader(CallReader):
     # -- repeated tags ------------------------------------------------------------------------------------------------
 
     def _may_repeat(self, member: _Member) -> None:
-        """One more tag like that of `member` will make its value, which comes now, the first one of a list."""
+        """If the tag of `member` comes again, its value, which comes now, is the first one of a list."""
         level = member.level
         level.last = member.tag
         if member.types & (_SCALARS | {"object"}):

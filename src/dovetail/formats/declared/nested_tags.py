@@ -32,15 +32,15 @@ class NestedTagCalls(Declaration):
     `section`, `between`, `after_content`: see `JsonCalls`.
     `call`: one call, with the slots `{name}` and `{parameters}`.
     `mark`: the control token in front of each tag.
-    `item`: the name of the tag of an item.
     `older`: a section with one call and one parameter, as earlier models of the family write them. It is read, too.
+    `item`: the name of the tag of an item.
     """
 
     section: str
     call: str
     mark: str
+    older: str
     item: str = "item"
-    older: str = ""
     between: str = ""
     after_content: str = ""
 
@@ -71,22 +71,18 @@ class NestedTagCalls(Declaration):
         opener = (self.after_content + before).strip(" ")
         call = self.call.partition("name=")[0].removeprefix(self.mark)
         unbracketed = self.mark + before.removeprefix(self.mark + "<")
-        own: dict[str, Any] = {}
-        if self.older:
-            section, _, parameter, parameter_end, _, section_end = re.findall("<[^<>]*>", self.older)
-            own = {"older_section": section, "older_section_end": section_end, "text_openers": (section,)}
-            own |= {"older_parameter": parameter.partition("name=")[0], "older_parameter_end": parameter_end}
-            own["unopened"] = (self.call.partition("{name}")[0].removeprefix(self.mark) + '{name}"',)
-        return NestedTagReader, own | {
+        older, _, parameter, parameter_end, _, older_end = re.findall("<[^<>]*>", self.older)
+        return NestedTagReader, {
             "section": opener.lstrip("\n"),
             "section_end": end.removeprefix(self.mark),
             "unbracketed": unbracketed,
-            "openers": (
-                opener,
-                unbracketed,
-                *(self.mark + tag for tag in (call, call[1:])),
-                *own.get("text_openers", ()),
-            ),
+            "openers": (opener, unbracketed, self.mark + call, self.mark + call[1:], older),
+            "text_openers": (older,),
+            "unopened": (self.call.partition("{name}")[0].removeprefix(self.mark) + '{name}"',),
+            "older_section": older,
+            "older_section_end": older_end,
+            "older_parameter": parameter.partition("name=")[0],
+            "older_parameter_end": parameter_end,
             "mark": self.mark,
             "inner": (end,),
             "call": call,
