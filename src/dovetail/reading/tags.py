@@ -319,7 +319,7 @@ class TagReader(ParameterReader):
         self._misspelled = True
         self._defect("misspelled_marker", marker)
         if meant in (self.call, self.parameter):
-            self._at -= len(marker) - len(marker.removesuffix(_NAME))
+            self._at -= len(_NAME) if marker.endswith(_NAME) else marker.endswith(">")
         return meant
 
     def _next_mark(self) -> Script[str | None]:
@@ -363,6 +363,8 @@ class TagReader(ParameterReader):
         if tag is None:
             return
         name = tag.attributes.get("name", "").strip()
+        if not name and not tag.text:
+            name = yield from self._name_in_tags()
         if not name:
             self._defect("missing_name", tag.text)
             name = self._only_tool() or ""
@@ -376,6 +378,13 @@ class TagReader(ParameterReader):
             self._close_parameters(self.call_end, self.call_end)
         else:
             yield from self._body()
+
+    def _name_in_tags(self) -> Script[str]:
+        """Read the name of a call from tags of its own, if it is there: `<function><name>search</name>`."""
+        yield from self._skip(WHITESPACE, MOST_SPACE)
+        if (yield from self._next_is("<name>")) is None:
+            return ""
+        return (yield from self._read_up_to(LONGEST_HEADER, "</name>"))[0].strip()
 
     def _arguments_in_tag(self, text: str) -> None:
         """Read the attributes of a call's tag that are parameters of the tool."""
@@ -485,7 +494,7 @@ class TagReader(ParameterReader):
 
     def _value_in_tag(self, key: str, value: str) -> Script[None]:
         """Read a value that begins in the tag of its parameter: `<parameter=city=Paris</parameter>`."""
-        bracket = self._input[self._at - 1 : self._at]
+        bracket = ">" if self._input[self._at - 1] == ">" else ""
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
         marker = yield from self._next_is(*self._marks)
         if marker is None and (yield from self._peek()):
@@ -567,7 +576,11 @@ def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[st
     them begins."""
     ends = {end: end for end in (kind.call_end, kind.parameter_end, kind.section_end) if end}
     ends |= {other: end for other, end in kind.other_marks.items() if end in ends}
-    closing = {stem: end for each, end in ends.items() for stem in _closers(kind, each, own=each == end)}
+    closing = {
+        stem: end
+        for each, end in ends.items()
+        for stem in _closers(kind, each, own=each == end, others=(other for other in ends if other != each))
+    }
     others = (other for other in kind.other_marks if other not in ends)
     marks = (kind.section, kind.think, kind.think_end.lstrip(), *closing, *others, *kind.ends)
     tags = [tag + after for tag in (kind.call, kind.parameter) for after in kind.after_tag(tag)]
