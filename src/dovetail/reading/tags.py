@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from dovetail.events import Content
+from dovetail.events import Content, Event
 from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
@@ -43,6 +43,8 @@ class ParameterReader(CallReader):
         self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
         self._open_value = OpenValue(self._ends, (), self._is_foreign)
         self._tag_cut = False  # whether the output is cut off in a tag
+        #: What the script is looking for: the end of a value, the next marker of a section, or neither.
+        self._looks_for: Literal["", "end", "mark"] = ""
         super().__init__(options, tokenizer)
 
     @classmethod
@@ -100,7 +102,11 @@ class ParameterReader(CallReader):
             stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
             stops = (*stops, *("\r\n" + closer for closer in closers if "\r\n" in newlines))
         self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
-        marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
+        try:
+            self._looks_for = "end"
+            marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
+        finally:
+            self._looks_for = ""
         if marker is None:
             return
         self._parameters.close()
@@ -112,6 +118,28 @@ class ParameterReader(CallReader):
         else:
             self._defect("missing_parameter_end", key)
             self._unread()
+
+    def finish(self, reason: str = "stop") -> list[Event]:
+        if not self._over:
+            self._cut_marker(self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered)
+        return super().finish(reason)
+
+    def _cut_marker(self, begun: str) -> None:
+        """Complete or drop a marker of which `begun` is the beginning, where the output ends."""
+        marker = begun.lstrip(WHITESPACE)
+        if not marker:
+            return
+        known = self._is_control(marker)
+        if self._looks_for == "end":
+            end = self.parameter_end
+            if end.startswith(marker) and (known or (3 * len(marker) > 2 * len(end) and not self._is_control(end))):
+                self._defect("unclosed_tag", marker)
+                self._input += self._alphabet.from_text(end[len(marker) :])
+        elif self._looks_for == "mark" or (known and any(opener.startswith(marker) for opener in self.openers)):
+            self._defect("unclosed_tag", marker)
+            self._tag_cut = not marker.startswith("</")
+            self._input = self._input[: self._at]
+            self._alphabet.end()
 
     def _end_of_closer(self, closer: str, end: str) -> Script[None]:
         """Read the rest of the last marker, `closer`, which begins the closing tag `end` or another spelling of it."""
@@ -229,7 +257,8 @@ class TagReader(ParameterReader):
 
     @classmethod
     def marks_after_values(cls) -> tuple[str, ...]:
-        return _marks_of_sections(cls)[0]
+        sections = {other for other, mark in cls.other_marks.items() if mark == cls.section}
+        return tuple(mark for mark in _marks_of_sections(cls)[0] if mark not in sections)
 
     @classmethod
     def nested_tags(cls) -> tuple[str, ...]:
@@ -324,7 +353,12 @@ class TagReader(ParameterReader):
 
     def _next_mark(self) -> Script[str | None]:
         """Read up to the next marker where no text belongs."""
-        return (yield from self._begun((yield from self._between(*self._marks))))
+        try:
+            self._looks_for = "mark"
+            marker = yield from self._between(*self._marks)
+        finally:
+            self._looks_for = ""
+        return (yield from self._begun(marker))
 
     def _mark_at_once(self) -> Script[str | None]:
         """The marker that comes next, after whitespace at most; None if text comes, or nothing."""

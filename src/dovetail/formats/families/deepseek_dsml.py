@@ -42,7 +42,7 @@ class DsmlCalls(TagCalls):
         opening: dict[str, str] = {"<function>": calls}
         closing: dict[str, str] = {}
         for token in _TOKENS:
-            for section in _SECTIONS:
+            for section in (*_SECTIONS, *(_MISSPELLED_SECTIONS if DSML in token else ())):
                 opening[f"<{token}{section}>"] = sections
                 closing[f"</{token}{section}>"] = own["section_end"]
             for tag, opener, end in (("invoke", calls, "call_end"), ("parameter", parameters, "parameter_end")):
@@ -58,10 +58,8 @@ class DsmlCalls(TagCalls):
 
 #: The token, other spellings of it, and nothing in its place; and the names of sections.
 _TOKENS = (DSML, f"{DSML} ", "｜｜DSML｜｜", "|DSML|", "||DSML||", "｜DSML|", "|DSML｜", "")
-_SECTIONS = (
-    *("function_calls", "tool_calls", "calls", "toolcalls", "toolcall", "tool_call", "_tool_calls", "function_call"),
-    *("functioncalls", "_function_calls"),
-)
+_SECTIONS = ("function_calls", "tool_calls", "calls", "toolcalls")
+_MISSPELLED_SECTIONS = ("toolcall", "tool_call", "function_call", "_tool_calls", "_function_calls")
 
 
 def dsml_calls(tags: Tags) -> TagCalls:
