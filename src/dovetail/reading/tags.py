@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 from dovetail.events import Content, Event
@@ -42,6 +42,7 @@ class ParameterReader(CallReader):
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
         self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
         self._open_value = OpenValue(self._ends, (), self._is_foreign)
+        self._indent = ""  # of the last tag of a parameter
         self._tag_cut = False  # whether the output is cut off in a tag
         #: What the script is looking for: the end of a value, the next marker of a section, or neither.
         self._looks_for: Literal["", "end", "mark"] = ""
@@ -87,11 +88,18 @@ class ParameterReader(CallReader):
         """
         write = self._parameters.open(key, types)
         newlines: tuple[str, ...] = ()
+        dedented = None
         if begun:
             write(begun)
-        elif self.newline_before_value and (yield from self._next_is("\n", "\r\n")) == "\r\n":
-            self._defect("carriage_return", key)
-            newlines = ("\r\n",)
+        elif self.newline_before_value:
+            if (yield from self._next_is("\n", "\r\n")) == "\r\n":
+                self._defect("carriage_return", key)
+                newlines = ("\r\n",)
+            if self._indent:
+                self._defect("indented_value", key)
+                newlines = (*newlines, "\n" + self._indent)
+                if (yield from self._next_is(self._indent)) is not None:
+                    write = dedented = _Dedented(write, self._indent)
         closers = self._closers
         own = ()
         if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
@@ -100,7 +108,7 @@ class ParameterReader(CallReader):
         stops = self._value_marks
         if own or newlines:
             stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
-            stops = (*stops, *("\r\n" + closer for closer in closers if "\r\n" in newlines))
+            stops = (*stops, *(newline + closer for newline in newlines if newline != "\n" for closer in closers))
         self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
         try:
             self._looks_for = "end"
@@ -109,8 +117,10 @@ class ParameterReader(CallReader):
             self._looks_for = ""
         if marker is None:
             return
+        if dedented is not None:
+            dedented.end()
         self._parameters.close()
-        marker = marker.strip("\r\n")
+        marker = marker.strip(WHITESPACE)
         if marker in own:
             self._defect("misspelled_marker", marker)
         elif marker in closers:
@@ -118,28 +128,6 @@ class ParameterReader(CallReader):
         else:
             self._defect("missing_parameter_end", key)
             self._unread()
-
-    def finish(self, reason: str = "stop") -> list[Event]:
-        if not self._over:
-            self._cut_marker(self._alphabet.spell(self._input[self._at :]) + self._alphabet.buffered)
-        return super().finish(reason)
-
-    def _cut_marker(self, begun: str) -> None:
-        """Complete or drop a marker of which `begun` is the beginning, where the output ends."""
-        marker = begun.lstrip(WHITESPACE)
-        if not marker:
-            return
-        known = self._is_control(marker)
-        if self._looks_for == "end":
-            end = self.parameter_end
-            if end.startswith(marker) and (known or (3 * len(marker) > 2 * len(end) and not self._is_control(end))):
-                self._defect("unclosed_tag", marker)
-                self._input += self._alphabet.from_text(end[len(marker) :])
-        elif self._looks_for == "mark" or (known and any(opener.startswith(marker) for opener in self.openers)):
-            self._defect("unclosed_tag", marker)
-            self._tag_cut = not marker.startswith("</")
-            self._input = self._input[: self._at]
-            self._alphabet.end()
 
     def _end_of_closer(self, closer: str, end: str) -> Script[None]:
         """Read the rest of the last marker, `closer`, which begins the closing tag `end` or another spelling of it."""
@@ -243,6 +231,7 @@ class TagReader(ParameterReader):
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._marks, self._marks_in_text, self._closing = _marks_of_sections(type(self))
         self._misspelled = False  # whether the last tag was in another spelling
+        self._space_before = ""  # the whitespace before the last marker
         super().__init__(options, tokenizer)
 
     @classmethod
@@ -267,6 +256,34 @@ class TagReader(ParameterReader):
     def _is_foreign(self, tag: str) -> bool:
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
         return name is not None and self._parameters.excludes(name)
+
+    # -- a marker that the end of the output cuts off ------------------------------------------------------------------
+
+    def finish(self, reason: str = "stop") -> list[Event]:
+        if not self._over:
+            self._cut_marker()
+        return super().finish(reason)
+
+    def _cut_marker(self) -> None:
+        """Complete or drop the beginning of a marker with which the output ends."""
+        held = self._alphabet.buffered
+        at = len(self._input) if held[:1] == "<" else self._input.rfind("<", self._at)
+        if at < 0:
+            return
+        begun = self._alphabet.spell(self._input[at:]) + held
+        known, end = self._is_control(begun), self.parameter_end
+        space = not self._input[self._at : at].strip(WHITESPACE)
+        if self._looks_for == "end" and space and end.startswith(begun):
+            if known or (3 * len(begun) >= 2 * len(end) and not self._is_control(end)):
+                self._defect("unclosed_tag", begun)
+                self._input += self._alphabet.from_text(end[len(begun) :])
+        elif known if not self._looks_for else not space or self._looks_for == "mark":
+            marks = self._marks if self._looks_for else self.openers
+            if any(mark.lstrip().startswith(begun) and mark.lstrip() != begun for mark in marks):
+                self._defect("unclosed_tag", begun)
+                self._tag_cut = not begun.startswith("</")
+                self._input = self._input[: self._at if space else at]
+                self._alphabet.end()
 
     # -- sections -----------------------------------------------------------------------------------------------------
 
@@ -359,6 +376,10 @@ class TagReader(ParameterReader):
         finally:
             self._looks_for = ""
         return (yield from self._begun(marker))
+
+    def _stray_text(self, text: str) -> None:
+        self._space_before = (self._space_before + text)[-MOST_SPACE:] if text.isspace() else ""
+        super()._stray_text(text)
 
     def _mark_at_once(self) -> Script[str | None]:
         """The marker that comes next, after whitespace at most; None if text comes, or nothing."""
@@ -475,7 +496,7 @@ class TagReader(ParameterReader):
 
     def _rest_of_call(self) -> Script[_Tag | None]:
         """Read the same. If the tag of a parameter ends it that opens another call, return that."""
-        yield from self._skip(WHITESPACE)
+        self._space_before = (yield from self._skip(WHITESPACE))[-MOST_SPACE:]
         if (yield from self._peek()) == "{":
             self._defect("json_arguments", self._id)
             stops = (self.section, self.section_end, self.call_in_text, self.call_end, *self.ends)
@@ -484,6 +505,8 @@ class TagReader(ParameterReader):
         else:
             while True:
                 marker = yield from self._next_mark()
+                self._indent = self._space_before.rpartition("\n")[2] if "\n" in self._space_before else ""
+                self._space_before = ""
                 if marker == self.parameter:
                     lenient = self._misspelled
                     tag = yield from self._tag()
@@ -643,6 +666,26 @@ class EqualsTagReader(TagReader):
         if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
             name, defect = name[1:-1], defect or "attribute_quotes"
         return Attributes({"name": name}, defect, "", len(text))
+
+
+class _Dedented:
+    """Writes a value without the indentation of its lines. The first line's was read before."""
+
+    def __init__(self, write: Callable[[str], None], indent: str) -> None:
+        self._write = write
+        self._indent = indent
+        self._held = ""  # the end of the text, if it may be the beginning of an indentation
+
+    def __call__(self, text: str) -> None:
+        text = self._held + text
+        line = "\n" + self._indent
+        self._held = next((line[:n] for n in range(len(line) - 1, 0, -1) if text.endswith(line[:n])), "")
+        if text := text[: len(text) - len(self._held)].replace(line, "\n"):
+            self._write(text)
+
+    def end(self) -> None:
+        if self._held:
+            self._write(self._held)
 
 
 class Attributes(NamedTuple):

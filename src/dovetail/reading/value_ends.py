@@ -34,7 +34,7 @@ class ValueEnds(NamedTuple):
 
     `closers`: the closing tag and its near-misses, up to the last bracket. It is "whole" if it has no bracket, "own" if
     a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `ends`: all
-    of the closing tag. `other` finds that and the ordinary text that ends a value in its place. `marks` finds what may
+    of the closing tag. `other` finds that and the ordinary text that ends a value in its place; `misspelled` finds any of `closers`. `marks` finds what may
     follow a value, of which `longest` is the longest. `after`: what may follow the closing tag and belongs to it.
     `one_line`: whether the family writes nothing between a value and what follows it.
     """
@@ -43,6 +43,7 @@ class ValueEnds(NamedTuple):
     nested: frozenset[str]
     end: str
     other: re.Pattern[str]
+    misspelled: re.Pattern[str]
     marks: Search
     longest: int
     after: str
@@ -65,7 +66,8 @@ def value_ends(
     marks = tuple(mark for mark in marks if not any(mark != other and mark.startswith(other) for other in marks))
     other = Literals((end, *stops), controls=False).pattern
     search = Literals(marks, controls=False).search
-    return ValueEnds(closers, frozenset(nested), end, other, search, max(map(len, marks), default=0), after, one_line)
+    any_closer = Literals(tuple(closers), controls=False).pattern
+    return ValueEnds(closers, frozenset(nested), end, other, any_closer, search, max(map(len, marks), default=0), after, one_line)
 
 
 class OpenValue:
@@ -88,7 +90,7 @@ class OpenValue:
 
     def weigh(self, text: str, begin: int, at: int, *, over: bool) -> int | None:
         """Whether the marker from `begin` to `at` ends the value: see `reading.reader.Weigh`."""
-        marker = text[begin:at].lstrip(" \r\n")
+        marker = text[begin:at].lstrip(" \t\r\n")
         own = self._ends.closers.get(marker)
         if own is not None or marker in self._closers:
             return self._closer(text, at, own, over)
@@ -107,9 +109,10 @@ class OpenValue:
 
     def goes_on(self, text: str, at: int) -> int | None:
         """Whether the value goes on at `at`, because its end comes before anything else that ends it: see `weigh`."""
-        match = self._ends.other.search(text, at, at + FARTHEST)
+        pattern = self._ends.misspelled if self._lenient else self._ends.other
+        match = pattern.search(text, at, at + FARTHEST)
         if match is not None and match.lastindex:
-            return 0 if match.group() == self._ends.end else -1
+            return 0 if self._lenient or match.group() == self._ends.end else -1
         return 0 if len(text) >= at + FARTHEST else None
 
     # -- one marker ---------------------------------------------------------------------------------------------------
