@@ -251,7 +251,8 @@ class TagReader(ParameterReader):
 
     @classmethod
     def nested_tags(cls) -> tuple[str, ...]:
-        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter))
+        # A newline may belong to the end of the value.
+        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter) if after not in ("\r", "\n"))
 
     def _is_foreign(self, tag: str) -> bool:
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")

@@ -136,7 +136,8 @@ class OpenValue:
             return self._own_closer(text, at, end, mark, over)
         if not mark or mark.removesuffix(">") in self._ends.closers:
             return 0
-        if "\n" in text[at:end] and not any_control.search(mark):
+        stop = self._ends.other.match(text, end - 1)
+        if stop is not None and stop.lastindex:  # what no value has in it
             return -1
         return self.goes_on(text, at)
 
