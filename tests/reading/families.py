@@ -147,7 +147,7 @@ def markers(name: str) -> tuple[str, ...]:
     found = list(controls(name))
     for kind in fmt.reader_type.__mro__:
         for value in (value for key, value in vars(kind).items() if not key.endswith("__")):
-            found += [value] if isinstance(value, str) else value if isinstance(value, tuple | Mapping) else ()
+            found += [value] if isinstance(value, str) else [*value] if isinstance(value, tuple | Mapping) else ()
     for output in (*sample_outputs(name), *sample_outputs(name, thinking=False)):
         for piece in _WORDS.split(output):
             found += _PIECE.findall(piece)

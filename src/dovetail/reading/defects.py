@@ -81,7 +81,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "unclosed_tag": "a tag without its last bracket",
         "escaped_value": "a value that is escaped where values are not",
         "python_value": "a value in Python's words (True, None, 'text'); it is the JSON of that",
-        "mistyped_value": "a string for another value of the schema, or the reverse; its text is read as the schema says",
+        "mistyped_value": "a string for another value of the schema, or the reverse; it is read as the schema says",
         "invalid_value": "a value that is not of its declared type, nor JSON; it is a string",
         "json_value": "a value in JSON's words (true, null) where the family has Python's",
         "unquoted_value": "a bare word as a value; it is a string",

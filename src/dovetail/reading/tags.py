@@ -101,7 +101,7 @@ class ParameterReader(CallReader):
                 if (yield from self._next_is(self._indent)) is not None:
                     write = dedented = _Dedented(write, self._indent)
         closers = self._closers
-        own = ()
+        own: tuple[str, ...] = ()
         if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
             own = (f"</{key}>",)
             newlines = (*newlines, "\n")
@@ -136,7 +136,9 @@ class ParameterReader(CallReader):
         length = self._at - self._mark
         self._unread()
         while (rest := REST.match(self._input, self._at + length)) is None:
-            if self._over or not REST_BEGUN.fullmatch(self._input, self._at + length):
+            begun = REST_BEGUN.fullmatch(self._input, self._at + length)
+            if self._over or begun is None:
+                rest = begun
                 break
             yield
         self._mark = self._at
@@ -181,7 +183,7 @@ def _ends_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], tuple
     looks for in values; and what it compares that with."""
     end, stops = kind.parameter_end, kind.stops_of_values()
     others = [stop for stop in stops if stop.lstrip("\n") != end]
-    closers = {}
+    closers: dict[str, Closer] = {}
     for each in (end, *(other for other, mark in kind.other_marks.items() if mark == end)):
         closers |= _closers(kind, each, own=each == end, others=others)
     nested = kind.nested_tags()
@@ -484,6 +486,10 @@ class TagReader(ParameterReader):
         name = tag.attributes.get("name", "")
         return self._tool(name) in self._options.tools and not (types and types.declares(name))
 
+    def _opens_call(self, tag: _Tag) -> bool:
+        """Whether a parameter's tag has the name of a tool, and the open call's tool has no such parameter."""
+        return self._parameters.excludes(tag.attributes.get("name", "")) and self._names_tool(tag, None)
+
     def _begin_misspelled(self, tag: _Tag) -> None:
         """Begin a call whose tag is a parameter's."""
         self._defect("misspelled_marker", self.parameter + tag.text)
@@ -511,10 +517,9 @@ class TagReader(ParameterReader):
                 if marker == self.parameter:
                     lenient = self._misspelled
                     tag = yield from self._tag()
-                    if tag is not None and self._parameters.excludes(tag.attributes.get("name", "")):
-                        if self._names_tool(tag, None):
-                            self._close_parameters(marker, self.call_end)
-                            return tag
+                    if tag is not None and self._opens_call(tag):
+                        self._close_parameters(marker, self.call_end)
+                        return tag
                     yield from self._parameter(tag, lenient)
                 elif marker == self.parameter_end:
                     self._stray_marker(marker)
@@ -560,7 +565,7 @@ class TagReader(ParameterReader):
             return
         self._parameters.open(key)(value)
         self._parameters.close()
-        if self._closing.get(marker) == self.parameter_end:
+        if marker is not None and self._closing.get(marker) == self.parameter_end:
             yield from self._end_of_closer(marker, self.parameter_end)
         elif marker is not None:
             self._defect("missing_parameter_end", key)
@@ -649,7 +654,7 @@ class EqualsTagReader(TagReader):
     """Reads tags whose name follows an equals sign: `<function=search>`, `<parameter=query>`."""
 
     tags_span_lines = False
-    other_openers = ("<parameter=",)
+    other_openers: tuple[str, ...] = ("<parameter=",)
 
     def _attributes(self, text: str) -> Attributes:
         equals, name = text.lstrip()[:1], text.lstrip()[1:].strip()

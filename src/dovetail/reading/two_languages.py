@@ -40,10 +40,14 @@ class JsonOrTagReader(JsonCallReader, EqualsTagReader):
     other_openers = ()
 
     def _section(self, opener: str) -> Script[None]:
-        if opener == type(self).section:
-            yield from self._skip(WHITESPACE)
-            if (yield from self._peek()) == "<":
-                self._defect("other_syntax", opener)
-                yield from EqualsTagReader._section(self, opener)
-                return
-        yield from super()._section(opener)
+        yield from self._skip(WHITESPACE)
+        if (yield from self._peek()) == "<":
+            self._defect("other_syntax", opener)
+            yield from EqualsTagReader._section(self, opener)
+        else:
+            yield from super()._section(opener)
+
+    def _another_section(self, opener: str) -> Script[bool]:
+        # It may be in the other language.
+        yield from self._after_calls()
+        return False
