@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ def markers(name: str) -> tuple[str, ...]:
     found = list(controls(name))
     for kind in fmt.reader_type.__mro__:
         for value in (value for key, value in vars(kind).items() if not key.endswith("__")):
-            found += [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
+            found += [value] if isinstance(value, str) else [*value] if isinstance(value, tuple | Mapping) else ()
     for output in (*sample_outputs(name), *sample_outputs(name, thinking=False)):
         for piece in _WORDS.split(output):
             found += _PIECE.findall(piece)

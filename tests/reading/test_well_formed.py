@@ -26,6 +26,23 @@ from tests.reading.test_laws import families_all
 few = examples(20, fuzz=400)
 #: What other families mark calls with, and what JSON and Python end strings with.
 FOREIGN = (
+    *(
+        "</parameter1>",
+        "</parameter\n",
+        "</parameter/>\n",
+        "</city>\n",
+        "</path>",
+        "<parameter=foo>\n",
+        "</function_call>",
+    ),
+    *(
+        "<|DSML|parameter name=",
+        "</|DSML|parameter>",
+        "</｜｜DSML｜｜invoke>\n",
+        "\r\n",
+        "</parameter></function>",
+        "{",
+    ),
     *("<tool_call>", "</tool_call>", "</arg_value>", "</parameter>", "\n</parameter>\n", "<|call|>", "[TOOL_CALLS]"),
     *("<|tool_call_end|>", "<｜tool▁call▁end｜>", "</｜DSML｜parameter>", "<|close|>argument<|sep|>", "<|python_end|>"),
     *('"}', "'", '"', "\\", "\n", '",', "')", "}]", ")]", '": ', " ", "x", "é"),

@@ -74,6 +74,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "duplicate_parameter": "an argument that the call already has; both are passed on, and the last one counts",
         "unlisted_items": "items of an array without the array around them; they are that array",
         "missing_parameter_end": "an argument that was not closed",
+        "indented_value": "a value between indented tags; it is read without their indentation",
         "carriage_return": "a CRLF where a newline belongs to the tags around a value; it belongs to them too",
         "missing_key": "an argument without a name",
         "missing_key_start": "an argument's name that was not opened",

@@ -38,7 +38,15 @@ class KeyTagReader(ParameterReader):
 
     @classmethod
     def marks_after_values(cls) -> tuple[str, ...]:
-        return (cls.key, cls.value, cls.parameter_end, *cls.around_calls(), cls.think, cls.think_end.lstrip(), *cls.ends)
+        return (
+            cls.key,
+            cls.value,
+            cls.parameter_end,
+            *cls.around_calls(),
+            cls.think,
+            cls.think_end.lstrip(),
+            *cls.ends,
+        )
 
     @classmethod
     def nested_tags(cls) -> tuple[str, ...]:

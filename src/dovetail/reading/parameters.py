@@ -293,7 +293,7 @@ class Parameters:
         return (self._bracket is not None or bool(text and _scalar(self._weighed)(text))) and is_json(text)
 
     def _unquoted(self, value: str) -> str:
-        """What a value in quotes holds, if it is of a type that the tool's schema allows and strings are not; else ""."""
+        """What a value in quotes holds, if that is of a type of the tool's schema, which has no strings; else ""."""
         if "string" in self._allowed or len(value) < 2 or not value[0] == value[-1] == '"':
             return ""
         for text in (_unescaped(value[1:-1]), value[1:-1]):

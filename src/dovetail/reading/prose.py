@@ -369,7 +369,7 @@ class ProseReader(Reader):
         assert trial is not None
         return trial.kind is Content and trial.known and options.calls and options.on_malformed_call == "error"
 
-    def _argument_on_trial(self, fragment: str, complete: bool) -> None:
+    def _argument_on_trial(self, fragment: str, complete: bool = False) -> None:
         """A piece of a call's arguments comes. Brackets alone may be the reader's own.
 
         `complete`: whether the model wrote JSON arguments, and this is the last piece of them.

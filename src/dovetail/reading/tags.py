@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
-from dovetail.events import Content
+from dovetail.events import Content, Event
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
@@ -42,7 +42,10 @@ class ParameterReader(CallReader):
         self._parameters = Parameters(ParameterTypes(None), self._emit_fragment, self._defect)
         self.value_stops, self._closers, self._value_marks, self._ends = _ends_of_values(type(self))
         self._open_value = OpenValue(self._ends, (), self._is_foreign)
+        self._indent = ""  # of the last tag of a parameter
         self._tag_cut = False  # whether the output is cut off in a tag
+        #: What the script is looking for: the end of a value, the next marker of a section, or neither.
+        self._looks_for: Literal["", "end", "mark"] = ""
         super().__init__(options, tokenizer)
 
     @classmethod
@@ -85,26 +88,39 @@ class ParameterReader(CallReader):
         """
         write = self._parameters.open(key, types)
         newlines: tuple[str, ...] = ()
+        dedented = None
         if begun:
             write(begun)
-        elif self.newline_before_value and (yield from self._next_is("\n", "\r\n")) == "\r\n":
-            self._defect("carriage_return", key)
-            newlines = ("\r\n",)
+        elif self.newline_before_value:
+            if (yield from self._next_is("\n", "\r\n")) == "\r\n":
+                self._defect("carriage_return", key)
+                newlines = ("\r\n",)
+            if self._indent:
+                self._defect("indented_value", key)
+                newlines = (*newlines, "\n" + self._indent)
+                if (yield from self._next_is(self._indent)) is not None:
+                    write = dedented = _Dedented(write, self._indent)
         closers = self._closers
-        own = ()
+        own: tuple[str, ...] = ()
         if _PLAIN_KEY.fullmatch(key) and self._parameters.declares(key):
             own = (f"</{key}>",)
             newlines = (*newlines, "\n")
         stops = self._value_marks
         if own or newlines:
             stops = (*stops, *own, *(newline + own[0] for newline in newlines if own))
-            stops = (*stops, *("\r\n" + closer for closer in closers if "\r\n" in newlines))
+            stops = (*stops, *(newline + closer for newline in newlines if newline != "\n" for closer in closers))
         self._open_value = OpenValue(self._ends, own, self._is_foreign, lenient=lenient)
-        marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
+        try:
+            self._looks_for = "end"
+            marker = yield from self._value(write, *stops, weigh=self._weigh_stop)
+        finally:
+            self._looks_for = ""
         if marker is None:
             return
+        if dedented is not None:
+            dedented.end()
         self._parameters.close()
-        marker = marker.strip("\r\n")
+        marker = marker.strip(WHITESPACE)
         if marker in own:
             self._defect("misspelled_marker", marker)
         elif marker in closers:
@@ -120,7 +136,9 @@ class ParameterReader(CallReader):
         length = self._at - self._mark
         self._unread()
         while (rest := REST.match(self._input, self._at + length)) is None:
-            if self._over or not REST_BEGUN.fullmatch(self._input, self._at + length):
+            begun = REST_BEGUN.fullmatch(self._input, self._at + length)
+            if self._over or begun is None:
+                rest = begun
                 break
             yield
         self._mark = self._at
@@ -165,7 +183,7 @@ def _ends_of_values(kind: type[ParameterReader]) -> tuple[tuple[str, ...], tuple
     looks for in values; and what it compares that with."""
     end, stops = kind.parameter_end, kind.stops_of_values()
     others = [stop for stop in stops if stop.lstrip("\n") != end]
-    closers = {}
+    closers: dict[str, Closer] = {}
     for each in (end, *(other for other, mark in kind.other_marks.items() if mark == end)):
         closers |= _closers(kind, each, own=each == end, others=others)
     nested = kind.nested_tags()
@@ -215,6 +233,7 @@ class TagReader(ParameterReader):
     def __init__(self, options: ReaderOptions, tokenizer: Tokenizer | None = None) -> None:
         self._marks, self._marks_in_text, self._closing = _marks_of_sections(type(self))
         self._misspelled = False  # whether the last tag was in another spelling
+        self._space_before = ""  # the whitespace before the last marker
         super().__init__(options, tokenizer)
 
     @classmethod
@@ -229,15 +248,45 @@ class TagReader(ParameterReader):
 
     @classmethod
     def marks_after_values(cls) -> tuple[str, ...]:
-        return _marks_of_sections(cls)[0]
+        sections = {other for other, mark in cls.other_marks.items() if mark == cls.section}
+        return tuple(mark for mark in _marks_of_sections(cls)[0] if mark not in sections)
 
     @classmethod
     def nested_tags(cls) -> tuple[str, ...]:
-        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter))
+        # A newline may belong to the end of the value.
+        return tuple(cls.parameter + after for after in cls.after_tag(cls.parameter) if after not in ("\r", "\n"))
 
     def _is_foreign(self, tag: str) -> bool:
         name = self._attributes(tag.removeprefix(self.in_alphabet(self.parameter))).values.get("name")
         return name is not None and self._parameters.excludes(name)
+
+    # -- a marker that the end of the output cuts off ------------------------------------------------------------------
+
+    def finish(self, reason: str = "stop") -> list[Event]:
+        if not self._over:
+            self._cut_marker()
+        return super().finish(reason)
+
+    def _cut_marker(self) -> None:
+        """Complete or drop the beginning of a marker with which the output ends."""
+        held = self._alphabet.buffered
+        at = len(self._input) if held[:1] == "<" else self._input.rfind("<", self._at)
+        if at < 0:
+            return
+        begun = self._alphabet.spell(self._input[at:]) + held
+        known, end = self._is_control(begun), self.parameter_end
+        space = not self._input[self._at : at].strip(WHITESPACE)
+        if self._looks_for == "end" and space and end.startswith(begun):
+            if known or (3 * len(begun) >= 2 * len(end) and not self._is_control(end)):
+                self._defect("unclosed_tag", begun)
+                self._input += self._alphabet.from_text(end[len(begun) :])
+        elif known if not self._looks_for else not space or self._looks_for == "mark":
+            marks = self._marks if self._looks_for else self.openers
+            if any(mark.lstrip().startswith(begun) and mark.lstrip() != begun for mark in marks):
+                self._defect("unclosed_tag", begun)
+                self._tag_cut = not begun.startswith("</")
+                self._input = self._input[: self._at if space else at]
+                self._alphabet.end()
 
     # -- sections -----------------------------------------------------------------------------------------------------
 
@@ -319,12 +368,21 @@ class TagReader(ParameterReader):
         self._misspelled = True
         self._defect("misspelled_marker", marker)
         if meant in (self.call, self.parameter):
-            self._at -= len(marker) - len(marker.removesuffix(_NAME))
+            self._at -= len(_NAME) if marker.endswith(_NAME) else marker.endswith(">")
         return meant
 
     def _next_mark(self) -> Script[str | None]:
         """Read up to the next marker where no text belongs."""
-        return (yield from self._begun((yield from self._between(*self._marks))))
+        try:
+            self._looks_for = "mark"
+            marker = yield from self._between(*self._marks)
+        finally:
+            self._looks_for = ""
+        return (yield from self._begun(marker))
+
+    def _stray_text(self, text: str) -> None:
+        self._space_before = (self._space_before + text)[-MOST_SPACE:] if text.isspace() else ""
+        super()._stray_text(text)
 
     def _mark_at_once(self) -> Script[str | None]:
         """The marker that comes next, after whitespace at most; None if text comes, or nothing."""
@@ -363,6 +421,8 @@ class TagReader(ParameterReader):
         if tag is None:
             return
         name = tag.attributes.get("name", "").strip()
+        if not name and not tag.text:
+            name = yield from self._name_in_tags()
         if not name:
             self._defect("missing_name", tag.text)
             name = self._only_tool() or ""
@@ -376,6 +436,13 @@ class TagReader(ParameterReader):
             self._close_parameters(self.call_end, self.call_end)
         else:
             yield from self._body()
+
+    def _name_in_tags(self) -> Script[str]:
+        """Read the name of a call from tags of its own, if it is there: `<function><name>search</name>`."""
+        yield from self._skip(WHITESPACE, MOST_SPACE)
+        if (yield from self._next_is("<name>")) is None:
+            return ""
+        return (yield from self._read_up_to(LONGEST_HEADER, "</name>"))[0].strip()
 
     def _arguments_in_tag(self, text: str) -> None:
         """Read the attributes of a call's tag that are parameters of the tool."""
@@ -419,6 +486,10 @@ class TagReader(ParameterReader):
         name = tag.attributes.get("name", "")
         return self._tool(name) in self._options.tools and not (types and types.declares(name))
 
+    def _opens_call(self, tag: _Tag) -> bool:
+        """Whether a parameter's tag has the name of a tool, and the open call's tool has no such parameter."""
+        return self._parameters.excludes(tag.attributes.get("name", "")) and self._names_tool(tag, None)
+
     def _begin_misspelled(self, tag: _Tag) -> None:
         """Begin a call whose tag is a parameter's."""
         self._defect("misspelled_marker", self.parameter + tag.text)
@@ -432,7 +503,7 @@ class TagReader(ParameterReader):
 
     def _rest_of_call(self) -> Script[_Tag | None]:
         """Read the same. If the tag of a parameter ends it that opens another call, return that."""
-        yield from self._skip(WHITESPACE)
+        self._space_before = (yield from self._skip(WHITESPACE))[-MOST_SPACE:]
         if (yield from self._peek()) == "{":
             self._defect("json_arguments", self._id)
             stops = (self.section, self.section_end, self.call_in_text, self.call_end, *self.ends)
@@ -441,13 +512,14 @@ class TagReader(ParameterReader):
         else:
             while True:
                 marker = yield from self._next_mark()
+                self._indent = self._space_before.rpartition("\n")[2] if "\n" in self._space_before else ""
+                self._space_before = ""
                 if marker == self.parameter:
                     lenient = self._misspelled
                     tag = yield from self._tag()
-                    if tag is not None and self._parameters.excludes(tag.attributes.get("name", "")):
-                        if self._names_tool(tag, None):
-                            self._close_parameters(marker, self.call_end)
-                            return tag
+                    if tag is not None and self._opens_call(tag):
+                        self._close_parameters(marker, self.call_end)
+                        return tag
                     yield from self._parameter(tag, lenient)
                 elif marker == self.parameter_end:
                     self._stray_marker(marker)
@@ -485,7 +557,7 @@ class TagReader(ParameterReader):
 
     def _value_in_tag(self, key: str, value: str) -> Script[None]:
         """Read a value that begins in the tag of its parameter: `<parameter=city=Paris</parameter>`."""
-        bracket = self._input[self._at - 1 : self._at]
+        bracket = ">" if self._input[self._at - 1] == ">" else ""
         space = yield from self._skip(WHITESPACE, MOST_SPACE)
         marker = yield from self._next_is(*self._marks)
         if marker is None and (yield from self._peek()):
@@ -493,7 +565,7 @@ class TagReader(ParameterReader):
             return
         self._parameters.open(key)(value)
         self._parameters.close()
-        if self._closing.get(marker) == self.parameter_end:
+        if marker is not None and self._closing.get(marker) == self.parameter_end:
             yield from self._end_of_closer(marker, self.parameter_end)
         elif marker is not None:
             self._defect("missing_parameter_end", key)
@@ -567,7 +639,11 @@ def _marks_of_sections(kind: type[TagReader]) -> tuple[tuple[str, ...], tuple[st
     them begins."""
     ends = {end: end for end in (kind.call_end, kind.parameter_end, kind.section_end) if end}
     ends |= {other: end for other, end in kind.other_marks.items() if end in ends}
-    closing = {stem: end for each, end in ends.items() for stem in _closers(kind, each, own=each == end)}
+    closing = {
+        stem: end
+        for each, end in ends.items()
+        for stem in _closers(kind, each, own=each == end, others=(other for other in ends if other != each))
+    }
     others = (other for other in kind.other_marks if other not in ends)
     marks = (kind.section, kind.think, kind.think_end.lstrip(), *closing, *others, *kind.ends)
     tags = [tag + after for tag in (kind.call, kind.parameter) for after in kind.after_tag(tag)]
@@ -578,7 +654,7 @@ class EqualsTagReader(TagReader):
     """Reads tags whose name follows an equals sign: `<function=search>`, `<parameter=query>`."""
 
     tags_span_lines = False
-    other_openers = ("<parameter=",)
+    other_openers: tuple[str, ...] = ("<parameter=",)
 
     def _attributes(self, text: str) -> Attributes:
         equals, name = text.lstrip()[:1], text.lstrip()[1:].strip()
@@ -596,6 +672,26 @@ class EqualsTagReader(TagReader):
         if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
             name, defect = name[1:-1], defect or "attribute_quotes"
         return Attributes({"name": name}, defect, "", len(text))
+
+
+class _Dedented:
+    """Writes a value without the indentation of its lines. The first line's was read before."""
+
+    def __init__(self, write: Callable[[str], None], indent: str) -> None:
+        self._write = write
+        self._indent = indent
+        self._held = ""  # the end of the text, if it may be the beginning of an indentation
+
+    def __call__(self, text: str) -> None:
+        text = self._held + text
+        line = "\n" + self._indent
+        self._held = next((line[:n] for n in range(len(line) - 1, 0, -1) if text.endswith(line[:n])), "")
+        if text := text[: len(text) - len(self._held)].replace(line, "\n"):
+            self._write(text)
+
+    def end(self) -> None:
+        if self._held:
+            self._write(self._held)
 
 
 class Attributes(NamedTuple):

@@ -8,8 +8,8 @@ Models were trained on one of them, and some write the other.
 
 from __future__ import annotations
 
-from dovetail.reading.arguments import WHITESPACE
 from dovetail.reading.json_calls import JsonCallReader
+from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.reader import Script
 from dovetail.reading.tags import EqualsTagReader
 
@@ -40,10 +40,14 @@ class JsonOrTagReader(JsonCallReader, EqualsTagReader):
     other_openers = ()
 
     def _section(self, opener: str) -> Script[None]:
-        if opener == type(self).section:
-            yield from self._skip(WHITESPACE)
-            if (yield from self._peek()) == "<":
-                self._defect("other_syntax", opener)
-                yield from EqualsTagReader._section(self, opener)
-                return
-        yield from super()._section(opener)
+        yield from self._skip(WHITESPACE)
+        if (yield from self._peek()) == "<":
+            self._defect("other_syntax", opener)
+            yield from EqualsTagReader._section(self, opener)
+        else:
+            yield from super()._section(opener)
+
+    def _another_section(self, opener: str) -> Script[bool]:
+        # It may be in the other language.
+        yield from self._after_calls()
+        return False

@@ -33,16 +33,17 @@ class ValueEnds(NamedTuple):
     """What may end a family's values, as it stands in the input.
 
     `closers`: the closing tag and its near-misses, up to the last bracket. It is "whole" if it has no bracket, "own" if
-    a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `ends`: all
-    of the closing tag. `other` finds that and the ordinary text that ends a value in its place. `marks` finds what may
-    follow a value, of which `longest` is the longest. `after`: what may follow the closing tag and belongs to it.
-    `one_line`: whether the family writes nothing between a value and what follows it.
+    a bracket makes it the family's, and "other" if nothing does. `nested`: what opens another parameter. `end`: all of
+    the closing tag. `other` finds that and the ordinary text that ends a value in its place; `misspelled` finds any of
+    `closers`. `marks` finds what may follow a value, of which `longest` is the longest. `after`: what may follow the
+    closing tag and belongs to it. `one_line`: whether the family writes nothing between a value and what follows it.
     """
 
     closers: Mapping[str, Closer]
     nested: frozenset[str]
     end: str
     other: re.Pattern[str]
+    misspelled: re.Pattern[str]
     marks: Search
     longest: int
     after: str
@@ -65,7 +66,10 @@ def value_ends(
     marks = tuple(mark for mark in marks if not any(mark != other and mark.startswith(other) for other in marks))
     other = Literals((end, *stops), controls=False).pattern
     search = Literals(marks, controls=False).search
-    return ValueEnds(closers, frozenset(nested), end, other, search, max(map(len, marks), default=0), after, one_line)
+    any_closer = Literals(tuple(closers), controls=False).pattern
+    return ValueEnds(
+        closers, frozenset(nested), end, other, any_closer, search, max(map(len, marks), default=0), after, one_line
+    )
 
 
 class OpenValue:
@@ -88,7 +92,7 @@ class OpenValue:
 
     def weigh(self, text: str, begin: int, at: int, *, over: bool) -> int | None:
         """Whether the marker from `begin` to `at` ends the value: see `reading.reader.Weigh`."""
-        marker = text[begin:at].lstrip(" \r\n")
+        marker = text[begin:at].lstrip(" \t\r\n")
         own = self._ends.closers.get(marker)
         if own is not None or marker in self._closers:
             return self._closer(text, at, own, over)
@@ -107,9 +111,10 @@ class OpenValue:
 
     def goes_on(self, text: str, at: int) -> int | None:
         """Whether the value goes on at `at`, because its end comes before anything else that ends it: see `weigh`."""
-        match = self._ends.other.search(text, at, at + FARTHEST)
+        pattern = self._ends.misspelled if self._lenient else self._ends.other
+        match = pattern.search(text, at, at + FARTHEST)
         if match is not None and match.lastindex:
-            return 0 if match.group() == self._ends.end else -1
+            return 0 if self._lenient or match.group() == self._ends.end else -1
         return 0 if len(text) >= at + FARTHEST else None
 
     # -- one marker ---------------------------------------------------------------------------------------------------
@@ -118,12 +123,11 @@ class OpenValue:
         """The same for a closing tag up to its last bracket. `own`: None if it is named after the key."""
         exact = own == "whole"
         if own in ("own", "other"):
-            rest = REST.match(text, at)
-            if rest is None:
-                begun = REST_BEGUN.fullmatch(text, at) is not None
-                return (-1 if over else None) if begun else 0
-            exact = own == "own" and text[at] == ">"
-            at = rest.end()
+            end = self._end_of_tag(text, at, over)
+            if end <= 0:
+                return None if end < 0 else 0
+            exact = own == "own" and text[at : at + 1] == ">"
+            at = end
         if self._ends.after and text.startswith(self._ends.after, at):
             at += len(self._ends.after)
         end, mark = self._next_mark(text, at, over)
@@ -133,7 +137,8 @@ class OpenValue:
             return self._own_closer(text, at, end, mark, over)
         if not mark or mark.removesuffix(">") in self._ends.closers:
             return 0
-        if "\n" in text[at:end] and not any_control.search(mark):
+        stop = self._ends.other.match(text, end - 1)
+        if stop is not None and stop.lastindex:  # what no value has in it
             return -1
         return self.goes_on(text, at)
 
@@ -151,11 +156,16 @@ class OpenValue:
             if excluded:
                 self._depth -= 1
             return None if excluded is None else 0 if excluded else -1
-        opens = mark[-1] != ">" and not any_control.match(mark, len(mark) - 1)
-        if opens or self._ends.one_line or "\n" in text[at:end]:
+        closes = mark[:2] == "</" or mark[-1] == ">" or any_control.match(mark, len(mark) - 1)
+        if not closes or self._ends.one_line or "\n" in text[at:end]:
             return -1
         # Behind a marker in the same line, more markup or the end has to follow.
-        following = self._next_mark(text, end + len(mark), over)[1]
+        end += len(mark)
+        if mark[:2] == "</" and mark[-1] != ">":
+            end = self._end_of_tag(text, end, over)
+            if end <= 0:
+                return None if end < 0 else self.goes_on(text, at)
+        following = self._next_mark(text, end, over)[1]
         return None if following is None else -1 if following else self.goes_on(text, at)
 
     def _nested_line(self, text: str, begin: int, at: int, over: bool) -> int | None:
@@ -166,17 +176,31 @@ class OpenValue:
         excluded = self._excluded(text, begin, over)
         if not excluded:
             return None if excluded is None else -1
-        if (length := self.goes_on(text, at)) != 0 or (end := text.find(self._ends.end, at, at + FARTHEST)) < 0:
-            return -1 if over or length == 0 else length
-        mark = self._next_mark(text, end + len(self._ends.end), over)[1]
-        if mark is None:
-            return None
-        if mark and mark.removesuffix(">") not in self._ends.closers:
-            return -1
-        length = self.goes_on(text, end + len(self._ends.end))
-        if length == 0:
-            self._depth += 1
-        return length
+        limit = at + FARTHEST
+        while excluded:
+            if (end := text.find(self._ends.end, at, limit)) < 0:
+                return -1 if over or len(text) >= limit else None
+            at = end + len(self._ends.end)
+            end, mark = self._next_mark(text, at, over)
+            if mark is None:
+                return None
+            if not mark or mark.removesuffix(">") in self._ends.closers:
+                length = self.goes_on(text, at)
+                if length == 0:
+                    self._depth += 1
+                return length
+            # Of several foreign parameters, the last decides.
+            excluded = mark in self._ends.nested and self._excluded(text, end, over)
+        return None if excluded is None else -1
+
+    @staticmethod
+    def _end_of_tag(text: str, at: int, over: bool) -> int:
+        """Where a closing tag ends, after the beginning that was recognized; 0 if it is no tag, -1 if that is open."""
+        if (rest := REST.match(text, at)) is not None:
+            return rest.end()
+        if not REST_BEGUN.fullmatch(text, at):
+            return 0
+        return len(text) if over else -1
 
     # -- what follows -------------------------------------------------------------------------------------------------
 

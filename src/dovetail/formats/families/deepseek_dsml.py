@@ -23,13 +23,49 @@ from dovetail.formats.families.deepseek_dsml_prompt import DSML, V32_TAGS, Tags,
 from dovetail.formats.families.deepseek_v3_prompt import BEGIN, END, THINK, THINK_END
 from dovetail.formats.families.deepseek_v4_prompt import V4, V4_TAGS, V41, V41_TAGS
 from dovetail.formats.prompts.history import HistoryRules
+from dovetail.reading import CallReader
+from dovetail.reading.tags import TagReader
+from dovetail.reading.two_languages import JsonInTags
 from dovetail.tokens import Prompt
+
+
+class DsmlReader(TagReader, JsonInTags):
+    """Reads the tags of every version, and with the spellings of the token that models write when they miss it."""
+
+    _other_language = JsonInTags._json_section
+
+
+class DsmlCalls(TagCalls):
+    def reader(self, controls: tuple[str, ...]) -> tuple[type[CallReader], dict[str, Any]]:
+        _, own = super().reader(controls)
+        sections, calls, parameters = own["section"], own["call"], own["parameter"]
+        opening: dict[str, str] = {"<function>": calls}
+        closing: dict[str, str] = {}
+        for token in _TOKENS:
+            for section in (*_SECTIONS, *(_MISSPELLED_SECTIONS if DSML in token else ())):
+                opening[f"<{token}{section}>"] = sections
+                closing[f"</{token}{section}>"] = own["section_end"]
+            for tag, opener, end in (("invoke", calls, "call_end"), ("parameter", parameters, "parameter_end")):
+                opening[f"<{token}{tag}{'' if token else ' name='}"] = opener
+                closing[f"</{token}{tag}>"] = own[end]
+        others = {tag: mark for tag, mark in (opening | closing).items() if tag != mark}
+        openers = [tag for tag, mark in others.items() if tag in opening and mark in (sections, calls)]
+        own["openers"] += tuple(tag for tag in openers if DSML in tag)
+        own["other_openers"] = tuple(tag for tag in openers if DSML not in tag)
+        own["inner"] += tuple(tag for tag in closing if DSML in tag and tag in others)
+        return DsmlReader, own | {"other_marks": others}
+
+
+#: The token, other spellings of it, and nothing in its place; and the names of sections.
+_TOKENS = (DSML, f"{DSML} ", "｜｜DSML｜｜", "|DSML|", "||DSML||", "｜DSML|", "|DSML｜", "")
+_SECTIONS = ("function_calls", "tool_calls", "calls", "toolcalls")
+_MISSPELLED_SECTIONS = ("toolcall", "tool_call", "function_call", "_tool_calls", "_function_calls")
 
 
 def dsml_calls(tags: Tags) -> TagCalls:
     """How the calls of one version are written."""
     opens, ends = f"<{DSML}", f"</{DSML}"
-    return TagCalls(
+    return DsmlCalls(
         section=f"\n\n{opens}{tags.section}>\n{{calls}}{ends}{tags.section}>",
         call=f'{opens}{tags.call} name="{{name}}">\n{{parameters}}{ends}{tags.call}>\n',
         parameter=f'{opens}{tags.parameter} name="{{key}}" string="{{is_string}}">{{value}}{ends}{tags.parameter}>\n',
