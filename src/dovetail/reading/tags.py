@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 from dovetail.events import Content, Event
+from dovetail.reading.arguments import malformed
 from dovetail.reading.calls import LONGEST_HEADER, CallReader
 from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
@@ -509,6 +510,8 @@ class TagReader(ParameterReader):
             stops = (self.section, self.section_end, self.call_in_text, self.call_end, *self.ends)
             marker = yield from self._json_arguments(*stops)
             self._close_call(marker, self.call_end)
+        elif (yield from self._is_plain_text()):
+            marker = self.call_end
         else:
             while True:
                 marker = yield from self._next_mark()
@@ -529,6 +532,21 @@ class TagReader(ParameterReader):
         if marker not in (None, self.call_end):
             self._unread()
         return None
+
+    def _is_plain_text(self) -> Script[bool]:
+        """Read a call that has text in place of parameters; False if it is none."""
+        if (yield from self._peek()) in ("", "<", *self.controls):
+            return False
+        text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks)
+        if marker is not None and self._closing.get(marker) == self.call_end:
+            yield from self._begun(marker)
+            self._malformed(malformed(text.rstrip()))
+            self._end_call()
+            return True
+        self._misplaced(text)
+        if marker:
+            self._unread()
+        return False
 
     def _parameter(self, tag: _Tag | None, lenient: bool) -> Script[None]:
         """Read a parameter after its tag. `lenient`: whether that was in another spelling."""
