@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import dovetail
 from dovetail.events import Call, CallEnd, Message
+from dovetail.tokens import Segment
 from tests.reading import whole
 
 FMT = dovetail.format("glm45")
@@ -154,6 +157,23 @@ def test_a_later_header_that_is_cut_off_is_no_content(cut: str, content: str) ->
     message = whole.read("glm47", SECOND + cut, TOOLS, "length", thinking=False)
     assert (whole.calls(message)[0], message.content) == (("search", X), content)
     assert "truncated_call" in whole.kinds(message)
+
+
+@pytest.mark.parametrize(
+    ("inside", "defect"), [("x" * 2000, "text_in_section"), ("<arg_key>" + "x" * 2000, "endless_header")]
+)
+def test_text_that_is_too_long_for_a_key_is_content(inside: str, defect: str) -> None:
+    message = whole.read("glm47", call(argument("3", "topn"), inside), TOOLS, thinking=False)
+    assert (whole.calls(message), message.content) == ([("search", '{"topn": 3}')], "x" * 2000)
+    assert whole.kinds(message)[0] == defect
+
+
+def test_a_doubled_token_in_front_of_a_value_is_dropped() -> None:
+    controls = FMT.reader_type.controls
+    pieces = re.split("(" + "|".join(map(re.escape, controls)) + ")", call(argument("<arg_value>x")))
+    reader = FMT.reader(TOOLS)
+    message = dovetail.fold(reader.feed_segments(Segment(piece, piece in controls) for piece in pieces if piece))
+    assert (whole.calls(message), whole.kinds(message)) == ([("search", X)], ["stray_marker"])
 
 
 CALLS = (Call("", "search", '{"query": "x", "topn": 3.0}'), Call("", "submit", "{}"))

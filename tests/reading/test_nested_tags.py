@@ -353,3 +353,16 @@ def test_an_object_that_is_cut_off() -> None:
     text = in_marks('#<tool_call>\n#<invoke name="save">#<o>{"old": "x')
     message = whole.read("minimax_m3", text, tools(o=EDITS["items"]), "length", thinking=False)
     assert whole.calls(message) == [("save", '{"o": {"old": "x')]
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "defects"),
+    [
+        (f"#<tool_call>\n{FIRST}#<invoke id=3>", "<invoke id=3>", ["missing_name", "text_in_section"]),
+        (f"<minimax:tool_call>{OLDER}<invoke nothing", "<invoke nothing", ["foreign_markup", "truncated_call"]),
+    ],
+)
+def test_a_later_call_without_a_name_is_content(text: str, content: str, defects: list[str]) -> None:
+    message = whole.read("minimax_m3", in_marks(text), CODE, thinking=False)
+    assert (len(message.calls), message.content) == (1, content)
+    assert whole.kinds(message) == [*defects, "missing_section_end"]

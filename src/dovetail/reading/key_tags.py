@@ -105,13 +105,17 @@ class KeyTagReader(ParameterReader):
     def _body(self) -> Script[str | None]:
         self._stray = False
         while True:
-            if opener := (yield from self._opener_of_key()):
-                self._defect("missing_key_start", opener)
-                yield from self._parameter()
-                continue
             text, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
             if marker == self.key_end and (key := text.strip()):
                 yield from self._unopened_key(key, read=True)
+                continue
+            if (
+                marker in (*self.around_calls(), self.value)
+                and not text.strip()
+                and (yield from self._opens_key(marker))
+            ):
+                self._defect("missing_key_start", marker)
+                yield from self._parameter()
                 continue
             self._stray_text(text)
             self._stray = self._stray and marker == ""
@@ -127,13 +131,12 @@ class KeyTagReader(ParameterReader):
             else:
                 return marker
 
-    def _opener_of_key(self) -> Script[str | None]:
-        """Read a marker in place of the opener of a key, which is missing: a key and its end follow."""
-        match = yield from self._look(*_key_after_opener(type(self)))
-        if match is None:
-            return None
-        yield from self._skip(WHITESPACE)
-        return (yield from self._next_is(*self.around_calls(), self.value))
+    def _opens_key(self, marker: str) -> Script[bool]:
+        """Whether `marker`, the last one, stands for the opener of a key: a key and its end follow."""
+        self._unread()
+        opened = (yield from self._look(*_key_after_opener(type(self)))) is not None
+        yield from self._next_is(marker)
+        return opened
 
     def _parameter(self) -> Script[None]:
         key, marker = yield from self._read_up_to(LONGEST_HEADER, *self.controls)
@@ -193,10 +196,8 @@ class KeyTagReader(ParameterReader):
 def _key_after_opener(kind: type[KeyTagReader]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """A pattern for another opener, a key and the end of a key, in the alphabet, and one for what may become that."""
     openers = "|".join(re.escape(kind.in_alphabet(marker)) for marker in (*kind.around_calls()[::2], kind.value))
-    opened = rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}(?:{openers})"
-    key = rf"[^\ud800-\udfff]{{0,{LONGEST_KEY}}}"
-    whole = rf"{opened}(?=[^\ud800-\udfff]*\S){key}{re.escape(kind.in_alphabet(kind.key_end))}"
-    return re.compile(whole), re.compile(rf"[{WHITESPACE}]{{0,{MOST_SPACE}}}(?:(?:{openers}){key})?")
+    opened, key = rf"(?:{openers})\s{{0,{MOST_SPACE}}}", rf"[^\s\ud800-\udfff][^\ud800-\udfff]{{0,{LONGEST_KEY}}}"
+    return re.compile(opened + key + re.escape(kind.in_alphabet(kind.key_end))), re.compile(f"{opened}(?:{key})?")
 
 
 @functools.lru_cache(256)
