@@ -201,6 +201,19 @@ def test_two_values_in_a_value() -> None:
     assert (calls, content) == ([("note", '{"text": "<arg_value>x"}')], "y")
 
 
+@pytest.mark.parametrize(
+    ("name", "opener"),
+    [
+        *(("qwen3_coder", opener) for opener in ("<tool_call>", "<parameter=x>", "<function=ping")),
+        *(("deepseek_v4", opener) for opener in ("<｜DSML｜tool_calls>", "<|DSML|invoke ", "<｜｜DSML｜｜calls>")),
+        ("minimax_m2", "<tool_call>"),
+    ],
+)
+def test_openers_alone_are_text(name: str, opener: str) -> None:
+    text = opener * 60 + "."
+    assert read(name, text)[:2] == ([], text)
+
+
 # -- opening tags -----------------------------------------------------------------------------------------------------
 
 

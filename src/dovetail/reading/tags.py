@@ -18,7 +18,7 @@ from dovetail.reading.json_end import string_goes_on
 from dovetail.reading.json_text import WHITESPACE
 from dovetail.reading.parameters import Parameters
 from dovetail.reading.prose import MOST_SPACE
-from dovetail.reading.reader import ReaderOptions, Script
+from dovetail.reading.reader import Abandoned, ReaderOptions, Script
 from dovetail.reading.value_ends import REST, REST_BEGUN, Closer, OpenValue, ValueEnds, value_ends
 from dovetail.reading.values import STRING, VALUES, ParameterTypes
 from dovetail.tokens import Tokenizer
@@ -308,8 +308,13 @@ class TagReader(ParameterReader):
                 return
         if in_section and (yield from self._other_language()):
             return
+        markers, last = 0, self._index
         while True:
             marker = yield from (self._next_mark() if in_section else self._mark_at_once())
+            markers = markers + 1 if self._index == last else 0
+            last = self._index
+            if markers > _MOST_MARKERS and self._trial is not None:
+                raise Abandoned
             if marker == self.call:
                 yield from self._call()
             elif marker == self.parameter:
@@ -738,6 +743,8 @@ class _Tag(NamedTuple):
     empty: bool
 
 
+#: How many markers in a row may open no call, in what is tried as a section.
+_MOST_MARKERS = 8
 #: Closing tags up to the last bracket that are shorter begin other words.
 _SHORTEST_STEM = 7
 _PLAIN_KEY = re.compile(r"\w{2,64}", re.ASCII)
