@@ -9,7 +9,7 @@ import pytest
 
 import dovetail
 from dovetail.events import CallArguments, CallEnd
-from dovetail.reading.tags import ParameterReader
+from dovetail.reading.parameter_reader import ParameterReader
 from tests.reading import whole
 
 STRING = {"type": "string"}

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dovetail.reading.calls import LONGEST_HEADER
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.reader import Script
-from dovetail.reading.tags import ParameterReader
 
 
 class KeyTagReader(ParameterReader):

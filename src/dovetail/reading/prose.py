@@ -118,7 +118,9 @@ class ProseReader(Reader):
         place: Prose = Reasoning if self._options.thinking else Content
         think, think_end, openers, answers, marks, stops = _marks_of_answers(type(self))
         # Ordinary text opens calls only if the answer may contain calls.
-        in_content = (*marks, *self.other_openers, *self._unopened()) if self._options.calls and not self._options.structured else stops
+        in_content = stops
+        if self._options.calls and not self._options.structured:
+            in_content = (*marks, *self.other_openers, *self._unopened())
         if self.wrapper_end:
             in_content = (*in_content, self.wrapper_end, "\n" + self.wrapper_end)
         answer_ended = False
