@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.events import CallArguments, CallEnd
-from dovetail.reading.tags import ParameterReader
+from dovetail.events import Call, CallArguments, CallEnd, Message
+from dovetail.reading.parameter_reader import ParameterReader
 from tests.reading import whole
 
 STRING = {"type": "string"}
@@ -192,6 +192,14 @@ def test_closing_tags_cost_the_same_each() -> None:
         assert at - shown < 1100
     end = reader.finish()
     assert isinstance(end[0], CallArguments)
+
+
+def test_an_open_tag_in_a_value() -> None:
+    arguments = {"content": "a <|open|>argument b", "path": "c > d"}
+    fmt = dovetail.format("kimi_k3")
+    output = fmt.write(Message(calls=(Call("", "write_file", json.dumps(arguments)),)), thinking=False).text
+    calls, _, defects = read("kimi_k3", output)
+    assert ([json.loads(given) for _, given in calls], defects) == ([arguments], [])
 
 
 def test_two_values_in_a_value() -> None:
