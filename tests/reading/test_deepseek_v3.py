@@ -61,9 +61,9 @@ def test_either_shape_is_read_with_either(call: str, as_v3: list[str], as_v31: l
         (SECTION + SECTION + v3() + CALL_END + SECTION_END, [JSON], "", ["stray_marker"] * 2),
         (section("nonsense"), [], section("nonsense"), []),
         (section(v3('{"n": 9007199254740993.10}')), ['{"n": 9007199254740993.10}'], "", []),
-        (section(v3("[1]")), ["[1]"], "", ["invalid_arguments"]),
-        (section(v3("null")), ["null"], "", ["invalid_arguments"]),
-        (section(v3('{"a": 1')), ['{"a": 1\n```'], "", ["invalid_arguments"]),
+        (section(v3("[1]")), ['{"malformed_arguments": "[1]"}'], "", ["malformed_call"]),
+        (section(v3("null")), ["{}"], "", ["missing_arguments"]),
+        (section(v3('{"a": 1')), ['{"a": 1}'], "", ["missing_bracket"]),
         (section(f"{CALL}function{SEP}ping{CALL_END}"), ["{}"], "", ["missing_fence", "missing_arguments"]),
         (section(v3('{"a": 1} so')), ['{"a": 1}'], "so\n```", ["text_in_section"]),
         (section(v3("oops {}")), [], section(v3("oops {}")), []),
@@ -89,7 +89,7 @@ def test_near_misses(text: str, expected: list[str], content: str, defects: list
 
 def test_a_header_of_another_version_may_hold_arguments_that_are_no_object() -> None:
     message = read("deepseek_v31", section(f"{CALL}ping{SEP}null{CALL_END}"), thinking=False)
-    assert (calls(message), kinds(message)) == ([("ping", "null")], ["invalid_arguments"])
+    assert (calls(message), kinds(message)) == ([("ping", "{}")], ["missing_arguments"])
 
 
 def test_written_messages() -> None:

@@ -122,8 +122,8 @@ X = '{"query": "x"}'
         # JSON where parameters should be
         (section(call('{"query": "x"}\n')), [("search", X)], "", ["json_arguments"]),
         (section(call('  {"query": "x"} more')), [("search", X)], "more", ["json_arguments", "text_in_section"]),
-        (section(call('{"query": oops}')), [("search", '{"query": oops}')], "",
-         ["json_arguments", "invalid_arguments"]),
+        (section(call('{"query": oops}')), [("search", '{"query": "oops"}')], "",
+         ["json_arguments", "unquoted_value"]),
         (section(opener(), '{"query": "x"}\n', SUBMIT), [("search", X), ("submit", "{}")], "",
          ["json_arguments", "missing_call_end"]),
         # values

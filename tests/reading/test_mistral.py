@@ -67,16 +67,20 @@ def test_where_calls_may_stand(text: str, count: int, content: str, defects: lis
     assert (message.content, kinds(message)) == (content, defects)
 
 
+#: Arguments whose string has no end.
+TAKEN_BACK = '{"a": "x", "a": null, "malformed_arguments": "{\\"a\\": \\"x"}'
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "defects"),
     [
         (f"{CALLS}ping{END}", "{}", ["missing_arguments"]),
         (f"{CALLS}ping{CALLS}ping{ARGS}{{}}", "{}", ["missing_arguments"]),
-        (f"{CALLS}ping{ARGS}{END}", "{}", ["missing_arguments", "missing_bracket"]),
-        (f"{CALLS}ping{ARGS}null{END}", "{}", ["missing_arguments", "missing_bracket"]),
-        (f"{CALLS}ping{ARGS}12[THINK]", "12", ["invalid_arguments", "reasoning_not_closed"]),
+        (f"{CALLS}ping{ARGS}{END}", "{}", ["missing_arguments"]),
+        (f"{CALLS}ping{ARGS}null{END}", "{}", ["missing_arguments"]),
+        (f"{CALLS}ping{ARGS}12[THINK]", '{"malformed_arguments": "12[THINK]"}', ["malformed_call"]),
         (f'{CALLS}ping{ARGS}{{"a": [1{END}', '{"a": [1]}', ["missing_bracket"]),
-        (f'{CALLS}ping{ARGS}{{"a": "x{CALLS}', '{"a": "x', ["invalid_arguments", "empty_section"]),
+        (f'{CALLS}ping{ARGS}{{"a": "x{CALLS}', TAKEN_BACK, ["malformed_call", "empty_section"]),
         (f'{CALLS}ping{ARGS}{{"a": "x', '{"a": "x', ["truncated_call"]),
         (f'{CALLS}ping{ARGS}{{"a": "[THINK]"}}', '{"a": "[THINK]"}', []),
     ],

@@ -35,7 +35,7 @@ ONE = [("ping", '{"a": 1}')]
         (CALL.replace("<|args|>", ""), ONE, "", ["missing_separator"]),
         (HEAD + "<|/call|>", [("ping", "{}")], "", ["missing_arguments"]),
         (HEAD.removesuffix("<|args|>") + "<|/call|>", [("ping", "{}")], "", ["missing_arguments"]),
-        (HEAD + "null<|/call|>", [("ping", "{}")], "", ["missing_arguments", "missing_bracket"]),
+        (HEAD + "null<|/call|>", [("ping", "{}")], "", ["missing_arguments"]),
         (HEAD + '{"a": 1<|/call|>', [("ping", '{"a": 1}')], "", ["missing_bracket"]),
         (HEAD + '"{\\"a\\": 1}"<|/call|>', ONE, "", ["string_arguments"]),
         (HEAD.replace("ping", "what") + "<|/call|>", [("what", "{}")], "", ["unknown_name", "missing_arguments"]),

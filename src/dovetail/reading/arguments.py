@@ -125,6 +125,8 @@ class JsonArguments:
         if self._begun and self._json is None:
             mended = self._begin_json()
             return mended.feed(self._begun)[0] + mended.flush(cut_off=cut_off)
+        if self._json is None and cut_off:
+            return self.raw
         fragment = self._json.flush(cut_off=cut_off) if self._json is not None else ""
         if self._json is not None and self._json.complete:
             self._unwrapped, self.complete = self._wrapped, not self._wrapped
@@ -147,6 +149,11 @@ class JsonArguments:
     def valid(self) -> bool:
         """Whether the fragments together are a JSON object."""
         return self._json is not None and (self.complete or self._unwrapped) and not self._json.malformed
+
+    @property
+    def broken(self) -> bool:
+        """Whether the text cannot become an object any more."""
+        return self._other or self._list is not None or (self._json is not None and self._json.malformed)
 
     def brackets(self) -> str:
         """The brackets that are missing, if nothing else is; else ""."""

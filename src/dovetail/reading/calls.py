@@ -240,12 +240,10 @@ class CallReader(ProseReader):
         """
         self._flush_arguments()
         arguments = self._arguments
-        if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
+        if marker is None and self._is_cut():
             self._truncated_call()
             return
-        if marker is None and not arguments.complete:
-            self._defect("truncated_call", self._id)
-        elif marker not in ends:
+        if marker not in ends:
             self._defect("missing_call_end", self._id)
         if arguments.empty:
             self._defect("missing_arguments", self._id)
@@ -253,6 +251,13 @@ class CallReader(ProseReader):
         elif not arguments.valid():
             self._mend_end()
         self._end_call()
+
+    def _is_cut(self) -> bool:
+        """Whether the output, which is over, ends inside the arguments of the open call."""
+        arguments = self._arguments
+        if arguments.complete:
+            return False
+        return self._cut_off or arguments.empty or not (arguments.broken or arguments.brackets())
 
     def _mend_end(self) -> None:
         """Pass on the end of arguments that are not JSON yet, although the call is over."""

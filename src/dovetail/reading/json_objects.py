@@ -345,13 +345,11 @@ class JsonObjectReader(CallReader):
         """
         self._flush_arguments()
         arguments = self._arguments
-        if marker is None and not arguments.complete and (self._cut_off or arguments.empty):
+        if marker is None and self._is_cut():
             self._truncated_call()
             return
-        if self._trial is not None and arguments.empty and marker in (None, ""):
+        if self._trial is not None and arguments.empty and (marker == "" or not between_members):
             raise Abandoned
-        if marker is None and not arguments.complete:
-            self._defect("truncated_call", self._id)
         if arguments.empty and between_members:
             self._defect("missing_arguments", self._id)
             self._emit_fragment("{}")

@@ -357,6 +357,8 @@ class ProseReader(Reader):
                     pass
                 if (yield from self._text_follows()):
                     return
+                if opener in self.text_openers and (yield from self._after_space(self.think_end.lstrip())):
+                    return  # reasoning that ends may have mentioned it
                 self._at = after
                 yield from self._skip(WHITESPACE, MOST_SPACE)
             self._certain()

@@ -240,7 +240,10 @@ class TagReader(ParameterReader):
                 return
         self._begin_call(name)
         self._arguments_in_tag(tag.text)
-        self._misplaced(tag.stray + tag.rest)
+        if tag.stray:
+            self._defect("text_in_section")
+            self._events.append(Content(tag.stray))
+        self._misplaced(tag.rest)
         if tag.empty:
             self._close_parameters(self.call_end, self.call_end)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.conversation import Tool
 from dovetail.errors import InvalidRequest
-from dovetail.events import Content, Message
+from dovetail.events import Content, Message, Reasoning
 from dovetail.formats.answers import call_envelope
 from dovetail.formats.answers.answer_grammar import TEXT_AFTER_CALLS, AnswerGrammar
 from dovetail.formats.answers.input_grammar import ClientGrammar
@@ -48,6 +48,9 @@ class FunctionaryReader(CallReader):
         yield from self._messages("")
 
     def _section_or_mention(self, opener: str, kind: Prose) -> Script[bool]:
+        if kind is Reasoning:
+            self._show(kind, opener)
+            return False
         yield from self._messages(opener)
         self._shown = ""
         return True
