@@ -23,7 +23,7 @@ from dovetail.grammar import Grammar
 from dovetail.grammar.matcher import compile
 from dovetail.grammar.schemas.keywords import kind_of
 from dovetail.grammar.schemas.references import References
-from dovetail.reading.tags import ParameterReader
+from dovetail.reading.parameter_reader import ParameterReader
 from tests.conftest import SHARED
 from tests.examples import examples
 from tests.grammar.test_matcher import allowed, tool

@@ -14,7 +14,7 @@ import pytest
 import dovetail
 from dovetail.events import Call, Event, Message
 from dovetail.reading.nested_tags import NestedTagReader
-from dovetail.reading.tags import ParameterReader
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.two_languages import JsonOrTagReader
 from dovetail.reading.values import WRAPPERS
 from dovetail.tokens import Segment

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.events import CallArguments, CallEnd
-from dovetail.reading.tags import ParameterReader
+from dovetail.events import Call, CallArguments, CallEnd, Message
+from dovetail.reading.parameter_reader import ParameterReader
 from tests.reading import whole
 
 STRING = {"type": "string"}
@@ -194,11 +194,32 @@ def test_closing_tags_cost_the_same_each() -> None:
     assert isinstance(end[0], CallArguments)
 
 
+def test_an_open_tag_in_a_value() -> None:
+    arguments = {"content": "a <|open|>argument b", "path": "c > d"}
+    fmt = dovetail.format("kimi_k3")
+    output = fmt.write(Message(calls=(Call("", "write_file", json.dumps(arguments)),)), thinking=False).text
+    calls, _, defects = read("kimi_k3", output)
+    assert ([json.loads(given) for _, given in calls], defects) == ([arguments], [])
+
+
 def test_two_values_in_a_value() -> None:
     text = "<arg_value>x</arg_value><arg_value>y</arg_value>"
     output = f"<tool_call>note<arg_key>text</arg_key><arg_value>{text}</arg_value></tool_call>"
     calls, content, _ = read("glm47", output)
     assert (calls, content) == ([("note", '{"text": "<arg_value>x"}')], "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "opener"),
+    [
+        *(("qwen3_coder", opener) for opener in ("<tool_call>", "<parameter=x>", "<function=ping")),
+        *(("deepseek_v4", opener) for opener in ("<｜DSML｜tool_calls>", "<|DSML|invoke ", "<｜｜DSML｜｜calls>")),
+        ("minimax_m2", "<tool_call>"),
+    ],
+)
+def test_openers_alone_are_text(name: str, opener: str) -> None:
+    text = opener * 60 + "."
+    assert read(name, text)[:2] == ([], text)
 
 
 # -- opening tags -----------------------------------------------------------------------------------------------------

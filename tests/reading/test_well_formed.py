@@ -13,8 +13,8 @@ import dovetail
 from dovetail.events import Call, CallArguments, Message
 from dovetail.reading.bare_keys import BareKeyReader
 from dovetail.reading.nested_tags import NestedTagReader
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.reader import FARTHEST
-from dovetail.reading.tags import ParameterReader
 from dovetail.reading.two_languages import JsonOrTagReader
 from dovetail.tokens import Segment
 from tests.examples import examples

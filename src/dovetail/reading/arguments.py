@@ -167,4 +167,9 @@ class JsonArguments:
         """The text that makes the fragments an object which says that the call cannot be read, and holds its text."""
         if self._json is not None:
             return self._json.as_malformed()
-        return f"{{{quote(MALFORMED)}: {quote(self.raw)}}}"
+        return malformed(self.raw)
+
+
+def malformed(raw: str) -> str:
+    """The arguments of a call that cannot be read and has this text in their place."""
+    return f"{{{quote(MALFORMED)}: {quote(raw)}}}"

@@ -14,9 +14,9 @@ from typing import ClassVar, Final
 
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.prose import MOST_SPACE
 from dovetail.reading.reader import Script
-from dovetail.reading.tags import ParameterReader
 
 #: Characters. Longer text after the opener of a call is no key.
 LONGEST_KEY: Final = 128

@@ -95,7 +95,8 @@ class NamedCallReader(JsonCallReader):
             return {None: "truncated_call", "": "endless_header"}.get(marker, "call_without_arguments")
         if not name:
             return "missing_name"
-        return "unreadable_call" if any(character.isspace() for character in name) else ""
+        blank = any(character.isspace() for character in name) and self._tool(name) not in self._options.tools
+        return "unreadable_call" if blank else ""
 
     def _rest_of_call(self) -> Script[str | None]:
         """Read the open call's arguments, and its end, which is returned as in `_named_call`."""

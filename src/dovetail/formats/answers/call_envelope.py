@@ -34,7 +34,7 @@ from dovetail.grammar import (
     cache,
 )
 from dovetail.reading import Reader
-from dovetail.reading.tags import ParameterReader
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.tokens import Prompt, Segment
 
 #: Placeholders for a call's id, name and arguments, for a parameter's key and value, and for a call's index. They are

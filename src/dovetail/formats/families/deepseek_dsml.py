@@ -57,8 +57,9 @@ class DsmlCalls(TagCalls):
 
 
 #: The token, other spellings of it, and nothing in its place; and the names of sections.
-_TOKENS = (DSML, f"{DSML} ", "｜｜DSML｜｜", "|DSML|", "||DSML||", "｜DSML|", "|DSML｜", "")
-_SECTIONS = ("function_calls", "tool_calls", "calls", "toolcalls")
+_SPELLINGS = (DSML, "｜｜DSML｜｜", "|DSML|", "||DSML||", "｜DSML|", "|DSML｜", "DSML｜", "DSML|")
+_TOKENS = (*(spelling + space for spelling in _SPELLINGS for space in ("", " ")), "")
+_SECTIONS = ("function_calls", "tool_calls", "calls", "toolcalls", "functioncalls")
 _MISSPELLED_SECTIONS = ("toolcall", "tool_call", "function_call", "_tool_calls", "_function_calls")
 
 

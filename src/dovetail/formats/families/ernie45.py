@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dovetail.formats.base import EngineParsers
 from dovetail.formats.declared.declared import DeclaredFormat, JsonCalls
+from dovetail.reading.two_languages import JsonOrTagReader
 
 
 class Ernie45(DeclaredFormat):
@@ -19,3 +20,4 @@ class Ernie45(DeclaredFormat):
     newlines_in_prompt = True
     answer = "<response>\n{content}\n</response>\n"
     calls = JsonCalls("<tool_call>\n{call}\n</tool_call>\n")
+    script = JsonOrTagReader

@@ -24,8 +24,8 @@ from dovetail.grammar import Choice, Concat, FreeText, Grammar, Node
 from dovetail.reading import Script
 from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.parameter_reader import ParameterReader
 from dovetail.reading.prose import QUOTES, Prose
-from dovetail.reading.tags import ParameterReader
 from dovetail.reading.value_ends import OpenValue
 from dovetail.tokens import Prompt, Segment
 
