@@ -82,7 +82,8 @@ CASES = [
     ("#<tool_call>\n" + call(end="") + "[e~[", [("search", X)], "", ["missing_call_end", "missing_section_end"]),
     ("#<tool_call>\n" + call("#<query>x", end="") + "[e~[", [("search", X)], "",
      ["missing_parameter_end", "missing_call_end", "missing_section_end"]),
-    (section("#<tool_call>", call()), [("search", X)], "", ["missing_section_end"]),
+    (section("#<tool_call>", call()), [("search", X)], "", ["stray_marker"]),
+    (section(call(), "#<tool_call>", call()), [("search", X)] * 2, "", ["missing_section_end"]),
     (section(), [], "", ["empty_section"]),
     # without a section
     (call() + "a", [("search", X)], "\na", ["missing_section"]),

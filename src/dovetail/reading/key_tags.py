@@ -110,7 +110,7 @@ class KeyTagReader(ParameterReader):
                 yield from self._unopened_key(key, read=True)
                 continue
             if (
-                marker in (*self.around_calls(), self.value)
+                marker in (*self.around_calls()[::2], self.value)
                 and not text.strip()
                 and (yield from self._opens_key(marker))
             ):

@@ -133,8 +133,11 @@ class NestedTagReader(CallReader):
                 before, in_section = self._index, True
             elif tag == self.call_end:
                 self._stray_marker(tag)
+            elif self.mark + tag == self.section and self._index == before:
+                self._stray_marker(self.section)
             elif self.mark + tag == self.section:
                 self._defect("missing_section_end")
+                before = self._index
             else:
                 self._misplaced(tag)
             tag = None

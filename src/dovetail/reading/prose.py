@@ -351,7 +351,7 @@ class ProseReader(Reader):
                 self._commit()
         elif trial.argument or trial.ended or len(trial.ids) > 1:
             if not (kind is Content and trial.known and self._options.calls):
-                after = self._at
+                after = self._at - trial.start
                 closers = (*_inner_marks(type(self)), *self.ends)
                 while (yield from self._after_space(*closers)) is not None:
                     pass
@@ -359,7 +359,7 @@ class ProseReader(Reader):
                     return
                 if opener in self.text_openers and (yield from self._after_space(self.think_end.lstrip())):
                     return  # reasoning that ends may have mentioned it
-                self._at = after
+                self._at = trial.start + after
                 yield from self._skip(WHITESPACE, MOST_SPACE)
             self._certain()
         elif kind is Content and trial.known and self._over and self._at == len(self._input):

@@ -211,8 +211,10 @@ class Reader(ABC):
         # A long piece comes in parts, so that what is tried and unread again is never followed by much text.
         for at in range(0, len(fresh) or 1, _LONGEST_PIECE):
             part = fresh if len(fresh) <= _LONGEST_PIECE else fresh[at : at + _LONGEST_PIECE]
-            if self._trial is not None:
-                self._input += part
+            if (trial := self._trial) is not None:
+                start, trial.start = trial.start, 0
+                self._input = self._input[start:] + part
+                self._at, self._mark = self._at - start, self._mark - start
             else:
                 self._input = self._input[self._at :] + part if self._at < len(self._input) else part
                 self._at = 0
