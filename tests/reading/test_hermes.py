@@ -32,7 +32,7 @@ END = "<|im_end|>"
         (f"{block(PING)}{' ' * 40}so", 1, f"{' ' * 40}so", []),
         (f"<tool_call>{PING[:-1]}<tool_call>{PING}</tool_call>", 2, "", ["missing_bracket"]),
         (f"<tool_call>words <think>{block(PING)}", 1, "<tool_call>words ", ["reasoning_not_closed"]),
-        (f"{PING}</tool_call>", 0, PING, ["stray_marker"]),
+        (f"{PING}</tool_call>", 1, "", ["unmarked_call", "stray_marker"]),
         (f"<think>hm{block(PING)}", 1, "", ["reasoning_not_closed"]),
     ],
 )

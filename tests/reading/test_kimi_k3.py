@@ -200,7 +200,7 @@ def test_the_only_tool_is_meant_where_none_is_named() -> None:
         ("so" + close("think") + "a", "so", "a", [], ["text_in_section"]),
         (tag("think") + "so" + close("think"), "so", "", [], ["stray_marker"]),
         ("a" + close("think") + "<|open|>think b" + close("think"), "a b", "", [], ["missing_separator"]),
-        ("so" + END + "a", "so", "a", [], ["text_in_section"]),
+        ("so" + END + "a", f"so{END}a", "", [], []),
     ],
 )
 def test_reasoning(text: str, reasoning: str, content: str, called: list[tuple[str, str]], defects: list[str]) -> None:

@@ -622,7 +622,7 @@ def test_a_section_of_calls_ends_open_reasoning(name: str) -> None:
     fmt = families.format_of(name)
     calls = fmt.write(Message("x", "", _ONE_CALL.calls), thinking=False).text.partition("x")[2]
     message = fmt.parse("hm" + calls, TOOLS, thinking=True)
-    if families.opens_in_text(name):  # reasoning may mention it
+    if name == "functionary":  # whose marker is too short to mean anything in reasoning
         assert (message.reasoning, message.calls, message.defects) == ("hm" + calls[: -len(fmt.end_of_turn[0])], (), ())
         return
     assert (message.reasoning.rstrip(), len(message.calls)) == ("hm", 1)

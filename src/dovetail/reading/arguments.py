@@ -153,7 +153,12 @@ class JsonArguments:
     @property
     def broken(self) -> bool:
         """Whether the text cannot become an object any more."""
-        return self._other or self._list is not None or (self._json is not None and self._json.malformed)
+        mended = self._json
+        return (
+            self._other
+            or self._list is not None
+            or (mended is not None and (mended.malformed or mended.quotes_escaped))
+        )
 
     def brackets(self) -> str:
         """The brackets that are missing, if nothing else is; else ""."""

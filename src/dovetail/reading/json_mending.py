@@ -109,6 +109,8 @@ class MendedJson:
         #: Whether the last bracket was read.
         self.complete = False
         self.malformed = False
+        #: Whether a quote did not end its string. A string without an end may have had its end there.
+        self.quotes_escaped = False
 
     # -- for callers --------------------------------------------------------------------------------------------------
 
@@ -259,6 +261,7 @@ class MendedJson:
             if ends:
                 self._end_string()
                 return at + 1
+            self.quotes_escaped = True
         if character != '"' or mark == '"':
             self._mended("unescaped_text")
         self._write(quote(character)[1:-1])

@@ -240,14 +240,18 @@ class TagReader(ParameterReader):
                 return
         self._begin_call(name)
         self._arguments_in_tag(tag.text)
-        if tag.stray:
-            self._defect("text_in_section")
-            self._events.append(Content(tag.stray))
+        self._stray_in_tag(tag)
         self._misplaced(tag.rest)
         if tag.empty:
             self._close_parameters(self.call_end, self.call_end)
         else:
             yield from self._body()
+
+    def _stray_in_tag(self, tag: _Tag) -> None:
+        """Report text inside of a tag, which makes the tag no mention."""
+        if tag.stray:
+            self._defect("text_in_section")
+            self._events.append(Content(tag.stray))
 
     def _name_in_tags(self) -> Script[str]:
         """Read the name of a call from tags of its own, if it is there: `<function><name>search</name>`."""
@@ -373,7 +377,7 @@ class TagReader(ParameterReader):
             types = _DECLARED_TYPES.get(tag.attributes.get("string", "").strip().lower())
             if types is None:
                 self._defect("missing_attribute", key)
-        self._misplaced(tag.stray)
+        self._stray_in_tag(tag)
         if tag.empty:
             self._parameters.open(key, types)
             self._parameters.close()
