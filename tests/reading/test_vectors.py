@@ -73,7 +73,8 @@ RULES = {
     "unchecked": "Parameters that the tool does not have, or that come twice, are passed on.",
     "bare-counter": "A call gets its name as soon as its header is read. The name is not guessed from later arguments.",
     "no-arguments": "A call that ends without arguments has none, with a Defect.",
-    "invalid": "Arguments that are not JSON are passed on as they came, without a CallEnd and with a Defect.",
+    "malformed": "Arguments that cannot be read are their text under `malformed_arguments`, with a Defect.",
+    "mended": "What is no JSON and can only mean one thing is mended, with a Defect.",
     "escapes": "A backslash and an n between tags are these two characters, because the format has no escapes there.",
     "missing-end": "A call with complete arguments and no end is a call, with a Defect.",
     "dropped-end": "A call with complete arguments needs no end if that would also end the turn: engines drop it.",
@@ -97,18 +98,20 @@ DIFFERS: dict[str, dict[str, str]] = {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "mention": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "invalid": "TOOLCALLING.batch.4.b",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "REASONING.batch.6.a",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "malformed": "TOOLCALLING.batch.4.b",
     },
     "deepseek_v31": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "mention": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "invalid": "TOOLCALLING.batch.4.b",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.d",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "malformed": "TOOLCALLING.batch.4.b",
     },
     "deepseek_v32": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
@@ -159,12 +162,13 @@ DIFFERS: dict[str, dict[str, str]] = {
     "harmony": {
         "outside": "TOOLCALLING.batch.3",
         "no-name": "TOOLCALLING.batch.4.c",
-        "dropped-end": "TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.1.a TOOLCALLING.stream.1.b"
-        " TOOLCALLING.stream.4.a",
+        "dropped-end": "TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.1.a TOOLCALLING.stream.1.b "
+        "TOOLCALLING.stream.4.a",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
-        "header": "TOOLCALLING.batch.6.c",
         "whitespace": "TOOLCALLING.batch.8.a",
         "whitespace-markup": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "malformed": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.b",
     },
     "hermes": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
@@ -173,35 +177,42 @@ DIFFERS: dict[str, dict[str, str]] = {
         "missing-end": "TOOLCALLING.batch.5.d",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "tool_call_with_leading_text TOOLCALLING.batch.8.a",
+        "quoted": "TOOLCALLING.batch.7.c",
     },
     "jamba": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "mention": "TOOLCALLING.batch.4.c",
         "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.stream.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "invalid": "TOOLCALLING.batch.4.b",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.8.a",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "malformed": "TOOLCALLING.batch.4.b",
     },
     "kimi_k2": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
-        "mention": "no_leak_of_argument_begin_token streaming_partial_marker_buffering"
-        " TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
+        "mention": "no_leak_of_argument_begin_token streaming_partial_marker_buffering TOOLCALLING.batch.4.a "
+        "TOOLCALLING.batch.4.c",
         "unknown-name": "e2e_unparsable_tool_id_does_not_wedge_stream",
-        "bare-counter": "detect_and_parse_bare_counter detect_and_parse_bare_counter_skips_unknown",
+        "bare-counter": "detect_and_parse_bare_counter_skips_unknown",
         "no-arguments": "TOOLCALLING.batch.6.c",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.5.g",
-        "unfinished": "e2e_chunk_split_invariance e2e_chunk_split_invariance#3 e2e_chunk_split_invariance#4"
-        " e2e_exception_mid_drain_preserves_accumulated_calls",
+        "unfinished": "e2e_chunk_split_invariance e2e_chunk_split_invariance#3 e2e_chunk_split_invariance#4 "
+        "e2e_exception_mid_drain_preserves_accumulated_calls",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "mended": "partial_tool_call e2e_malformed_json_args_passes_through_to_client "
+        "e2e_malformed_json_args_passes_through_to_client#2 "
+        "e2e_malformed_json_args_passes_through_to_client#3 TOOLCALLING.batch.4.b",
     },
     "gigachat3": {
-        "no-opener": "detect_and_parse_function_call_marker_simple_tool_call"  # of GigaChat 3.1
-        " streaming_function_call_marker_simple_tool_call",
+        "no-opener": "detect_and_parse_function_call_marker_simple_tool_call "
+        "streaming_function_call_marker_simple_tool_call",
         "no-name": "detect_and_parse_missing_name",
         "no-arguments": "detect_and_parse_missing_arguments",
-        "invalid": "detect_and_parse_arguments_not_dict detect_and_parse_invalid_json",
+        "malformed": "detect_and_parse_arguments_not_dict detect_and_parse_invalid_json",
+        "mended": "streaming_incomplete_json",
     },
     "kimi_k25": {
         "whitespace": "REASONING.batch.6.a",
@@ -209,20 +220,18 @@ DIFFERS: dict[str, dict[str, str]] = {
     "lfm2": {
         "after": "detect_and_parse_multiple_blocks",
         "unknown-name": "detect_and_parse_unknown_function",
-        "not-python": "detect_and_parse_json_multiple_calls detect_and_parse_json_simple"
-        " detect_and_parse_json_with_parameters_key streaming_eot_token_filtering"
-        " streaming_json_normal_text_before_tool_call streaming_json_split_across_chunks",
         "whitespace": "detect_and_parse_with_normal_text_before",
     },
     "llama3_json": {
-        "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d"
-        " TOOLCALLING.stream.4.c",
+        "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d "
+        "TOOLCALLING.stream.4.c",
         "mention": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
         "missing-end": "TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
-        "truncated": "invalid_then_valid_json TOOLCALLING.batch.4.b TOOLCALLING.batch.4.e TOOLCALLING.batch.5.c"
-        " TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "truncated": "invalid_then_valid_json TOOLCALLING.batch.4.b TOOLCALLING.batch.4.e TOOLCALLING.batch.5.c "
+        "TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "json_with_trailing_text TOOLCALLING.batch.8.a",
+        "quoted": "TOOLCALLING.batch.7.c",
         "garbled": "TOOLCALLING.stream.2",
     },
     "minicpm5": {
@@ -253,28 +262,31 @@ DIFFERS: dict[str, dict[str, str]] = {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "mention": "json_array_with_invalid_json TOOLCALLING.batch.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "invalid": "TOOLCALLING.batch.4.b",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
-        "whitespace": "detect_and_parse_with_text_before_tool_call compact_format_with_leading_text"
-        " json_array_with_leading_text REASONING.batch.6.a",
+        "whitespace": "detect_and_parse_with_text_before_tool_call compact_format_with_leading_text "
+        "json_array_with_leading_text REASONING.batch.6.a",
+        "quoted": "TOOLCALLING.batch.7.c",
+        "malformed": "TOOLCALLING.batch.4.b",
     },
     "pythonic": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
-        "truncated": "TOOLCALLING.batch.4.b TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
+        "truncated": "TOOLCALLING.batch.4.b TOOLCALLING.batch.5.c TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.8.a",
         "layout": "TOOLCALLING.batch.6.b",
         "unfinished": "parse_streaming_opening_bracket_only",
+        "quoted": "TOOLCALLING.batch.7.c",
         "garbled": "parse_streaming_multiple_tool_calls parse_streaming_with_python_start_and_end_token",
     },
     "qwen25": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",
         "no-opener": "TOOLCALLING.batch.5.b TOOLCALLING.stream.4.c",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "missing-end": "TOOLCALLING.batch.4.b TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d"
-        " TOOLCALLING.stream.4.a",
+        "missing-end": "TOOLCALLING.batch.4.b TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d "
+        "TOOLCALLING.stream.4.a",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.8.a",
+        "quoted": "TOOLCALLING.batch.7.c",
     },
     "nemotron3": {
         "mention": "streaming_tool_start_ends_reasoning_and_noops_finish",
@@ -293,11 +305,12 @@ DIFFERS: dict[str, dict[str, str]] = {
         "mention": "TOOLCALLING.batch.4.a TOOLCALLING.batch.4.c",
         "no-opener": "TOOLCALLING.batch.5.b",
         "no-arguments": "TOOLCALLING.batch.6.c",
-        "invalid": "TOOLCALLING.batch.4.b",
         "missing-end": "TOOLCALLING.batch.4.d TOOLCALLING.batch.5.a TOOLCALLING.batch.5.d TOOLCALLING.stream.4.a",
         "truncated": "TOOLCALLING.batch.5.c TOOLCALLING.batch.5.e TOOLCALLING.stream.4.b",
         "whitespace": "TOOLCALLING.batch.8.a",
+        "quoted": "TOOLCALLING.batch.7.c",
         "garbled": "TOOLCALLING.stream.4.c",
+        "malformed": "TOOLCALLING.batch.4.b",
     },
     "qwen3_coder": {
         "after": "TOOLCALLING.batch.2.c TOOLCALLING.batch.8.b TOOLCALLING.batch.8.c TOOLCALLING.batch.8.d",

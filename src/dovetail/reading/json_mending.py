@@ -98,7 +98,8 @@ class MendedJson:
         self._gap = ""  # white space and a comma before the next token
         self._string = ""  # the quote of the open string
         self._is_key = False
-        self._held: list[str] | None = None  # the open string, if it is a key or the schema allows none
+        self._key: list[str] = []  # the open string, if it is a key
+        self._held: list[str] | None = None  # the open string, if the schema allows none
         self._word: list[str] = []  # a number or a word that may go on
         self._raw: tuple[JsonEnd, list[str]] | None = None  # an object or array where the schema allows a string only
         self._keys: list[str] = []  # of the object, as JSON
@@ -127,7 +128,7 @@ class MendedJson:
         """What is passed on, and the offset in `text` up to which it belongs to the object."""
         before = len(self._left)
         all_text = self._left + text if before else text
-        if self._string == '"' and self._held is None:  # the usual case
+        if self._string == '"' and self._held is None and not self._is_key:  # the usual case
             at = _MATCH_PLAIN(all_text).end()  # type: ignore[union-attr]  # it matches everywhere
             if at == len(all_text) or (all_text[at] == "\\" and _OPEN_ESCAPE.fullmatch(all_text, at)):
                 self._left = all_text[at:]
@@ -136,7 +137,7 @@ class MendedJson:
                 return all_text[:at], len(text)
         out, end = self._read(all_text)
         self.raw.append(text[: end - before])
-        self._streams = self._string == '"' and self._held is None and not self._left
+        self._streams = self._string == '"' and self._held is None and not (self._left or self._is_key)
         return out, end - before
 
     def _read(self, text: str) -> tuple[str, int]:
@@ -194,13 +195,15 @@ class MendedJson:
 
     def brackets(self) -> str:
         """The brackets that are missing at the end, if nothing else is; else ""."""
-        if self._string or self._raw is not None or not self._may_end():
+        if self._string or self._raw is not None or not self._keys or not self._may_end():
             return ""
         return "".join(level.end for level in reversed(self._levels))
 
     def closing(self) -> str:
         """The text that closes the open strings and brackets, if that makes JSON; else ""."""
         if self.malformed or self._held is not None or self._raw is not None or self._left:
+            return ""
+        if self._string and self._is_key:
             return ""
         ends = "".join(level.end for level in reversed(self._levels))
         if self._string:
@@ -221,10 +224,11 @@ class MendedJson:
         if not self._levels:
             return "{" + member
         out, keys = "", self._keys
+        has_members = bool(keys) or (bool(self._string) and self._is_key and len(self._levels) == 1)
         if self._string and self._held is None:
             out = '"'
-            self._expected = _COMMA_OR_END
-        if len(self._levels) == 1 and self._expected in (_COLON, _VALUE):
+            self._expected = _COLON if self._is_key else _COMMA_OR_END
+        elif len(self._levels) == 1 and self._expected in (_COLON, _VALUE):
             keys = keys[:-1]  # the last member becomes null below
         for depth in range(len(self._levels) - 1, -1, -1):
             if self._levels[depth].end == "}" and self._expected in (_COLON, _VALUE):
@@ -232,12 +236,14 @@ class MendedJson:
             out += self._levels[depth].end if depth else ""
             self._expected = _COMMA_OR_END
         nulls = "".join(f"{key}: null, " for key in dict.fromkeys(keys))
-        return out + (", " if self._keys else "") + nulls + member
+        return out + (", " if has_members else "") + nulls + member
 
     # -- strings ------------------------------------------------------------------------------------------------------
 
     def _write(self, text: str) -> None:
         (self._out if self._held is None else self._held).append(text)
+        if self._is_key:
+            self._key.append(text)
 
     def _mended(self, kind: str) -> None:
         if kind not in self._reported:
@@ -301,18 +307,15 @@ class MendedJson:
     def _end_string(self) -> None:
         self._string = ""
         held, self._held = self._held, None
-        if held is None:
-            self._out.append('"')
+        if held is not None:
+            self._out.append(self._converted("".join(held)))
             self._expected = _COMMA_OR_END
             return
-        inside = "".join(held)
+        self._out.append('"')
+        self._expected = _COMMA_OR_END
         if self._is_key:
-            level = self._levels[-1]
-            self._out.append(f'"{inside}"')
-            self._open_member(level, inside)
-        else:
-            self._out.append(self._converted(inside))
-            self._expected = _COMMA_OR_END
+            self._is_key, key, self._key = False, "".join(self._key), []
+            self._open_member(self._levels[-1], key)
 
     def _open_member(self, level: _Level, key: str) -> None:
         """A key was read, whose text as JSON is `key`."""
@@ -390,7 +393,7 @@ class MendedJson:
             self._mended("python_value")
         self._is_key = self._expected in (_KEY, _KEY_OR_END)
         self._string = mark
-        if self._is_key or "string" not in self._levels[-1].value_types:
+        if not self._is_key and "string" not in self._levels[-1].value_types:
             self._held = []
         else:
             self._out.append('"')
