@@ -61,9 +61,16 @@ def untouched(name: str, text: str, *, reasoning: bool, cut: bool) -> str | None
     return f"{text!r} was read as {message}"
 
 
+def is_answer(name: str, text: str) -> bool:
+    """Whether the whole text is a call, though to no tool of the request, or holds messages of the family."""
+    openers = getattr(families.format_of(name).reader_type, "openers", ())
+    begins = text.startswith(tuple(opener.strip() for opener in openers)) and text.endswith(">")
+    return begins or (name == "muse" and "<|end|><|start|>assistant" in text)
+
+
 def faults(name: str, texts: Iterable[str], *, reasoning: bool) -> list[str]:
     """How the texts came out that did not come out as they were, each read whole and in pieces."""
-    apart = (text for text in texts if not reasons_itself(name, text, reasoning=reasoning))
+    apart = (t for t in texts if not (reasons_itself(name, t, reasoning=reasoning) or is_answer(name, t)))
     read = (untouched(name, text, reasoning=reasoning, cut=cut) for text in apart for cut in (False, True))
     return [fault for fault in read if fault is not None]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dovetail
@@ -90,7 +90,6 @@ typed: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "ns.get-time": {},
     "ping": {},
-    "unheard.of": {"any": values["word"]},
 }
 calls = st.sampled_from(sorted(typed)).flatmap(
     lambda name: st.tuples(st.just(name), st.fixed_dictionaries({}, optional=typed[name]))
@@ -128,7 +127,7 @@ def dsml(draw: st.DrawFn, thinking: bool) -> Output:
                 out += solid(f'<｜DSML｜parameter name="{key}" string="{json.dumps(string)}">')
                 out += soft(value) if string else solid(json.dumps(value))
                 out += solid("</｜DSML｜parameter>", "\n")
-            ended = not reasoned or name == "unheard.of" or draw(st.booleans())
+            ended = not reasoned or draw(st.booleans())
             out += solid("</｜DSML｜invoke>", *(["\n"] if section else [])) if ended else []
             out += soft(draw(words)) if ended and reasoned else []
         closed = section and draw(st.booleans())
@@ -161,7 +160,7 @@ def qwen3_coder(draw: st.DrawFn, thinking: bool) -> Output:
     before = draw(words)
     out += soft(before)
     for place, (name, arguments) in enumerate(draw(st.lists(calls, max_size=4))):
-        if name == "unheard.of" or draw(st.booleans()):  # a function of no tool, in no section, is prose
+        if draw(st.booleans()):  # a function of no tool, in no section, is prose
             out += solid("\n<tool_call>" if place and not before else "\n\n<tool_call>", "\n")
         out += solid(f"<function={name}>", "\n")
         for key, value in arguments.items():
@@ -169,7 +168,7 @@ def qwen3_coder(draw: st.DrawFn, thinking: bool) -> Output:
             out += soft(value) if isinstance(value, str) else solid(json.dumps(value))
             out += solid("\n</parameter>", "\n")
         ends = (solid("</function>", "\n"), solid("</function>"), [])
-        out += draw(st.sampled_from(ends[:2] if name == "unheard.of" else ends))
+        out += draw(st.sampled_from(ends))
         ended = draw(st.booleans())
         before = draw(words) if ended else ""
         out += solid("</tool_call>") + soft(before) if ended else []
@@ -241,6 +240,7 @@ def compare(name: str, text: str, events: list[Event], *, thinking: bool, reason
 @given(st.data(), st.booleans(), families.cuts)
 def test_equals_the_naive_reading(name: str, data: st.DataObject, thinking: bool, places: list[int]) -> None:
     text = "".join(piece for piece, _ in data.draw(CASES[name][1](thinking)))
+    assume(not text.endswith("<|message|>"))  # of `harmony`: nothing shows then that it is a message's header
     compare(name, text, stream(name, cut(text, places), thinking=thinking), thinking=thinking, reason="stop")
 
 
