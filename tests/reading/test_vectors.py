@@ -79,7 +79,6 @@ RULES = {
     "missing-end": "A call with complete arguments and no end is a call, with a Defect.",
     "dropped-end": "A call with complete arguments needs no end if that would also end the turn: engines drop it.",
     "truncated": "A call that was cut off has the arguments that came, without a CallEnd and with a Defect.",
-    "header": "A header that was cut off before its message began is content, with a Defect.",
     "prompt": "The prompt decides whether an output begins inside a reasoning block, not the output.",
     "whitespace": "Whitespace that no template writes is content.",
     "layout": "Whitespace between the parts of a call does not matter.",
@@ -87,7 +86,6 @@ RULES = {
     "unfinished": "The engine's test reads a stream that has not ended, or makes its parser fail.",
     "quoted": "A string where the tool's schema has another type is the value that it spells, with a Defect.",
     "reasoning-only": "Reasoning stays reasoning if nothing follows it.",
-    "not-python": "JSON where the format has a list of Python calls is content, with a Defect.",
     "garbled": "The engine loses or garbles an output that is read here.",
 }
 DIFFERS: dict[str, dict[str, str]] = {

@@ -515,7 +515,7 @@ def test_what_long_prompts_do_to_calls_is_a_figure() -> None:
     outcomes = verified(endpoint(AppTransport(gateway(AnswersAtLength(), strict="off"))), suites=[suite])
     assert figures(outcomes, suite)["passed at 1000 tokens"] == 0 and outcomes[0].failures[0].step == "schema"
     (outcome,) = verified(endpoint(AppTransport(gateway(NoObject(), strict="off"))), suites=[suite])
-    assert "the call is of [1] and not of Lima" in outcome.failures[0].evidence
+    assert 'the call is of {"malformed_arguments": "[1]"} and not of Lima' in outcome.failures[0].evidence
 
 
 def test_an_endpoint_without_streams_is_tested_whole() -> None:

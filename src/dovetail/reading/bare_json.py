@@ -36,7 +36,7 @@ class BareCall(NamedTuple):
 
 
 def bare_call(text: str, tools: Mapping[str, Any]) -> BareCall | None:
-    """The call that `text`, a JSON object, is; None if it is none."""
+    """The call that `text`, a JSON object, is; None for other objects."""
     try:
         parts = {key: value for key, value, _ in members(text)}
     except (ValueError, RecursionError):

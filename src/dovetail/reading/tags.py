@@ -349,7 +349,7 @@ class TagReader(ParameterReader):
         return None
 
     def _is_plain_text(self) -> Script[bool]:
-        """Read a call that has text in place of parameters; False if it is none."""
+        """Read a call that has text in place of parameters; False for other text."""
         if (yield from self._peek()) in ("", "<", *self.controls):
             return False
         text, marker = yield from self._read_up_to(LONGEST_HEADER, *self._marks)

@@ -50,8 +50,8 @@ def read_all(text: str, ids: Sequence[int], tokenizer: Tokenizer | None) -> Mess
 def test_text_that_spells_a_control_token_is_text_by_its_ids() -> None:
     tokenizer = families.tokenizer_of(NAME)
     ids = [*tokenizer.encode(f"say {END} "), tokenizer.control[END], *tokenizer.encode("!")]
-    assert read_all(f"say {END} {END}!", ids, tokenizer).content == f"say {END} !"
-    assert read_all(f"say {END} {END}!", ids, None).content == "say  !"
+    assert read_all(f"say {END} {END}!", ids, tokenizer).content == f"say {END} {END}!"
+    assert read_all(f"say {END} {END}!", ids, None).content == f"say {END} {END}!"
 
 
 def test_text_that_ends_early_is_all_there_is() -> None:
@@ -64,5 +64,5 @@ def test_text_that_ends_early_is_all_there_is() -> None:
 def test_where_text_and_ids_do_not_go_together_text_is_read() -> None:
     tokenizer = families.tokenizer_of(NAME)
     ids = [*tokenizer.encode("other"), tokenizer.control[END]]
-    assert read_all(f"one{END} two", ids, tokenizer).content == "one two"
+    assert read_all(f"one{END} two", ids, tokenizer).content == f"one{END} two"
     assert read_all(f"no ids{END}", (), tokenizer).content == "no ids"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from dovetail.client.endpoint import Exchange, Target
+from dovetail.reading import MALFORMED
 from dovetail.verify.language import Language
 from dovetail.verify.suites.base import Finding
 
@@ -49,8 +50,10 @@ def _arguments(exchange: Exchange) -> Iterator[Finding]:
 
 
 def is_json_object(text: str) -> bool:
+    """Whether `text` is arguments, and not what a reader writes in place of those that it cannot read."""
     try:
-        return isinstance(json.loads(text), dict)
+        value = json.loads(text)
+        return isinstance(value, dict) and MALFORMED not in value
     except (ValueError, RecursionError):
         return False
 
