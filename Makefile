@@ -24,7 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --dist worksteal
 # The tests by which reading/ and formats/ are covered.
-OWN := tests/reading tests/formats tests/grammar
+OWN := tests/reading tests/formats tests/grammar tests/drift
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: serve test test-slow lint format demo bench coverage check-emitted check-parsers

@@ -76,7 +76,7 @@ sections = st.builds(
     lambda start, inside, end: start + inside + end,
     st.sampled_from((SECTION, SECTION, "")),
     some_calls,
-    st.sampled_from((SECTION_END, SECTION_END, "")),
+    st.just(SECTION_END),
 )
 
 

@@ -33,16 +33,6 @@ class JsonEnd:
         """
         return string_goes_on(text, at) if self._in_string else -1
 
-    def goes_on(self, text: str) -> bool:
-        """Whether `text`, which comes next, changes no bracket and no string. It need not be fed then."""
-        if self._escaped:
-            return False
-        if self._in_string:
-            if '"' not in text and "\\" not in text:  # the usual case, which needs no match
-                return True
-            return _STRING.match(text).end() == len(text)  # type: ignore[union-attr]  # it matches everywhere
-        return _OUTSIDE.search(text) is None
-
     def feed(self, text: str) -> int | None:
         """The offset in `text` after the value's last bracket or quote; None while the value is open."""
         at = 0
