@@ -157,7 +157,7 @@ class CallReader(ProseReader):
         self._id = call_id
         self._ids.add(call_id)
         if self._trial is not None:
-            self._trial.begin_call(call_id, known)
+            self._trial.begin_call(call_id, known=known, takes_none=not self._types_of(name).own_keys())
         self._arguments = JsonArguments(self._types_of(name), self._mended, self._unwraps(name))
         self._events.append(CallStart(self._index, call_id, name))
         return name

@@ -65,9 +65,11 @@ class CallTrial(Trial):
         #: How many misplaced markers and other mistakes there were.
         self.strays = 0
 
-    def begin_call(self, call_id: str, known: bool) -> None:
+    def begin_call(self, call_id: str, *, known: bool, takes_none: bool) -> None:
         self.ids.append(call_id)
         self.known, self.argument, self.unended, self.ended = known, False, False, False
+        #: Whether its tool has no parameters.
+        self.takes_none = takes_none
 
 
 class ProseReader(Reader):
@@ -390,7 +392,7 @@ class ProseReader(Reader):
         assert trial is not None
         if trial.unended and not trial.argument:
             marker = self._last_marker().strip()
-            if not trial.known or marker in ("", self.think, self.think_end.strip()):
+            if not (trial.known and trial.takes_none) or marker in ("", self.think, self.think_end.strip()):
                 raise Abandoned
         trial.ended = True
         if self._certain_at_once():

@@ -16,6 +16,7 @@ from dovetail.reading.calls import LONGEST_HEADER
 from dovetail.reading.json_calls import JsonCallReader
 from dovetail.reading.json_objects import CALL_ID_TEXT
 from dovetail.reading.json_text import WHITESPACE
+from dovetail.reading.reader import Abandoned
 from dovetail.tokens import Prompt
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -71,6 +72,8 @@ class MistralReader(JsonCallReader):
         elif marker == "{":
             self._unread()
         else:
+            if self._trial is not None and not self._trial.takes_none:
+                raise Abandoned
             self._close_call(marker, marker)
             return marker
         return (yield from self._arguments_alone(CALLS, *self.ends))
