@@ -127,7 +127,7 @@ def dsml(draw: st.DrawFn, thinking: bool) -> Output:
                 out += solid(f'<｜DSML｜parameter name="{key}" string="{json.dumps(string)}">')
                 out += soft(value) if string else solid(json.dumps(value))
                 out += solid("</｜DSML｜parameter>", "\n")
-            ended = not reasoned or draw(st.booleans())
+            ended = not (reasoned and arguments) or draw(st.booleans())
             out += solid("</｜DSML｜invoke>", *(["\n"] if section else [])) if ended else []
             out += soft(draw(words)) if ended and reasoned else []
         closed = section and draw(st.booleans())
@@ -168,7 +168,7 @@ def qwen3_coder(draw: st.DrawFn, thinking: bool) -> Output:
             out += soft(value) if isinstance(value, str) else solid(json.dumps(value))
             out += solid("\n</parameter>", "\n")
         ends = (solid("</function>", "\n"), solid("</function>"), [])
-        out += draw(st.sampled_from(ends))
+        out += draw(st.sampled_from(ends if arguments else ends[:2]))
         ended = draw(st.booleans())
         before = draw(words) if ended else ""
         out += solid("</tool_call>") + soft(before) if ended else []
