@@ -315,7 +315,7 @@ class ProseReader(Reader):
 
     def _unopened(self) -> tuple[str, ...]:
         """The literals that begin a call to one of the tools, if its opener is missing."""
-        return ()
+        raise NotImplementedError
 
     def _leave(self, kind: Prose) -> None:
         """Calls begin in open reasoning or content."""
